@@ -39,7 +39,7 @@ _sizes: dict[Path, int] = {}  # cache folder -> (its bytes when they were last c
 
 
 class CacheWarning(UserWarning):
-    """A cache file was ignored, or could not be written; results are right, but work is repeated."""
+    """A cache file was ignored, or could not be written; results are correct, but work is repeated."""
 
 
 def cache_dir() -> Path:

@@ -56,7 +56,7 @@ class Turns:
             _drop_dead()
 
     def check(self) -> None:
-        """Raise an error if a fork left a thread behind inside."""
+        """Raise an error if the lock's holder is a thread that a fork left behind."""
         if self._left_behind:
             raise DeviceError(f"{self._what}: {FORKED}")
 

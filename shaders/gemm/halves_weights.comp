@@ -1,4 +1,4 @@
-// Convert int8 weights less their zero points to float16 for products in float16 arithmetic
+// Convert int8 weights minus their zero points to float16 for products in float16 arithmetic
 // (tiled_halves.glslh). Weights are scaled by 2^-5, so that sums of 16 products are finite for activations
 // up to 500.
 //

@@ -237,7 +237,7 @@ def test_what_cannot_run_is_told_and_the_rest_goes_on(
 
 
 class FakePeer:
-    """A peer whose result is right or wrong, or that cannot run."""
+    """A peer whose result is correct or wrong, or that cannot run."""
 
     def __init__(self, name: str, change: int | None = 0):
         self.name, self.change, self.calls = name, change, 0

@@ -47,7 +47,7 @@ class Examined:
 
     @property
     def right(self) -> bool:
-        """True if the doctor is right about the driver, and the fault, if any, changed a result."""
+        """True if the doctor's verdict on the driver is correct, and the fault, if any, changed a result."""
         return (self.fault != HEALTHY) == (self.found_s is not None) == (self.shown > 0)
 
     def cells(self) -> tuple[str, ...]:

@@ -71,7 +71,7 @@ def test_works_run_matrix_units(strict_device: Device, monkeypatch: pytest.Monke
 
 
 def test_operators_without_weights_are_replayed(device: Device) -> None:
-    """Operators without weights are right in every run; no result is a constant that a fault could
+    """Operators without weights are correct in every run; no result is a constant that a fault could
     produce."""
     replayed = {work.name: work for work in works._pathless(device)}
     assert {"max_pool2d", "avg_pool2d", "softmax", "add", "resize", "matmul"} < set(replayed)

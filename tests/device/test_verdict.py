@@ -143,7 +143,8 @@ def test_a_driver_that_hangs_in_the_rates_keeps_its_paths(
 def test_only_what_was_seen_twice_is_a_verdict(
     change: str, failures: dict[str, str], kept: bool, any_device: Device, fresh: Path, faulty: Faulty
 ) -> None:
-    """A failure is a verdict if it is seen twice. A wrong result counts even if the second run was right."""
+    """A failure is a verdict if it is seen twice. A wrong result counts even if the second run was
+    correct."""
     faulty(change)
     assert selftest.report(any_device).failures == failures
     assert (fresh / "probe").exists() == kept

@@ -76,7 +76,7 @@ def test_command(
 def test_the_program_that_judges_candidates(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """The script of models.md for `vkq quantize --target` prints the share of right answers as its last
+    """The script of models.md for `vkq quantize --target` prints the share of correct answers as its last
     line."""
     (script,) = blocks(DOCS / "models.md", "py")
     rng = np.random.default_rng(0)

@@ -23,8 +23,8 @@ POOLS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_convolution(device: vkq.Device, dtype: str) -> None:
-    """1-D convolutions are right with dilation, groups and strides, with different padding at both ends as in
-    causal convolutions."""
+    """1-D convolutions are correct with dilation, groups and strides, with different padding at both ends as
+    in causal convolutions."""
     x, rng = bytes_of((2, 6, 19), dtype), np.random.default_rng(0)
     constants = q("x", 0.03, 100, dtype) | q("y", 0.1, 120, dtype) | {
         "w": rng.integers(-127, 128, (4, 3, 3)).astype(np.int8), "wz": np.zeros(4, np.int8),
@@ -69,7 +69,7 @@ def dequantized(axis: int, scales: tuple[int, ...], **blocks: int) -> tuple[list
 
 @pytest.mark.parametrize("axis", [0, -3])
 def test_scales_along_an_axis_that_counts_from_either_end(any_device: vkq.Device, axis: int) -> None:
-    """Scales along an axis are right whether the axis is counted from the front or the back, although the
+    """Scales along an axis are correct whether the axis is counted from the front or the back, although the
     weight gets one more axis."""
     x = bytes_of((2, 6, 19), "uint8")
     nodes, constants = dequantized(axis, (4,))

@@ -46,7 +46,7 @@ def ids(seed: int, low: int, high: int, *shape: int) -> np.ndarray:
 
 @pytest.mark.parametrize("known", [False, True], ids=["run", "constant"])
 def test_gathers(device: vkq.Device, known: bool) -> None:
-    """Gathers are right with run-time and constant indices, also with negative indices."""
+    """Gathers are correct with run-time and constant indices, also with negative indices."""
     x = normal(0, 3, 5, 7)
     cases = [
         (op("GatherElements", "x i", "y", axis=1), ids(1, -5, 5, 3, 4, 6)),
@@ -63,7 +63,7 @@ def test_gathers(device: vkq.Device, known: bool) -> None:
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 @pytest.mark.parametrize("known", [False, True], ids=["run", "constant"])
 def test_scatters(device: vkq.Device, reduction: str, known: bool) -> None:
-    """Scatters are right: with each index once, as ONNX requires for "none", else with indices that occur
+    """Scatters are correct: with each index once, as ONNX requires for "none", else with indices that occur
     several times, which are applied in order."""
     x = normal(6, 4, 5, 3)
     once = np.argsort(normal(7, 4, 5, 3), axis=1)[:, :4]
@@ -221,7 +221,7 @@ def transformed(device: vkq.Device, node: Any, x: np.ndarray, opset: int, **cons
 
 
 def test_fourier_transforms(device: vkq.Device) -> None:
-    """DFT is right for real and complex values of lengths that are not powers of two, along each axis,
+    """DFT is correct for real and complex values of lengths that are not powers of two, along each axis,
     padded, cut, one-sided and inverse, in the forms of opsets 17 and 20; the inverse gives the values
     back."""
     real, complex_ = normal(36, 2, 7, 10, 1), normal(37, 2, 7, 10, 2)
@@ -247,8 +247,8 @@ def test_fourier_transforms(device: vkq.Device) -> None:
 
 
 def test_spectrograms(device: vkq.Device) -> None:
-    """STFT is right with and without a window, one-sided and two-sided, with frames that leave samples at the
-    end."""
+    """STFT is correct with and without a window, one-sided and two-sided, with frames that leave samples at
+    the end."""
     x, window = normal(38, 2, 61, 1), np.hanning(16).astype(np.float32)
     step, length = np.array(5), np.array(16)
     node = op("STFT", "x step window", "y")
@@ -336,7 +336,7 @@ RESIZES = [
 
 @pytest.mark.parametrize("attributes", RESIZES, ids=lambda a: ".".join(map(str, a.values())))
 def test_resizes(device: vkq.Device, attributes: dict[str, Any]) -> None:
-    """Resize is right also if it enlarges one axis and shrinks another, and if the sizes are not multiples;
+    """Resize is correct also if it enlarges one axis and shrinks another, and if the sizes are not multiples;
     also in 1-D and 3-D."""
     x = normal(40, 2, 3, 7, 9)
     nodes = [op("Resize", "x none none sizes", "y", **attributes)]
@@ -411,7 +411,7 @@ def test_recurrent_layers(device: vkq.Device, kind: str, direction: str) -> None
 @pytest.mark.parametrize("mode", ["linear", "nearest"])
 @pytest.mark.parametrize("padding", ["zeros", "border"])
 def test_grids(device: vkq.Device, mode: str, padding: str) -> None:
-    """GridSample is right for points inside, outside and on the border of images that are not square."""
+    """GridSample is correct for points inside, outside and on the border of images that are not square."""
     x, grid = normal(60, 2, 3, 5, 7), normal(61, 2, 4, 9, 2) / 2
     for align in (0, 1):
         nodes = [op("GridSample", "x grid", "y", mode=mode, padding_mode=padding, align_corners=align)]

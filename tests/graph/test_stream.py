@@ -81,7 +81,7 @@ def test_one_result_of_several_inputs(mine: vkq.Device) -> None:
 
 
 def test_many_rows_are_copied_by_several_threads(mine: vkq.Device) -> None:
-    """Copies of more than 2 MiB by several threads are right, with rows that cross the threads' parts, and
+    """Copies of more than 2 MiB by several threads are correct, with rows that cross the threads' parts, and
     with one row larger than a part."""
     for shape in ((37, 3, 150, 163), (2, 9, 410, 401)):
         lane = Lane(mine, pooled(mine, shape), [0], deque())

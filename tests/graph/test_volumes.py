@@ -109,7 +109,7 @@ def test_around_them(device: vkq.Device) -> None:
 
 
 def linear(*nodes: Any, per_channel: bool = False, **attributes: Any) -> list[Any]:
-    """Return the nodes with DequantizeLinear of x, w and b before them and QuantizeLinear of y behind."""
+    """Return the nodes with DequantizeLinear of x, w and b before them and QuantizeLinear of y after them."""
     axes = [{"axis": axis} if per_channel else {} for axis in (attributes["axis"], 0)]
     return [
         op("DequantizeLinear", "x xs xz", "dx"), op("DequantizeLinear", "w ws wz", "dw", **axes[0]),

@@ -58,7 +58,7 @@ def test_wide_tensors(device: vkq.Device) -> None:
 
 
 def test_tensor_range(device: vkq.Device) -> None:
-    """The range of a tensor is right for more elements than one workgroup reads."""
+    """The range of a tensor is correct for more elements than one workgroup reads."""
     x = data(5, "int32", (3, SEGMENT))
     assert tensor_range(vkq.Tensor.from_numpy(x, device)) == (x.min(), x.max())
 
@@ -81,7 +81,7 @@ def test_nothing_is_sent_again(device: vkq.Device) -> None:
 def test_best(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, dtype: str, method: Any, parts: str
 ) -> None:
-    """The best score and its first position are right over workgroups, bands and chunks, with batches,
+    """The best score and its first position are correct over workgroups, bands and chunks, with batches,
     padding and ties."""
     if parts == "bands":
         monkeypatch.setattr(work, "BAND_BYTES", 20_000)

@@ -142,7 +142,7 @@ def gelu_by_hand() -> Chain:
     ],
 )
 def test_broadcast(device: vkq.Device, shapes: list[tuple[int, ...]]) -> None:
-    """Any broadcast is right in one dispatch, and other sizes use the same kernel."""
+    """Any broadcast is correct in one dispatch, and other sizes use the same kernel."""
     r = np.random.default_rng(4)
     x, z = (r.normal(0, 2, shape).astype(np.float32) for shape in shapes[:2])
     compared(device, gelu_by_hand(), x, z, r.random(shapes[2]) < 0.5)

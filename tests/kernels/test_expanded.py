@@ -115,7 +115,7 @@ SIGNED = [shape for shape in SHAPES if shape.form == "s8s8" and shape.m in (8, 1
 
 @pytest.mark.parametrize("shape", SIGNED, ids=name_of)
 def test_on_matrix_units(strict_device: vkq.Device, shape: Matrices, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are right on matrix units: all cases without weight zero points for the first shape of
+    """Results are correct on matrix units: all cases without weight zero points for the first shape of
     matrices, one case for each other shape."""
     able = [case for case in CASES.values() if not case.points]
     cases = [

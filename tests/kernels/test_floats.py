@@ -173,7 +173,7 @@ def test_every_number_of_rows(
 def test_weights_read_ahead(
     device: vkq.Device, rows: int, k: int, n: int, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GEMV that prefetches weights is right for whole and partial slices of x, steps and parts without
+    """A GEMV that prefetches weights is correct for whole and partial slices of x, steps and parts without
     work, and columns that are not multiples of a workgroup's."""
     profile_says(monkeypatch, floats, gemv_ahead=True)
     monkeypatch.setattr(floats.gemv, "AHEAD_COLUMNS", ((0, columns),))
@@ -267,8 +267,8 @@ def shared(device: vkq.Device, name: str, variant: str) -> None:
     ("m", "k", "x"), [(11, 37, "any"), (3, 76, "four"), (2, 5, "any"), (11, 64, "four"), (1, 132, "four")]
 )
 def test_rows_that_lanes_share(device: vkq.Device, m: int, k: int, x: str) -> None:
-    """Lanes that share rows of x give right results if the blocks of k are as many as the lanes, a few more,
-    or fewer."""
+    """Lanes that share rows of x give correct results if the blocks of k are as many as the lanes, a few
+    more, or fewer."""
     shared(device, f"linear[M={m},K={k},N=45]", f"{floats.GEMM_LANES}:{x}")
 
 
@@ -284,7 +284,7 @@ def test_rows_that_lanes_share(device: vkq.Device, m: int, k: int, x: str) -> No
     ],
 )
 def test_pixels_that_lanes_share(device: vkq.Device, name: str, x: str) -> None:
-    """Lanes that share pixels of x give right results, with enough channels for subgroups of 32, and with
+    """Lanes that share pixels of x give correct results, with enough channels for subgroups of 32, and with
     lanes that have no channel."""
     shared(device, f"conv2d[{name}]", f"{CONV_LANES}:{x}")
 

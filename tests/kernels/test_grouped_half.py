@@ -115,8 +115,8 @@ def test_each_order_of_the_weight_counts(strict_device: vkq.Device, monkeypatch:
 
 
 def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A single row with long iterations is right: most subgroups have one iteration, the last has none, and k
-    ends within an iteration."""
+    """A single row with long iterations is correct: most subgroups have one iteration, the last has none, and
+    k ends within an iteration."""
     device = units(strict_device, monkeypatch, "16x8x16")
     monkeypatch.setattr(grouped_half.GroupedMatrices, "pays_alone", True)
     monkeypatch.setattr(grouped_half, "ALONE_SPLITS", ((0, 128),))
@@ -198,7 +198,7 @@ OPERANDS = [
 
 @pytest.mark.parametrize(("number", "name"), list(enumerate(v.name for v in MANY)))
 def test_tiles(number: int, name: str, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tile is right for rows and columns that are not multiples of the tile."""
+    """Every tile is correct for rows and columns that are not multiples of the tile."""
     axes = catalog().variants[name].axes
     split, tall = name.startswith(grouped_half.MANY.split), int(axes["tile"].partition("x")[0])
     k, group, symmetric, scales, shape = OPERANDS[number % len(OPERANDS)]
@@ -251,8 +251,8 @@ def test_replays_infinity_and_nan(
 
 
 def test_extremes(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are right for the largest and smallest normal halves, codes and zero points; for scales of both
-    signs and any size; and for one zero point for all groups."""
+    """Results are correct for the largest and smallest normal halves, codes and zero points; for scales of
+    both signs and any size; and for one zero point for all groups."""
     device = units(strict_device, monkeypatch, "16x8x16")
     rng = np.random.default_rng(7)
     for bits, size, scale, zero in (

@@ -37,7 +37,7 @@ def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.
 def test_every_tile(
     straight: vkq.Device, tile: str, parts: int, k: int, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every tile is right for rows, columns, k and outputs that are not multiples of the tile; each output
+    """Every tile is correct for rows, columns, k and outputs that are not multiples of the tile; each output
     has its own zero point."""
     only(monkeypatch, tile, parts)
     rows, rng = int(tile.split("x")[0]) + 2, np.random.default_rng(n)

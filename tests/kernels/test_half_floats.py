@@ -86,8 +86,8 @@ def test_one_row(units: vkq.Device) -> None:
 def test_convolutions_with_weights_direct_from_memory(
     units: vkq.Device, words: bool, tile: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Convolutions that load weights directly into matrices are right for float16 images, whose pixels are in
-    tiles; repeated runs give the same bytes."""
+    """Convolutions that load weights directly into matrices are correct for float16 images, whose pixels are
+    in tiles; repeated runs give the same bytes."""
     profile_says(monkeypatch, half_tiles, matrix_pairs=words)
     one_kernel(monkeypatch, half_tiles.TILES, tile)
     layer, data, x = layer_of(units, name, "float16")

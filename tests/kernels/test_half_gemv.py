@@ -69,7 +69,7 @@ def test_rows_as_they_are(
 def test_a_row_of_few_outputs(
     k: int, n: int, signed: bool, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row with few outputs is right with 7-bit weights, or with zero points to subtract, with bias and
+    """A row with few outputs is correct with 7-bit weights, or with zero points to subtract, with bias and
     activation; repeated runs give the same bytes, and infinities stay in their row."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, half_gemv, multiprocessors=4, matrix_pairs=True)

@@ -141,8 +141,8 @@ def test_weight_zero_points_are_summed_by_other_tiles(matrices: vkq.Device) -> N
 
 
 def test_one_layer_twice_in_a_recording(matrices: vkq.Device) -> None:
-    """A layer that is called twice in a recording is right: the two dispatches share counters, and so run one
-    after the other."""
+    """A layer that is called twice in a recording is correct: the two dispatches share counters, and so run
+    one after the other."""
     data = random_data(parse("linear[M=70,K=300,N=10]"), np.random.default_rng(5))
     layer = with_tiling(make(data, matrices, data.y_q), data.x.shape, Tiling("64x64", 2))
     xs = [vkq.Tensor.from_numpy(x, matrices, BLOCKED) for x in (data.x, data.x[::-1].copy())]

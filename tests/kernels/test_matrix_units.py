@@ -560,7 +560,7 @@ def test_rows_quantized_on_the_device_take_tiles_of_their_shader(
 
 @pytest.mark.parametrize("shape", [(2, 40, 37), (33, 16), (1, 5, 7, 130)])
 def test_rows_quantized_on_the_device(matrices: vkq.Device, shape: tuple[int, ...]) -> None:
-    """Rows quantized on the device are right with batch dims, and with four axes that are not images."""
+    """Rows quantized on the device are correct with batch dims, and with four axes that are not images."""
     rng = np.random.default_rng(18)
     x = rng.standard_normal(shape).astype(np.float32)
     w = rng.integers(-127, 128, (11, shape[-1]), dtype=np.int8)
@@ -591,8 +591,8 @@ def test_every_tile_and_shape_of_a_convolution(
     "name", ["linear[M=70,K=37,N=10]", "conv2d[N=1,IC=40,H=9,W=17,OC=20,KH=3,KW=3,padding=1]"]
 )
 def test_on_a_second_driver(any_device: vkq.Device, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results on a second driver are right, for convolutions in the smallest tile, because lavapipe compiles
-    their unrolled loops slowly."""
+    """Results on a second driver are correct, for convolutions in the smallest tile, because lavapipe
+    compiles their unrolled loops slowly."""
     units(any_device, monkeypatch, matrices := Matrices(16, 8, 32))
     variant = catalog().find(CONV, out="q8to", dot="s8s8", tile="8x16x64_c32")
     monkeypatch.setattr(matrix_conv, "conv_shader", lambda p, out, capabilities: (variant, matrices))
@@ -603,7 +603,7 @@ def test_on_a_second_driver(any_device: vkq.Device, name: str, monkeypatch: pyte
 
 
 def test_one_layer_with_images_of_many_sizes(matrices: vkq.Device) -> None:
-    """One layer with images of many sizes is right: the tile may change with the size, and with it the
+    """One layer with images of many sizes is correct: the tile may change with the size, and with it the
     packing of the weights."""
     w = np.random.default_rng(15).integers(-128, 128, (130, 150, 3, 3), dtype=np.int8)
     layer = vkq.Conv2d(

@@ -138,15 +138,15 @@ def check_bytes(
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("layouts", [(0, 0), (0, 1), (1, 0)], ids=str)
 def test_bytes(device: vkq.Device, layouts: tuple[int, int], dtype: Literal["int8", "uint8"]) -> None:
-    """Quantized rows with a chain after them, quantized again, are right for each layout of x and y, with row
-    lengths that are not multiples of four."""
+    """Quantized rows with a chain after them, quantized again, are correct for each layout of x and y, with
+    row lengths that are not multiples of four."""
     check_bytes(device, QParams(0.05, 3, dtype), QParams(0.031, 9, dtype), layouts)
 
 
 @pytest.mark.parametrize("length", [784, 4112])
 @pytest.mark.parametrize("layouts", [(0, 0), (0, 1), (1, 0), (1, 1)], ids=str)
 def test_many_bytes(device: vkq.Device, layouts: tuple[int, int], length: int) -> None:
-    """Quantized rows with a chain after them are also right if many lanes share a row, which is loaded once
+    """Quantized rows with a chain after them are also correct if many lanes share a row, which is loaded once
     or in each pass."""
     check_bytes(device, QParams(0.05, 3), QParams(0.031, 9), layouts, length)
 

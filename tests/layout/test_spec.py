@@ -94,7 +94,8 @@ def test_glsl_text():
 
 
 def test_int8x4_glsl():
-    """shaders/common/int8x4.glslh is right for every byte value in every lane; int has 32 bits that wrap."""
+    """shaders/common/int8x4.glslh is correct for every byte value in every lane; int has 32 bits that
+    wrap."""
 
     def bitfield_extract(word, offset, bits):
         return ((word >> offset & (1 << bits) - 1) ^ 1 << bits - 1) - (1 << bits - 1)

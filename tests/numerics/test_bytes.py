@@ -58,7 +58,7 @@ def test_near_every_tie() -> None:
 
 
 def check_quick(q: QParams, x: np.ndarray, want: np.ndarray) -> None:
-    """Check that the quick form is right for all values that it marks as certain: all that are not near a
+    """Check that the quick form is correct for all values that it marks as certain: all that are not near a
     tie."""
     values = np.concatenate([x, np.float32([np.nan, np.inf, -np.inf, 3e38, -3e38])])
     with np.errstate(all="ignore"):

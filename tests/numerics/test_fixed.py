@@ -12,7 +12,7 @@ from vkq.tflite.arithmetic import by_fixed, fixed_multiplier
 
 @pytest.mark.parametrize("up", [False, True])
 def test_fixed_product(up: bool) -> None:
-    """The product is right for ties of both signs, the ends of int32, and multipliers and shifts of all
+    """The product is correct for ties of both signs, the ends of int32, and multipliers and shifts of all
     sizes."""
     rng = np.random.default_rng(3)
     reals = [0.0, 0.5, 0.25, 1.0, 3 / 8, *(10 ** rng.uniform(-9, 2, 40)).tolist()]

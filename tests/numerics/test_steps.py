@@ -128,7 +128,7 @@ def test_near_the_real_value(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["sine", "cosine", "tangent"])
 def test_turns(name: str) -> None:
-    """Trigonometric functions are right for angles of all sizes, one of them the float32 nearest to a
+    """Trigonometric functions are correct for angles of all sizes, one of them the float32 nearest to a
     multiple of pi / 2. float64 gives each sine and cosine within its own rounding, except near zeros."""
     x = np.append(sample(2, 20_000), np.float32([16367173.0 * 2.0**72, 8.3e-7 + 355, 355.0, 3.1415927]))
     with np.errstate(all="ignore"):
@@ -139,7 +139,7 @@ def test_turns(name: str) -> None:
 
 
 def test_powers() -> None:
-    """Powers are right for results of all sizes, and every pair of special values gives C's result."""
+    """Powers are correct for results of all sizes, and every pair of special values gives C's result."""
     r = np.random.default_rng(3)
     x = np.concatenate([r.lognormal(0, 5, 30_000), 1 + r.normal(0, 1e-3, 30_000)]).astype(np.float32)
     y = np.concatenate(
@@ -202,7 +202,7 @@ def test_roundings() -> None:
 
 
 def test_conversions() -> None:
-    """Conversions are right for every float16, the midpoints between two, and the ends of the integer
+    """Conversions are correct for every float16, the midpoints between two, and the ends of the integer
     types."""
     half = np.arange(65536, dtype=np.uint32)
     real = half.astype(np.uint16).view(np.float16).astype(np.float32)

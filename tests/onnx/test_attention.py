@@ -80,8 +80,8 @@ def test_masks_and_widths(device: vkq.Device, form: str) -> None:
 @pytest.mark.parametrize("held", [0, 3])
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_cache_of_attention(device: vkq.Device, held: int, masked: bool) -> None:
-    """GPT-2's cache is right: one tensor has keys and values of the past, another the present ones; attention
-    is causal after the past."""
+    """GPT-2's cache is correct: one tensor has keys and values of the past, another the present ones;
+    attention is causal after the past."""
     fed = {"x": normal(2, 5, 19), "c": normal(2, 2, 2, held, 13, seed=3)}
     if masked:
         fed["m"] = np.int32([[0] * 2 + [1] * (held + 3), [1] * (held + 5)])
@@ -96,7 +96,7 @@ def test_a_cache_of_attention(device: vkq.Device, held: int, masked: bool) -> No
 
 @pytest.mark.parametrize("names", ["qkv---yz", "qkvbmayz"])
 def test_a_cache_of_multi_head_attention(device: vkq.Device, names: str) -> None:
-    """A cache of MultiHeadAttention is right: two past keys; the present keys are the past and the new
+    """A cache of MultiHeadAttention is correct: two past keys; the present keys are the past and the new
     ones."""
     fed = {"q": normal(2, 3, 26), "k": normal(2, 3, 26, seed=1), "v": normal(2, 3, 26, seed=2)}
     fed |= {"m": MASK, "a": normal(1, 2, 3, 5, seed=3), "b": normal(78, seed=4)}

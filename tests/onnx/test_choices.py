@@ -110,7 +110,7 @@ def test_integer_product_by_columns(device: vkq.Device, dtype: str) -> None:
 
 
 def test_integer_product_by_rows(device: vkq.Device) -> None:
-    """Integer products with a zero point for each row are right; ONNX allows them, ONNX Runtime does not
+    """Integer products with a zero point for each row are correct; ONNX allows them, ONNX Runtime does not
     support them."""
     a, b = bytes_of((5, 19), "uint8"), bytes_of((19, 7), "int8", 1)
     az, bz = np.array([0, 255, 4, 255, 9], np.uint8), np.array([3, -128, 127, 3, 0, 0, 5], np.int8)

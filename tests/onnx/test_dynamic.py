@@ -81,7 +81,7 @@ DYNAMIC = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_convolution(device: vkq.Device, groups: int, dtype: str) -> None:
-    """A convolution is right with different padding on every side, filled with the zero point, and with a
+    """A convolution is correct with different padding on every side, filled with the zero point, and with a
     zero point for each channel of the weight."""
     x = np.random.default_rng(5).normal(0.4, 1, (2, 4, 5, 7)).astype(np.float32)
     w, zero = bytes_of((6, 4 // groups, 3, 2), dtype), bytes_of((6,), dtype, 6)

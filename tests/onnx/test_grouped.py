@@ -83,7 +83,7 @@ TOKENS = [(1, 5, [6]), (1, 12, [6]), (1, 12, [6, 4]), (1, 12, [12, 1]), (3, 5, [
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("sizes", PROMPTS + TOKENS)
 def test_caches(device: vkq.Device, sizes: tuple[int, int, list[int]], packed: bool) -> None:
-    """Caches are right whether the present one is the past one plus the new tokens, or as long as the past
+    """Caches are correct whether the present one is the past one plus the new tokens, or as long as the past
     one; each batch element has its own length."""
     grouped(device, *sizes, packed=packed)
 
@@ -95,8 +95,8 @@ def test_float16(device: vkq.Device, sizes: tuple[int, int, list[int]]) -> None:
 
 @pytest.mark.parametrize("sizes", [(5, 12, [5]), (1, 12, [9]), (3, 12, [12])])
 def test_a_cache_of_a_window(device: vkq.Device, sizes: tuple[int, int, list[int]]) -> None:
-    """Attention with a window is also right with a cache that has room for every token, as in models of which
-    only some layers have windows."""
+    """Attention with a window is also correct with a cache that has room for every token, as in models of
+    which only some layers have windows."""
     grouped(device, *sizes, local_window_size=4, sliding_window_cache=1)
 
 

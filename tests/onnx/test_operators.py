@@ -244,8 +244,8 @@ def test_a_margin_that_repeats_needs_no_value(any_device: vkq.Device, mode: str)
 
 @pytest.mark.parametrize("include", [0, 1])
 def test_dilated_means(device: vkq.Device, include: int) -> None:
-    """Dilated means are right. With optimizations, ONNX Runtime turns them into QLinearAveragePool, which has
-    no dilations."""
+    """Dilated means are correct. With optimizations, ONNX Runtime turns them into QLinearAveragePool, which
+    has no dilations."""
     x = bytes_of((1, 2, 7, 8), "int8")
     window = {"kernel_shape": [2, 3], "dilations": [2, 1], "pads": [1, 0, 1, 1]}
     node = helper.make_node("AveragePool", ["a"], ["b"], **window, count_include_pad=include)

@@ -33,7 +33,7 @@ def check(device: vkq.Device, node: Any, fed: dict[str, Any], constants: dict[st
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize("where", list(PLACES))
 def test_microsofts(device: vkq.Device, where: str, interleaved: int, dtype: Any) -> None:
-    """com.microsoft's RotaryEmbedding is right for five heads of 6, by token; the positions are data."""
+    """com.microsoft's RotaryEmbedding is correct for five heads of 6, by token; the positions are data."""
     fed = {"x": normal(2, 3, 30).astype(dtype), "p": PLACES[where]}
     node = helper.make_node(
         "RotaryEmbedding", ["x", "p", "cos", "sin"], ["y"], domain=MICROSOFT, interleaved=interleaved

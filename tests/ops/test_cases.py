@@ -35,7 +35,7 @@ def test_large_shapes(case: Case, any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_extremes_fill_the_accumulator(path: str, device: vkq.Device) -> None:
-    """Extreme operands are right: -128 and 127 everywhere, with zero points at the other end, give
+    """Extreme operands are correct: -128 and 127 everywhere, with zero points at the other end, give
     accumulators far above 2**24."""
     rng = np.random.default_rng(11)
     for _ in range(6):

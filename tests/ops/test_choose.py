@@ -27,7 +27,7 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ANY)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_where(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
-    """Where is right, also with operands that broadcast."""
+    """Where is correct, also with operands that broadcast."""
     x, z = numbers(shape, dtype, 0), numbers(shape[-1:], dtype, 1)
     flags = np.random.default_rng(2).integers(0, 2, (shape[0], *(1,) * (len(shape) - 1))).astype(np.uint8)
     for c in (flags, np.ascontiguousarray(np.broadcast_to(flags, shape))):
@@ -59,7 +59,7 @@ def test_where_of_numbers(device: vkq.Device, shape: tuple[int, ...], dtype: str
 @pytest.mark.parametrize("least", [False, True])
 @pytest.mark.parametrize("shape", SHAPES + LONG, ids=str)
 def test_argmax(device: vkq.Device, shape: tuple[int, ...], least: bool, last: bool) -> None:
-    """ArgMax and ArgMin are right for data with many equal values, including the type's extremes."""
+    """ArgMax and ArgMin are correct for data with many equal values, including the type's extremes."""
     for dtype in ("int8", "uint8"):
         info = np.iinfo(dtype)
         x = np.random.default_rng(0).choice([info.min, info.min + 1, info.max], shape).astype(dtype)

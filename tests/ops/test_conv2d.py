@@ -79,7 +79,7 @@ def test_every_method_gives_the_reference(device, problem):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_every_method_and_path_on_random_problems(device, path, seed):
-    """Every method is right on every path for random groups, strides, dilations, asymmetric padding, uint8
+    """Every method is correct on every path for random groups, strides, dilations, asymmetric padding, uint8
     and int8, weight zero points, and activations."""
     rng = np.random.default_rng([2, seed])
     problem = random_conv2d(rng)
@@ -111,8 +111,8 @@ DEPTHWISE = [
 
 @pytest.mark.parametrize("name", DEPTHWISE)
 def test_depthwise_with_any_multiplier(device, name):
-    """Depthwise convolutions with multipliers 1, 2, 3, 4, 5 and 7 are right: the inputs of a word of outputs
-    are in one word or in two."""
+    """Depthwise convolutions with multipliers 1, 2, 3, 4, 5 and 7 are correct: the inputs of a word of
+    outputs are in one word or in two."""
     rng = np.random.default_rng(3)
     problem = parse(name)
     check(random_data(problem, rng), device, method="depthwise")
@@ -133,7 +133,7 @@ LARGE_BIAS = "conv2d[N=1,IC=5,H=10,W=18,OC=5,KH=3,KW=3,padding=1,groups=5]"
 @pytest.mark.parametrize("path", PATHS[:3])
 @pytest.mark.parametrize("name", COLUMNS)
 def test_depthwise_on_dot_products(device, name, path):
-    """Depthwise convolutions on dot products are right for both kernels and strides, with partial blocks of
+    """Depthwise convolutions on dot products are correct for both kernels and strides, with partial blocks of
     rows, columns and channels; weight zero points need sums of x."""
     with preferred({"depthwise_lines": False}):
         # Each image has one path without zero points, because zero points do not decide the form of the
@@ -148,7 +148,7 @@ def test_depthwise_on_dot_products(device, name, path):
 
 @pytest.mark.parametrize("name", [*COLUMNS, LARGE_BIAS])
 def test_depthwise_on_dot_products_of_lines(device, name):
-    """Depthwise convolutions of whole rows are right in both layouts, for every number of rows of an
+    """Depthwise convolutions of whole rows are correct in both layouts, for every number of rows of an
     invocation, at the padding and inside the image; the bias makes sums large. The first two images have
     every variant of the shader; the others have one variant for each number of rows."""
     strided = parse(name).stride[0] == 2

@@ -64,7 +64,7 @@ def test_every_shape(device: vkq.Device, op: BinaryOp, dtype: QDType) -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_every_pair_of_bytes_near_ties(device: vkq.Device, op: BinaryOp) -> None:
-    """Every pair of bytes is right with scales that give exact ties (powers of two), with ratios close to
+    """Every pair of bytes is correct with scales that give exact ties (powers of two), with ratios close to
     ties, and with scales so far apart that only the table is exact."""
     values = np.arange(-128, 128).astype(np.int8)
     a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
@@ -95,7 +95,7 @@ def test_every_pair_of_bytes_near_ties(device: vkq.Device, op: BinaryOp) -> None
 def test_every_product_where_ties_are_frequent(
     device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every product is right, also with scales for which one product in 28 is a tie. Devices that round
+    """Every product is correct, also with scales for which one product in 28 is a tie. Devices that round
     differently use the soft form, which reads ties from a table."""
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
@@ -157,8 +157,8 @@ def test_the_table_is_asked_only_where_a_sum_may_need_it(
 
 def test_rounding_of_the_device_cannot_decide(device: vkq.Device) -> None:
     """The device's rounding does not decide a result. The formula alone is wrong near ties, even in float64,
-    so the shader uses it only for sums for which it is right. In float32 with rounding to nearest even it is
-    nearly always right."""
+    so the shader uses it only for sums for which it is correct. In float32 with rounding to nearest even it
+    is nearly always correct."""
     values = np.arange(-128, 128).astype(np.int8)
     a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
     rng = np.random.default_rng(14)

@@ -39,7 +39,8 @@ def test_combined_rows(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: BinaryOp, dtype: QDType,
     ids_shape: tuple[int, ...], z_shape: tuple[int, ...], width: int,
 ) -> None:  # fmt: skip
-    """Ids count from the end, and those beyond the table read the nearest row; sums near a tie are right."""
+    """Negative ids count from the end, and ids beyond the table read the nearest row. Sums near a tie are
+    correct."""
     random, (q, other, y) = np.random.default_rng(1), (QParams(s, z, dtype) for s, z in PARAMETERS)
     table, z = bytes_of(random, (ROWS, width), dtype), bytes_of(random, z_shape, dtype)
     ids = random.integers(-ROWS - 2, ROWS + 2, ids_shape).astype(np.int32)

@@ -121,7 +121,7 @@ def test_every_split_gives_the_same(device, monkeypatch, columns, parts, unroll)
 
 def test_a_cpu_device_needs_no_barrier(device):
     """On a CPU device a GEMV has one part of k and no barrier: one row, two rows, and a partial last
-    workgroup are right."""
+    workgroup are correct."""
     assert (gemv.split(device.capabilities, 100, 100, 1)["LOCAL_Y"] == 1) == (
         device.capabilities.device_type == "cpu"
     )

@@ -164,8 +164,8 @@ def test_heads_side_by_side(
     sizes: tuple[int, int, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Products with concatenated heads in operands and result are right; heads are read and written in place
-    if every block of four belongs to one matrix."""
+    """Products with concatenated heads in operands and result are correct; heads are read and written in
+    place if every block of four belongs to one matrix."""
     taken = variants_of(form, monkeypatch)
     (m, k, n), q = sizes, vkq.QParams(0.03 + 0.001 * len(form), 3)
     yq = vkq.QParams(2.0, -4)

@@ -93,8 +93,8 @@ def test_max(device: vkq.Device, dtype: QDType) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_max_of_large_windows(device: vkq.Device, dtype: QDType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maxima of large windows are right. They are computed along one axis, then along the other; each of the
-    two dispatches loops along one axis only."""
+    """Maxima of large windows are correct. They are computed along one axis, then along the other; each of
+    the two dispatches loops along one axis only."""
     large = (1, 2, 1024, 1025), 1024, 1, 0, 1, False
     device._plans.clear()
     for shape, kernel, stride, padding, dilation, ceil in [large, *WINDOWS, *DILATED]:
@@ -110,7 +110,7 @@ def test_max_of_large_windows(device: vkq.Device, dtype: QDType, monkeypatch: py
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("soft", [False, True])
 def test_average(device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Average pools are right with equal scales, which give ties, also in the soft form for devices that
+    """Average pools are correct with equal scales, which give ties, also in the soft form for devices that
     round floats differently."""
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
@@ -138,7 +138,7 @@ def test_average(device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pyt
 @pytest.mark.usefixtures("unrolled")
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])
 def test_average_that_is_sure_of_every_sum(device: vkq.Device, name: str) -> None:
-    """Average pools are right with the short formula and without it. The short formula requires that no
+    """Average pools are correct with the short formula and without it. The short formula requires that no
     quotient is near a tie: with nine elements none is, with four some are. Elements outside the image count
     as x_zero."""
     x, q, y = image((2, 18, 9, 14), "int8"), QParams(0.1, 100), QParams(0.1, -5)
@@ -150,8 +150,8 @@ def test_average_that_is_sure_of_every_sum(device: vkq.Device, name: str) -> Non
 
 
 def test_average_of_extreme_scales(device: vkq.Device) -> None:
-    """With extreme scales, for which the short formula is never certain, results are right: every word takes
-    the exact steps."""
+    """With extreme scales, for which the short formula is never certain, results are correct: every word
+    takes the exact steps."""
     x = image((1, 3, 6, 6), "int8")
     window = Window.of("pool", x.shape, 3, 1, 0, 1, False)
     for xs, ys in (
@@ -184,7 +184,7 @@ def test_global_average(device: vkq.Device, shape: tuple[int, ...], dtype: QDTyp
 def test_litert_rounds_with_the_offset(
     device: vkq.Device, name: str, soft: bool, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LiteRT's means and sums are right, also at ties, and with the soft form of floats."""
+    """LiteRT's means and sums are correct, also at ties, and with the soft form of floats."""
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
     for dtype in ("int8", "uint8"):
@@ -199,7 +199,7 @@ def test_litert_rounds_with_the_offset(
 
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])
 def test_global_average_of_large_images(device: vkq.Device, name: str) -> None:
-    """Global averages of large images are right with workgroups of 512, which some devices use, for whole
+    """Global averages of large images are correct with workgroups of 512, which some devices use, for whole
     vectors and a partial last vector of a row."""
     device._plans.clear()
     q, y = QParams(0.05, 3), QParams(0.002, -5)
@@ -212,7 +212,8 @@ def test_global_average_of_large_images(device: vkq.Device, name: str) -> None:
 
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])
 def test_global_average_of_huge_images(device: vkq.Device, name: str) -> None:
-    """Global averages are right for images with more pixels than 64 invocations may loop over on lavapipe."""
+    """Global averages are correct for images with more pixels than 64 invocations may loop over on
+    lavapipe."""
     x, q, y = image((1, 1, 2049, 1100), "int8"), QParams(0.05, 3), QParams(1e-5, -5)
     got = vkq.global_avg_pool2d(Tensor.from_numpy(x, device, name, q), y_qparams=y)
     np.testing.assert_array_equal(got.numpy(), reference.global_avg_pool(x, q, y))
@@ -223,8 +224,8 @@ def test_global_average_of_huge_images(device: vkq.Device, name: str) -> None:
 def test_global_average_of_more_bytes_than_half_a_word_can_add(
     device: vkq.Device, name: str, shape: tuple[int, ...], value: int
 ) -> None:
-    """Global averages are right also if one of 128 invocations adds more than 256 extreme bytes, which 16-bit
-    sums cannot hold; all bytes are equal except one."""
+    """Global averages are correct also if one of 128 invocations adds more than 256 extreme bytes, which
+    16-bit sums cannot hold; all bytes are equal except one."""
     x, q, y = np.full(shape, value, np.int8), QParams(0.05, 3), QParams(0.05, 3)
     x[0, 2, 77, 5] = 1
     with preferred({"mean_invocations": 128}):
@@ -281,8 +282,8 @@ def test_refusals(device: vkq.Device) -> None:
 @pytest.mark.parametrize("count", [1, 6])
 @pytest.mark.parametrize("size", [(1, 1), (7, 9), (200, 300)], ids=str)
 def test_mean_of_table(device: vkq.Device, size: tuple[int, int], count: int) -> None:
-    """Means of a table's entries are right for sums of both signs, small and above 2**31, compared with exact
-    arithmetic."""
+    """Means of a table's entries are correct for sums of both signs, small and above 2**31, compared with
+    exact arithmetic."""
     rng = np.random.default_rng(3)
     x = rng.integers(-128, 128, (2, 6, *size)).astype(np.int8)
     for scale in (1.0, 1e-20, 3e30):
@@ -305,7 +306,7 @@ def test_mean_of_table(device: vkq.Device, size: tuple[int, int], count: int) ->
 
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])
 def test_windows_that_one_invocation_would_loop_over_for_too_long(device: vkq.Device, name: str) -> None:
-    """Windows too large for one invocation's loop are right: lavapipe ends loops after 65,535 iterations,
+    """Windows too large for one invocation's loop are correct: lavapipe ends loops after 65,535 iterations,
     which 127 x 127 elements, or 90 x 90 of an average, exceed."""
     x = np.zeros((1, 5, 127, 131), np.uint8)
     x[..., -1, -1] = 255

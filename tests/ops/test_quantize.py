@@ -63,8 +63,8 @@ def test_every_layout_agrees_with_numpy_on_every_element(
 
 @pytest.mark.parametrize("layout", PIXELS)
 def test_images_with_ties_in_both_forms(layout: str, device: vkq.Device) -> None:
-    """Images with ties are right in both forms: 16 channels of a pixel at once, and four at a time; the last
-    block is partial."""
+    """Images with ties are correct in both forms: 16 channels of a pixel at once, and four at a time; the
+    last block is partial."""
     rng = np.random.default_rng(8)
     for ahead, zero_point in ((True, 4), (False, 5)):  # the zero points give each its own plan
         q = vkq.QParams(0.037, zero_point)

@@ -52,7 +52,7 @@ def test_transpose_of_images(device: vkq.Device, name: str) -> None:
 
 
 def test_channel_shuffle(device: vkq.Device) -> None:
-    """ShuffleNet's channel shuffle (reshape, transpose, reshape) is right: five axes, two of which stay
+    """ShuffleNet's channel shuffle (reshape, transpose, reshape) is correct: five axes, two of which stay
     adjacent."""
     x = random_bytes((1, 12, 5, 7))
     split = vkq.reshape(Tensor.from_numpy(x, device), (1, 3, 4, 5, 7))
@@ -84,8 +84,8 @@ def test_pad_is_the_real_zero_by_default(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("name", [None, *LAYOUTS])
 def test_concat(device: vkq.Device, name: str | None) -> None:
-    """Concatenations are right for sizes along the axis that are whole words, partial words or empty, and for
-    a single input."""
+    """Concatenations are correct for sizes along the axis that are whole words, partial words or empty, and
+    for a single input."""
     for shape in [*(IMAGES if name else MATRICES), *([] if name else [(2, 3, 4, 5, 6)])]:
         for axis in range(-1, len(shape)):
             for sizes in ((1,), (4, 8), (3, 5, 1), (4, 0, 6)):

@@ -68,7 +68,7 @@ def test_every_axis_and_layout_of_images(device: vkq.Device, name: str) -> None:
 @pytest.mark.parametrize("x", [random_bytes((9, 1001), "int8"), random_bytes((2, 1001, 1, 5), "int8")])
 @pytest.mark.parametrize("sure", [True, False])
 def test_long_rows(device: vkq.Device, x: np.ndarray, sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long rows are right in every layout: with four rows in a vector, in matrices and along channels; also
+    """Long rows are correct in every layout: with four rows in a vector, in matrices and along channels; also
     if the short formula is never certain, and if floats are not trusted."""
     device._plans.clear()
     if not sure:
@@ -135,8 +135,8 @@ def test_refusals(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_onnxruntime_form(device: vkq.Device, dtype: QDType) -> None:
-    """ONNX Runtime's form, whose bytes depend on the order of additions, is right: the reference equals ONNX
-    Runtime, and every device equals the reference."""
+    """ONNX Runtime's form, whose bytes depend on the order of additions, is correct: the reference equals
+    ONNX Runtime, and every device equals the reference."""
     low = -128 if dtype == "int8" else 0
     for seed, (shape, reason) in enumerate(SHAPES.items()):
         random = np.random.default_rng(seed)
@@ -153,7 +153,7 @@ def test_onnxruntime_form(device: vkq.Device, dtype: QDType) -> None:
 def test_onnxruntime_form_of_a_row_that_one_invocation_would_loop_over_for_too_long(
     device: vkq.Device,
 ) -> None:
-    """ONNX Runtime's form is right for rows whose loops exceed lavapipe's limit (65,535 iterations): 16,759
+    """ONNX Runtime's form is correct for rows whose loops exceed lavapipe's limit (65,535 iterations): 16,759
     elements for one invocation, 240,000 for 64."""
     xq = QParams(0.01, 0, "uint8")
     for length, scale in ((20_001, 1.5e-4), (262_145, 1.1e-5)):
@@ -185,7 +185,7 @@ def test_onnxruntime_form_along_every_axis(device: vkq.Device, axis: int, name: 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["floats", "integers"])
 def test_litert_form(device: vkq.Device, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LiteRT's form is right for every length and both types; tests/tflite compares the kernel with LiteRT
+    """LiteRT's form is correct for every length and both types; tests/tflite compares the kernel with LiteRT
     itself."""
     monkeypatch.setattr(device, "_soft_float", soft)
     for seed, (shape, reason) in enumerate(SHAPES.items()):

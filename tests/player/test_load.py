@@ -87,7 +87,7 @@ def test_weight_only_models_have_portable_plans(device: vkq.Device, tmp_path: Pa
 
 
 def test_token_ids(device: vkq.Device, tmp_path: Path) -> None:
-    """Token ids beyond the table's rows are refused, and the next run is right."""
+    """Token ids beyond the table's rows are refused, and the next run is correct."""
     session = vkq.onnx.InferenceSession(texts(), device)
     path = tmp_path / "model.vkq"
     path.write_bytes(exported([graph_of(texts(), {"ids": (1, 5)})], device)[0])
@@ -216,7 +216,7 @@ def test_a_plan_that_answers_wrongly_is_not_taken(
 def test_a_plan_that_is_right_in_its_first_run_alone_is_not_taken(
     any_device: vkq.Device, digits: bytes, tmp_path: Path
 ) -> None:
-    """A plan whose last step overwrites weights is right in its first run only, and is not used."""
+    """A plan whose last step overwrites weights is correct in its first run only, and is not used."""
     found = only(digits_file(digits, any_device))
     first = found.plans[0]
     slot, _ = max(first.constants, key=lambda one: len(one[1]))

@@ -203,7 +203,7 @@ def test_only_runs_submit(loads: Loads) -> None:
 
 def test_faults(loads: Loads) -> None:
     """If a Vulkan call fails in a load that skips the known answer, the load is an error, and the next load
-    is right."""
+    is correct."""
     loads.checks()
     for code, status in ((-2, MEMORY), (-4, LOST)):
         seen = list(faults(code, lambda: _status(loads)))

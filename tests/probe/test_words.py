@@ -12,7 +12,7 @@ from vkq.probe.matrices import advertised_half
 
 @pytest.mark.parametrize(("shape", "subgroup"), [("16x16x16", 32), ("16x8x16", 32), ("16x8x16", 16)])
 def test_order(shape: str, subgroup: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order is right, also while another recording is open, and a device is asked only once."""
+    """The order is correct, also while another recording is open, and a device is asked only once."""
     monkeypatch.setattr(words, "_found", {})
     emulated.emulate(strict_device, monkeypatch, shape, form="f16", subgroup=subgroup)
     matrices = advertised_half(strict_device.capabilities)[0]

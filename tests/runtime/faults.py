@@ -4,8 +4,9 @@ A call fails once or several times in a row, while random chains of every operat
 and whole networks run, on mapped memory and with staging copies; with ``--matrix-units`` also operators on
 matrix units, emulated if the device has none.
 
-Each call must raise the typed error or return the right bytes. Afterwards every call of the chain must return
-the right bytes on the same device (after a lost device, on a new one). The validation layer must stay silent.
+Each call must raise the typed error or return the correct bytes. Afterwards every call of the chain must
+return the correct bytes on the same device (after a lost device, on a new one). The validation layer must
+stay silent.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def test_of_two_threads_the_first_one_counts() -> None:
 def test_images_that_all_have_sizes_of_their_own(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Images with many different sizes are right: the caches of layers and templates are bounded, and dropped
-    entries are made again."""
+    """Images with many different sizes are correct: the caches of layers and templates are bounded, and
+    dropped entries are made again."""
     monkeypatch.setattr(caches, "PLANS_KEPT", 4)
     q = vkq.QParams(1.0)
     conv = vkq.Conv2d(np.ones((1, 1, 2, 2), np.int8), 1.0, x_qparams=q, y_qparams=q, device=any_device)

@@ -244,7 +244,7 @@ def test_a_leak_would_be_told(any_device: vkq.Device) -> None:
 
 def test_an_upload_whose_chain_was_lost_is_made_again(device: vkq.Device) -> None:
     """An upload whose chain was lost is repeated from the host's bytes: weights, constants and tensors are
-    right."""
+    correct."""
     data = np.arange(16, dtype=np.int32)
     with vkq.Device(device.name, staging=True) as mine:
         table = mine.constant("table", data.nbytes, lambda: data).buffer

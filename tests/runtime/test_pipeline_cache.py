@@ -1,5 +1,5 @@
 """Tests of the pipeline cache: a damaged or foreign cache is ignored with one warning, and results are
-right."""
+correct."""
 
 import struct
 from collections.abc import Callable

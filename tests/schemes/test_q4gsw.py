@@ -114,7 +114,7 @@ def test_what_fills_a_row_counts_for_nothing(m: int, device: vkq.Device) -> None
 
 @pytest.mark.parametrize(("bits", "tile"), [(v.axes["bits"], v.axes["tile"]) for v in VARIANTS])
 def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tile is right for K = 160, which is 5 steps and so no multiple of any number of slices; groups
+    """Every tile is correct for K = 160, which is 5 steps and so no multiple of any number of slices; groups
     are one step or half a step."""
     monkeypatch.setattr(grouped, "staged_tile", lambda *_: tile)
     for group in (32, 16):
@@ -127,7 +127,7 @@ def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytes
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 @pytest.mark.parametrize("parts", [1, 2, 16])
 def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of the sum are right: with 5 chunks (4 bits) some parts have none, or one part has all. Groups
+    """Parts of the sum are correct: with 5 chunks (4 bits) some parts have none, or one part has all. Groups
     are one or two chunks, or half a chunk. Two parts are tested with every weight, one and many parts with
     one weight for each number of rows."""
     monkeypatch.setattr(grouped.GroupedGemm, "split", lambda *_: {"LOCAL_X": 2, "LOCAL_Y": parts})
@@ -145,7 +145,7 @@ def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch
 def test_one_word_after_the_other(
     method: str, bits: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kernels that read one word at a time, as on devices with few registers, are right for any number of
+    """Kernels that read one word at a time, as on devices with few registers, are correct for any number of
     rows."""
     profile_says(monkeypatch, grouped, grouped_in_turn=True, grouped_rows=rows, gemv_rows_shared=0)
     for group in (32, 16):
@@ -174,8 +174,8 @@ def forced(monkeypatch: pytest.MonkeyPatch, shader: str, how: dict[str, Any], **
 def test_x_in_shared_memory(
     bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel with x in shared memory is right: some parts have no chunk, groups are one chunk or several,
-    and columns are no multiple of a workgroup."""
+    """The kernel with x in shared memory is correct: some parts have no chunk, groups are one chunk or
+    several, and columns are no multiple of a workgroup."""
     if kind == "half" and not device.capabilities.features["shaderFloat16"]:
         with pytest.raises(vkq.PathError, match="shaderFloat16"):
             device.program(catalog().find(grouped.SHARED, bits=bits, numbers=kind, x="float32"), {})
@@ -193,7 +193,7 @@ def test_x_in_shared_memory(
 
 @pytest.mark.parametrize(("bits", "kind"), ROWS)
 def test_a_single_row(bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A single row is right: the last slice of x is not full, some parts have no chunk, columns are no
+    """A single row is correct: the last slice of x is not full, some parts have no chunk, columns are no
     multiple of a workgroup, and the device lacks the shared memory for some workgroups."""
     variant = catalog().find(grouped.ROW, bits=bits, numbers=kind, x="float32")
     if refusals(variant, variant.constants({}), device.capabilities):
@@ -279,7 +279,7 @@ def test_axes_in_front_and_no_rows(device: vkq.Device) -> None:
 
 
 def test_extremes(device: vkq.Device) -> None:
-    """Results are right for large and tiny activations and scales, negative scales, biases, bounds and
+    """Results are correct for large and tiny activations and scales, negative scales, biases, bounds and
     fractional zero points."""
     rng = np.random.default_rng(5)
     packed = rng.integers(0, 256, (7, 3, 16), np.uint8)

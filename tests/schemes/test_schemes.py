@@ -57,7 +57,7 @@ def test_what_does_not_go_together_is_refused(options: dict[str, object], error:
 @pytest.mark.parametrize("form", ["s8s8", "u8s8", "u8u8", "float"])
 @pytest.mark.parametrize("zero", [0, 5])
 def test_folding_gives_the_centred_sum(form: str, zero: int) -> None:
-    """Folding is right: offset + sum x'w' - wz' sum x' equals the sum of (x - xz)(w - wz), for operands x',
+    """Folding is correct: offset + sum x'w' - wz' sum x' equals the sum of (x - xz)(w - wz), for operands x',
     w' with the shift of a dot form."""
     rng = np.random.default_rng(32)
     found = scheme(w_zero_point=np.full(6, zero), bias=np.arange(6, dtype=np.int32))

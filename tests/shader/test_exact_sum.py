@@ -132,9 +132,9 @@ def test_sum_and_quotient(device: vkq.Device, soft: bool, tmp_path: Path) -> Non
 
 
 def test_whole_quotient(device: vkq.Device, tmp_path: Path) -> None:
-    """Quotients rounded to integers are right for every half in the range and its neighbours, if the device's
-    quotient is off by up to three ulp; also for scales up to the ends of float32, quotients beyond the range,
-    zero and subnormal values."""
+    """Quotients rounded to integers are correct for every half in the range and its neighbours, if the
+    device's quotient is off by up to three ulp; also for scales up to the ends of float32, quotients beyond
+    the range, zero and subnormal values."""
     rng = np.random.default_rng(71)
     halves = np.repeat(np.arange(-1030, 1031) / 2, 7)
     scales = (rng.integers(1 << 23, 1 << 24, halves.size) * 2.0 ** rng.integers(-40, 40, halves.size)).astype(
@@ -157,8 +157,8 @@ def test_whole_quotient(device: vkq.Device, tmp_path: Path) -> None:
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("litert", [False, True])
 def test_results_of_softmax(device: vkq.Device, litert: bool, soft: bool, tmp_path: Path) -> None:
-    """Results of softmax are right for pairs of an element and a row's sum, half of them within three ulp of
-    a tie."""
+    """Results of softmax are correct for pairs of an element and a row's sum, half of them within three ulp
+    of a tie."""
     rng = np.random.default_rng(71)
     n, steps = 40000, np.float32(1 / 256 if litert else 255)
     total = (rng.integers(1 << 23, 1 << 24, n) * 2.0 ** rng.integers(-23, 9, n)).astype(np.float32)

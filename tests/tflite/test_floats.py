@@ -59,8 +59,8 @@ def test_unary(op: str, device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("op", BINARY)
 def test_binary(op: str, device: vkq.Device) -> None:
-    """Binary operators are right with channels that are broadcast, and with a fused RELU if the operator has
-    one."""
+    """Binary operators are correct with channels that are broadcast, and with a fused RELU if the operator
+    has one."""
     w, a, b = Writer(), numbers(), numbers((7,), 1)
     a = np.abs(a) if op == "POW" else a
     x, z, y = w.tensor(SHAPE, "float32"), w.tensor((7,), "float32"), w.tensor(SHAPE, "float32")

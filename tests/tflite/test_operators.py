@@ -54,7 +54,7 @@ def test_sums_need_no_table() -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_network(name: str, any_device: vkq.Device) -> None:
-    """A network is right, and the device transposes only the expected number of values (channels first,
+    """A network is correct, and the device transposes only the expected number of values (channels first,
     once)."""
     case = network_case(name)
     session = check(case, any_device)
@@ -65,13 +65,13 @@ def test_network(name: str, any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("name", CONVERTED)
 def test_converted_network(name: str, any_device: vkq.Device) -> None:
-    """A network of TensorFlow's converter is right; 8-bit networks are equal in every byte."""
+    """A network of TensorFlow's converter is correct; 8-bit networks are equal in every byte."""
     session = check(network_case(name), any_device, CONVERTED_NEAR.get(name, 0))
     assert {row.where for row in session.explain().rows} == {"device"}
 
 
 def test_other_shapes(any_device: vkq.Device) -> None:
-    """For another image size the network is read again from the same file and is right."""
+    """For another image size the network is read again from the same file and is correct."""
     data, (x,) = network_case("residual")
     interpreter = vkq.tflite.Interpreter(model_content=data, device=any_device)
     interpreter.resize_tensor_input(0, (2, *x.shape[1:]))

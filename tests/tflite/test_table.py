@@ -1,5 +1,5 @@
 """Tests of the tables of docs/tflite.md: every supported operator has a row, each row has cases that test it,
-and the stated origin of its bytes is right."""
+and the stated origin of its bytes is correct."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _scalar_kernel(device: Device, program: Program, what: str) -> Rate:
 def _matrix_rate(device: Device) -> float | None:
     """Return the rate of the fastest int8 matrix shape that the device lists for a subgroup.
 
-    None if the device lists no shape, or no shape gives the right result.
+    None if the device lists no shape, or no shape gives the correct result.
     """
     rates = []
     for matrices in advertised(device.capabilities):

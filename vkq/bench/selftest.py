@@ -14,7 +14,7 @@ from vkq.runtime.device import Device
 from vkq.runtime.tensor import Tensor
 
 TRIALS = 20  # number of trials of each kind
-NEEDED = 19  # minimum number of right verdicts of each kind
+NEEDED = 19  # minimum number of correct verdicts of each kind
 INJECTED = 0.10  # extra work, relative to one submission
 CASE = Case(parse("linear[M=64,K=256,N=256]"))
 # There are many pairs of short submissions. A disturbance then usually slows both submissions of a pair, and
@@ -33,7 +33,7 @@ class Trials:
 
     @property
     def right(self) -> tuple[int, int]:
-        """The number of trials of each kind with the right verdict."""
+        """The number of trials of each kind with the correct verdict."""
         return sum(r.verdict == "equal" for r in self.equal), sum(r.verdict == "slower" for r in self.slower)
 
     @property

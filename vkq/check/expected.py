@@ -74,7 +74,7 @@ class Expected:
         return f"the result is {got.dtype} {got.shape}, it must be {dtype} {self.y.shape}"
 
     def mismatch(self, got: Array) -> str | None:
-        """Return a text with the count of wrong elements and the first one; None if the result is right."""
+        """Return a text with the count of wrong elements and the first one; None if the result is correct."""
         if said := self.unlike(got):
             return said
         wrong = self.wrong(got)

@@ -40,7 +40,7 @@ class Replay:
     """The result of a workload that ran *times* times on a path.
 
     ``wrong``: the number of runs with a byte that differs from the reference. ``operator``: the first wrong
-    operator; ``said``: the symptom and the wrong runs; both are "" if all runs were right. ``state``: the
+    operator; ``said``: the symptom and the wrong runs; both are "" if all runs were correct. ``state``: the
     device's power state before the run: "cold", "loaded" or "idle".
     """
 
@@ -110,7 +110,7 @@ class Replayer:
         return Replay(self.work.name, self.work.path, ran, len(wrong), operator, said, state)
 
     def _once(self, number: int) -> tuple[str, str] | None:
-        """Run once; return (the first wrong operator, its symptom), or None if all results are right."""
+        """Run once; return (the first wrong operator, its symptom), or None if all results are correct."""
         turn = number % INPUTS
         self.x.write(self.work.inputs[turn])
         self._poison(GARBAGE[number % 2])

@@ -85,7 +85,7 @@ class Candidate:
 
 
 def trials(device: Device, check: Check, path: str, most: int | None = CANDIDATES) -> list[Trial]:
-    """Time choices for a check's layer: the default, and further choices with different plans and right
+    """Time choices for a check's layer: the default, and further choices with different plans and correct
     results, *most* in all (None: no limit); then the fastest again in turn."""
     found = list(_candidates(device, check, path, most))
     right = [each for each in found if isinstance(each, Candidate)]

@@ -114,7 +114,7 @@ def examine(which: str | None, times: int, seconds: float = SECONDS) -> dict[str
 
 
 def advice(report: dict[str, Any]) -> list[str]:
-    """Return remedies for wrong results; empty if all are right."""
+    """Return remedies for wrong results; empty if all are correct."""
     wrong = [replay for replay in report["replays"] if replay["wrong"]]
     if not wrong:
         return []

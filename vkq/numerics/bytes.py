@@ -61,7 +61,7 @@ class Quantizer:
         return (most < -128).where(-128, most)
 
     def quick(self, x: Number) -> tuple[Number, Number]:
-        """Return a result computed in fewer steps, and True if it is the right one: not if x is near a tie,
+        """Return a result computed in fewer steps, and True if it is the correct one: not if x is near a tie,
         very large or NaN. Not for scales that divide (`divides`). x need not be flushed.
 
         A product with the reciprocal below 257 is within 2^-14 of the float32 quotient. A larger product, up

@@ -1,5 +1,5 @@
 """Tests of two features, which kernels avoid on devices that fail: texel reads of data that was just stored,
-and subgroup shuffles. Each test runs several times with different values, because the first run is right on
+and subgroup shuffles. Each test runs several times with different values, because the first run is correct on
 known faulty drivers (google-ai-edge/LiteRT#8065, Tencent/ncnn#6778)."""
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ def _test_half_matrices(device: Device, form: str, ways: Sequence[str]) -> str |
 
 def _test_half_shape(device: Device, matrices: Matrices, way: str) -> str | None:
     """Test one shape of float matrices with integers whose sums are exact in float32 in any order, so every
-    bit must be right. bfloat16 values are parts of float32 values, which use all bits. *way*: how matrices
+    bit must be correct. bfloat16 values are parts of float32 values, which use all bits. *way*: how matrices
     are loaded (a specialization constant; SMALL is a variant). With ALIKE, all rows are equal, and sums are
     scaled by powers of two."""
     x, w = (v.astype(np.int32) for v in matrix_cases(matrices))

@@ -26,7 +26,7 @@ FORBIDDEN = (  # (pattern, reason)
     (r"\w*AccSat\w*", "saturating dot products change the result; use the plain ones"),
     (
         # gl_SubgroupID stays allowed. On the device named below, a test with gl_SubgroupID and the lane from
-        # gl_LocalInvocationIndex gave right results (PR 6972), and gl_SubgroupID tells compilers that the
+        # gl_LocalInvocationIndex gave correct results (PR 6972), and gl_SubgroupID tells compilers that the
         # value is the same in all lanes.
         r"\bgl_SubgroupInvocationID\b",
         "an Adreno 840's driver gives another lane's in shaders with matrices (Tencent/ncnn PR 6720, 6972);"

@@ -227,7 +227,7 @@ def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 def _by_fixed(low: Lowering, operator: FileOperator) -> None:
     """Convert int8 to uint8, or back, or between scales that XNNPACK refuses, by a table. If LiteRT rounds
-    the elements after the last vector differently, they have a table of their own (second index 1)."""
+    the elements after the last vector differently, these have a separate table (second index 1)."""
     x, y = operator.inputs[0], operator.outputs[0]
     vector, single = arithmetic.other_type(low.q(x), low.q(y))
     shape = low.shape(x)

@@ -2,7 +2,7 @@
 (batch, rows, columns) as three nodes: a Reshape to (batch * rows, columns), a Gemm, and a Reshape back. vkq's
 linear layers read values of any rank, so they need neither Reshape.
 
-The first Reshape moves behind linear layers and tables until it meets the second, which cancels it. The first
+The first Reshape moves after linear layers and tables until it meets the second, which cancels it. The first
 may also merge the heads of an attention's result."""
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _keeps_rows(node: Node) -> bool:
 
 @dataclasses.dataclass
 class _Moved:
-    """Moves Reshapes behind the layers and tables whose results get their leading axes back."""
+    """Moves Reshapes after the layers and tables whose results get their leading axes back."""
 
     leading: dict[str, Leading]
 

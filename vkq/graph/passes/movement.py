@@ -1,4 +1,4 @@
-"""Makes movement operators move 8-bit elements: dequantize moves behind them, and quantize before them.
+"""Makes movement operators move 8-bit elements: dequantize moves after them, and quantize before them.
 
 Both changes are exact, because movement (also the maximum of a window) commutes with an increasing function.
 A quantize cancels a dequantize with the same parameters. If the parameters differ, a table remains
