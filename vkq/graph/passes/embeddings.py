@@ -16,6 +16,7 @@ from .constants import LARGEST_FOLDED_BYTES
 from .sweep import Sweep, swept
 
 PAIRS = ("add", "sub", "mul", "lookup2")
+OPERATORS = (*PAIRS, "lookup")
 BYTES = ("int8", "uint8")
 PART = 1 << 16  # elements computed at a time, so that temporary arrays stay in the processor's cache
 # New tables by the identity of the model's table: a model's graphs for other input sizes share them.
@@ -25,7 +26,15 @@ _kept: dict[Hashable, tuple[weakref.ref[Array], Array]] = {}
 def fold_into_tables(graph: Graph) -> Graph:
     """Let ids choose rows of an operator's results instead of rows of its operand, if the other operand is
     equal for all ids."""
-    return swept(graph, _visit, *PAIRS, "lookup") if "Gather" in graph.kinds else graph
+    rows, ops = set[str](), set[str]()
+    for node in graph.nodes:
+        known = sum(name in graph.constants for name in node.inputs)
+        if node.op in OPERATORS and known == len(node.inputs) - 1 and not rows.isdisjoint(node.inputs):
+            ops.add(node.op)
+            rows.update(node.outputs)
+        elif node.op == "Gather" and node.inputs[0] in graph.constants:
+            rows.update(node.outputs)
+    return swept(graph, _visit, *ops)
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:

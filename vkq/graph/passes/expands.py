@@ -20,7 +20,9 @@ SELECTIONS = ("Where", "where")  # on 8-bit values, a device copies an operand t
 
 def move_expands(graph: Graph) -> Graph:
     """Let element-wise operators read values before they are expanded."""
-    return swept(graph, _visit, *ELEMENTWISE) if "Expand" in graph.kinds else graph
+    expanded = {name for node in graph.nodes if node.op == "Expand" for name in node.outputs}
+    read = any(node.op in ELEMENTWISE and not expanded.isdisjoint(node.inputs) for node in graph.nodes)
+    return swept(graph, _visit, *ELEMENTWISE) if read else graph
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:
