@@ -1,5 +1,6 @@
 // y = take(a, id) op b: rows of a table, chosen by ids on the device and combined with rows of b as in
-// binary_q8.comp. A negative id counts from the end; an id outside the table reads the nearest row.
+// binary_q8.comp; with SECOND, b op take(a, id). A negative id counts from the end, and an id outside the
+// table reads the nearest row.
 //
 // Memory    a, b, y: kPackedInt8_4H4W; the vectors of b repeat; table: as in binary_q8.comp.
 // Threads   one invocation writes one vector: four columns of four rows.
@@ -12,6 +13,7 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
+layout(constant_id = 1) const bool SECOND = false;
 layout(constant_id = 6) const bool SURE = false;  // the float formula is exact for all inputs: no table
 
 layout(set = 0, binding = 0) readonly buffer A { int a[]; };
@@ -50,6 +52,7 @@ void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   if (i < p.count) {
     uint block = i / p.width;
-    y[i] = combine_vector(table_rows(block, i - block * p.width), b[i % p.period]);
+    ivec4 rows = table_rows(block, i - block * p.width), others = b[i % p.period];
+    y[i] = combine_vector(SECOND ? others : rows, SECOND ? rows : others);
   }
 }

@@ -167,6 +167,24 @@ def test_embeddings_are_one_dispatch(device: vkq.Device) -> None:
     np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(data, feed)[0])
 
 
+@pytest.mark.parametrize("kind", ["Add", "Mul"])
+def test_sums_of_two_embeddings(any_device: vkq.Device, kind: str) -> None:
+    """The dispatch of the second of two embeddings also adds the first."""
+    w, random = Written(), np.random.default_rng(11)
+    tables = [random.integers(0, 256, (WORDS, WIDTH)).astype(np.uint8) for _ in "ab"]
+    one, two = (
+        w.held(w.op("Gather", w.real(w.constant(table), 0.02 * i), f"ids{i}"), 0.02 * i)
+        for i, table in enumerate(tables, 1)
+    )
+    w.held(w.op(kind, one, two), 0.06, 130, "y")
+    data = w.model({f"ids{i}": (INT64, (2, TOKENS)) for i in (1, 2)}, {"y": FLOAT})
+    session = vkq.onnx.InferenceSession(data, any_device)
+    names = [name.split(":")[0] for row in session.explain().rows for name in row.shaders]
+    assert names == ["gather_rows__element", "gather_binary_q8__vector", "dequantize_q8ta__rows"]
+    feed = {f"ids{i}": random.integers(0, WORDS, (2, TOKENS)) for i in (1, 2)}
+    np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(data, feed)[0])
+
+
 def test_tables_are_kept_with_the_model() -> None:
     """The graphs of a model share a folded table. It is freed with the table from which it was computed."""
     table, row = np.arange(12).astype(np.int8).reshape(4, 3), np.array([[128, 127, 0]], np.uint8)

@@ -28,6 +28,7 @@ def bytes_of(random: np.random.Generator, shape: tuple[int, ...], dtype: QDType)
     return random.integers(0, 256, shape).astype(np.uint8).view(dtype)
 
 
+@pytest.mark.parametrize("second", [False, True])
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def bytes_of(random: np.random.Generator, shape: tuple[int, ...], dtype: QDType)
 )
 def test_combined_rows(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: BinaryOp, dtype: QDType,
-    ids_shape: tuple[int, ...], z_shape: tuple[int, ...], width: int,
+    ids_shape: tuple[int, ...], z_shape: tuple[int, ...], width: int, second: bool,
 ) -> None:  # fmt: skip
     """Negative ids count from the end, and ids beyond the table read the nearest row. Sums near a tie are
     correct."""
@@ -46,14 +47,15 @@ def test_combined_rows(
     ids = random.integers(-ROWS - 2, ROWS + 2, ids_shape).astype(np.int32)
     tensors = [Tensor.from_numpy(x, device) for x in (table, ids, z)]
     rows = table[np.clip(np.where(ids < 0, ids + ROWS, ids), 0, ROWS - 1)]
+    one, two, qs = (z, rows, (other, q)) if second else (rows, z, (q, other))
     for soft in (device.soft_float, True):
         monkeypatch.setattr(device, "_soft_float", soft)
         b = Builder(device)
-        made = combined_rows(b, *(b.input(one.spec) for one in tensors), op, q, other, y, "relu")
+        made = combined_rows(b, *(b.input(x.spec) for x in tensors), op, q, other, y, "relu", second)
         assert made is not None
         plan = b.plan(made)
         assert len(plan.steps) == 1
-        np.testing.assert_array_equal(run(plan, tensors).numpy(), binary(op, rows, z, q, other, y, "relu"))
+        np.testing.assert_array_equal(run(plan, tensors).numpy(), binary(op, one, two, *qs, y, "relu"))
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,17 @@ from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation
 from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
 from .elementwise import formula, numbers_of, repeats
 
 
 def combined_rows(
     b: Builder, x: Value, ids: Value, z: Value, op: BinaryOp, xq: QParams, zq: QParams, yq: QParams,
-    activation: Activation = None,
+    activation: Activation = None, second: bool = False,
 ) -> Value | None:  # fmt: skip
     """Add ``op(np.take(x, ids, 0), z)`` to a plan, for a matrix x of 8-bit numbers and int32 *ids* (as
-    `take.gathered`). Return None if z is neither of the result's shape nor broadcast along leading axes, with
-    whole blocks of rows."""
+    `take.gathered`). *second*: the rows of x are the second operand. Return None if z is neither of the
+    result's shape nor broadcast along leading axes, with whole blocks of rows."""
     shape = (*ids.spec.shape, x.spec.shape[-1])
     y = Spec(shape, yq.dtype, None, yq)
     if len(x.spec.shape) != 2 or len(z.spec.shape) > len(shape) or not y.size or not x.spec.size:
@@ -27,16 +28,18 @@ def combined_rows(
     if {x.spec.layout, y.layout, z.spec.layout} != {MATRIX} or not xq.dtype == zq.dtype == yq.dtype:
         return None
     rows = Spec((*(1,) * (len(shape) - len(z.spec.shape)), *z.spec.shape), z.spec.dtype, MATRIX)
-    if not repeats(rows, y) or (op != "sub" and swaps(shape, z.spec.shape)):
+    shapes = (z.spec.shape, shape) if second else (shape, z.spec.shape)
+    if not repeats(rows, y) or (op != "sub" and swaps(*shapes)):
         return None
-    numbers, table, push = formula(b, op, xq, zq, yq, activation)
+    numbers, table, push = formula(b, op, *((zq, xq) if second else (xq, zq)), yq, activation)
     width, count = ceil4(shape[-1]), ids.spec.size
     push |= {
         **numbers_of(b, numbers, yq.dtype), "count": ceil4(count) * width, "width": width, "rows": count,
         "period": z.spec.nbytes // 16, "axis": x.spec.shape[0],
     }  # fmt: skip
     variant = catalog().find("gather_binary_q8__vector", op=numbers.variant)
-    program = b.device.program(variant, {"SURE": numbers.sure(b.device.soft_float)})
+    constants: dict[str, Constant] = {"SECOND": second, "SURE": numbers.sure(b.device.soft_float)}
+    program = b.device.program(variant, constants)
     made = b.new(y)
     b.dispatch(program, [x, ids, z, b.constant(table), made], push)
     return made

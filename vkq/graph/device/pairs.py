@@ -1,5 +1,5 @@
 """Two nodes in one dispatch: a 1x1 convolution and the depthwise convolution that reads its result; rows of
-an embedding, and their sum with a constant."""
+an embedding, and their sum with another value."""
 
 from __future__ import annotations
 
@@ -37,19 +37,21 @@ def expanded(context: Context, node: Node) -> Value | None:
 
 
 def embedded(context: Context, node: Node) -> Value | None:
-    """Fuse a Gather of rows of a table with the sum or product of these rows and a constant, if no other node
-    reads the rows. Return the result, and store it as the result of the reader; return None if the two are
-    not fused."""
+    """Fuse a Gather of rows of a table with the sum or product of these rows and a constant or an earlier
+    value, if no other node reads the rows. Return the result, and store it as the result of the reader;
+    return None if the two are not fused."""
     name, graph = node.outputs[0], context.graph
     readers = context.readers(name)
     if len(readers) != 1 or context.uses[name] != 1 or readers[0].op not in ("add", "sub", "mul"):
         return None
     (reader,) = readers
-    if reader.inputs[0] != name or reader.inputs[1] not in graph.constants or node.attributes.get("axis", 0):
+    a, op, second = reader.attributes, cast(BinaryOp, reader.op), reader.inputs[1] == name
+    other = reader.inputs[0 if second else 1]
+    if node.attributes.get("axis", 0) or not (other in graph.constants or other in context.values):
         return None
-    x, ids, z = (context.value(one) for one in (*node.inputs, reader.inputs[1]))
-    a, op = reader.attributes, cast(BinaryOp, reader.op)
-    made = combined_rows(context.builder, x, ids, z, op, a["a"], a["b"], a["y"], a.get("activation"))
+    x, ids, z = (context.value(one) for one in (*node.inputs, other))
+    xq, zq = (a["b"], a["a"]) if second else (a["a"], a["b"])
+    made = combined_rows(context.builder, x, ids, z, op, xq, zq, a["y"], a.get("activation"), second)
     if made is None:
         return None
     y = unnamed(context, made)
