@@ -33,7 +33,7 @@ def counted(patch: pytest.MonkeyPatch) -> dict[str, int]:
 
 @pytest.mark.parametrize("form", ["float", "QDQ"])
 def test_a_new_length(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str) -> None:
-    """For a new length, over all passes and the constant folding before them, each node is passed at most 11.5
+    """For a new length, over all passes and the constant folding before them, a node is passed at most 11.5
     times and visited 4.6 times."""
     data = texts.Bert(2).model()
     model = read(data if form == "float" else texts.quantized(data, tmp_path))
