@@ -15,7 +15,7 @@ from vkq.runtime.program import LazyPipeline, Program, code
 from vkq.runtime.programs import Programs
 from vkq.shader.compile import text
 from vkq.shader.glslang import find_compiler
-from vkq.shader.spec import Value, Variant
+from vkq.shader.spec import Value, Variant, Written
 
 LOOP = re.compile(r"(\[\[unroll\]\]\s*)?\b(for|while)\s*\(")
 CONSTANT = re.compile(r"\bconst u?int (\w+)")  # loops with such bounds, or bounds in capitals, are unrolled
@@ -25,6 +25,7 @@ uint vkq_rounds = 0u;
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 bool vkq_goes_on() { return int(++vkq_rounds) <= int(%s); }
 """
+_original = Programs._make
 
 
 def counted(variant: Variant, values: Mapping[str, Value]) -> str:
@@ -66,7 +67,10 @@ def _closing(source: str, start: int) -> int:
 
 
 def make(self: Programs, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-    """Replacement of `Programs._make` that compiles counted loops."""
+    """Replacement of `Programs._make` that compiles counted loops. Loops of shaders without a source are not
+    counted."""
+    if isinstance(variant, Written):
+        return _original(self, variant, values, subgroup_size)
     spirv = find_compiler().compile(counted(variant, values), variant.source.name)
     module, constants = code(variant, spirv, values, self._capabilities)
     native: Any = self._context.program(
