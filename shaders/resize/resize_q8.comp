@@ -40,7 +40,7 @@ layout(push_constant) uniform Push {
   uint vectors;
   uint n, c, x_h, x_w, y_h, y_w;
   int shift;              // number = stored int8 + shift: 0 for int8, 128 for uint8
-  float x_scale;          // this and the following: only for REAL
+  float x_scale;          // this and all later constants: only for REAL
   int x_zero;
   float scale;
   int zero_point;

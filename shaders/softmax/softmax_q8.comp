@@ -34,7 +34,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { int y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint rows, n, c, h, w;
-  float scale;            // this and the following: only for int8 results
+  float scale;            // this and all later constants: only for int8 results
   int zero_point;
   float inverse, low, high, safe;
 } p;

@@ -22,7 +22,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { ivec4 y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint fours, size;       // groups of four rows; elements of a row
-  float scale;            // this and the following: the quantization of y
+  float scale;            // this and all later constants: the quantization of y
   int zero_point;
   float inverse, low, high, safe;
 } p;

@@ -19,8 +19,8 @@ from tests.effort import steps_at_most
 from .targets import Target, once
 
 WATCH_S = 1.0  # seconds of processor time; the instructions of a slower input are counted
-STEPS = 10_000_000  # bytecode instructions that an input may run, plus
-STEPS_A_BYTE = 2_000  # more for each byte of input (PyYAML uses 1,300 a byte for lists of short numbers)
+STEPS = 10_000_000  # bytecode instructions that any input may run
+STEPS_A_BYTE = 2_000  # more for each byte (PyYAML uses 1,300 a byte for lists of short numbers)
 MEGABYTES = 300  # allowed memory, in addition to the process's memory before
 MOST_BYTES = 60_000  # largest size of an input
 # Readers of memory, which need no file.

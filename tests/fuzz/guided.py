@@ -39,7 +39,7 @@ def mutated(target: Target, data: bytes, most: int, seed: int) -> bytes:
 def main() -> None:
     name, seconds, *options = sys.argv[1:]
     target = TARGETS[name]
-    counted = atheris.instrument_imports(include=["vkq"])  # also modules that are imported later
+    counted = atheris.instrument_imports(include=["vkq"])  # also counts modules that are imported later
     with counted, checking(target) as check:
         end = time.process_time() + float(seconds)
 

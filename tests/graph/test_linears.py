@@ -123,7 +123,7 @@ def test_one_product(
     [
         (Heads(16, depth=8, wide=24), 1),
         (Heads(16, depth=4), 3),  # 8 columns of queries
-        (Heads(3), 3),  # so few rows run on dot products, not on matrix units
+        (Heads(3), 3),  # few rows run on dot products, not on matrix units
     ],
     ids=["narrow", "8 columns", "few rows"],
 )

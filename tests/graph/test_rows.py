@@ -20,7 +20,7 @@ def test_reductions(device: vkq.Device, kind: str) -> None:
     x = normal(1, 3, 5, 7) / 4
     for axes, keep in (([1], 0), ([0, 2], 1), ([0, 1, 2], 0), ([-1], 1)):
         data = model([op(kind, "x axes", "y", keepdims=keep)], {"x": x}, {"y": FLOAT}, axes=np.array(axes))
-        if kind in ("ReduceMean", "ReduceMax"):  # these become pools first, whose sums have another order
+        if kind in ("ReduceMean", "ReduceMax"):  # pools replace these; their sums have another order
             got = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})[0]
             wide = getattr(np, kind.removeprefix("Reduce").lower())(
                 x.astype(float), tuple(axes), keepdims=bool(keep)

@@ -26,7 +26,7 @@ from vkq.runtime.eager import run
 
 K = 70
 WIDTHS = 48, 16, 32
-SCALES = 0.031, 0.27, 0.004  # of results; some of layer 2 are equal, most of layer 3 saturate
+SCALES = 0.031, 0.27, 0.004  # some results of layer 2 are equal, most of layer 3 saturate
 FORMS = "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable"
 
 
@@ -146,7 +146,7 @@ def test_refusals(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) ->
     own = layers(strict_device, path="coopmat")
     assert not why(own, 33, K)
     assert not why(with_tables(strict_device, "int8", path="coopmat"), 33, K)
-    assert "kPackedInt8_4H4W" in why(own, 28, K)  # so few rows run on dot products, not on matrix units
+    assert "kPackedInt8_4H4W" in why(own, 28, K)  # few rows run on dot products, not on matrix units
     assert "kPackedInt8_4H4W" in why(own, 1, 3, 11, K)
     with preferred({"linears_apart": True}):
         assert "linears_apart" in why(own, 33, K)

@@ -36,7 +36,7 @@ def test_weights_of_a_convolution(chunk: int, taps: int) -> None:
 
 
 def test_what_is_in_no_order_is_not_found() -> None:
-    """Words that have the key of a weight but are in no known order are not found: the last two words are
+    """Words with a weight's key are not found if they are in no known order: here the last two words are
     swapped."""
     weight = np.random.default_rng(0).integers(-128, 128, (1, 48, 96), np.int8)
     data = layout("kPackedInt8_4N4K").pack(weight).tobytes()

@@ -1,5 +1,6 @@
-"""Tests of f32 and f16: float weights, float32 sums. The sizes determine every bit: products and sums are
-rounded in the order of k (in `slices` parts for few rows), in convolutions in the order (channel, kh, kw)."""
+"""Tests of f32 and f16: float weights, float32 sums. The sizes determine every bit: each product and sum is
+rounded, and products are added in the order of k (in `slices` parts for few rows), or in convolutions in the
+order (channel, kh, kw)."""
 
 import numpy as np
 import numpy.typing as npt

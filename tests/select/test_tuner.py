@@ -49,7 +49,7 @@ def test_a_layer_takes_what_was_tuned_for_its_problem(software_device: vkq.Devic
     tuner._tuned.clear()  # forget tuned choices, as in another process
     assert taken(device) == ("gemm_q8ta_q8csw__staged:float.f32.32x32",)
     assert taken(device, 41) == (usual[0],)
-    with preferred({}):  # as while choices are measured
+    with preferred({}):  # as during the measurement of choices
         assert taken(device) == usual
     tuner.store(c, NAME, "q8ta_q8csw", REGISTERS)
     assert taken(device) == ("gemm_q8ta_q8csw__texels:float.f32.4x4",)

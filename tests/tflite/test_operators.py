@@ -54,8 +54,8 @@ def test_sums_need_no_table() -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_network(name: str, any_device: vkq.Device) -> None:
-    """A network is correct, and the device transposes only the expected number of values (channels first,
-    once)."""
+    """A network is correct, and the device transposes only the expected number of values (to channels first,
+    and only once)."""
     case = network_case(name)
     session = check(case, any_device)
     rows = session.explain().rows

@@ -185,7 +185,8 @@ def _like(seed: Any, given: Any, where: str) -> Any:
 
 def in_seed_units(found: Mapping[str, Mapping[str, tuple[float, float]]]) -> CostTable:
     """Return tables of `Costs` from measured times, scaled so that their median ratio to the seed is 1,
-    because unmeasured costs stay the seed's. Entries of a tile after the two costs also stay the seed's."""
+    because unmeasured costs keep the seed's values. A tile's entries after its two costs also keep the seed's
+    values."""
     seeds = {name: {tile: SEED[name][tile] for tile in table} for name, table in found.items()}
     ratios = [seeds[name][tile][1] / pair[1] for name, table in found.items() for tile, pair in table.items()]
     unit = statistics.median(ratios) if ratios else 1.0

@@ -43,7 +43,7 @@ def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabil
 @dataclasses.dataclass(frozen=True)
 class MatrixTiles:
     """The division of a correlation: a tile and its matrices; the window rows and words in a chunk; and the
-    chunks in a part, as many as keep its sums in int32."""
+    number of chunks in a part, the largest for which the part's sums fit int32."""
 
     variant: Variant
     matrices: Matrices

@@ -17,7 +17,7 @@ SHORT = "_short"  # suffix of tiles without a loop over k, for a k of at most tw
 SHORT_MOST = 64  # the largest k of such tiles
 WIDE = "_wide"  # suffix of slice-K tiles, for few outputs: the subgroups divide the k of a step among them
 STEP = 32  # elements along k for which a profile states the cycles of a tile
-WIDE_STEP = 512  # the same for wide tiles
+WIDE_STEP = 512  # elements along k, for wide tiles
 # k of one loop iteration of every tile except DEEP. The padding of a weight's k suits all tiles.
 TURN = 128
 # DEEP: k of an iteration; minimum k for which the tile is used.

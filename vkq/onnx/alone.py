@@ -16,8 +16,8 @@ from ..graph.operators.operator import OpenShape
 from .protobuf import package
 
 SECONDS = 20.0  # time limit for the arithmetic of one node on constants
-# Constants of at most this many elements are given with their content, which may decide a shape; of larger
-# constants only the shape is given.
+# Constants of at most this many elements are passed with their content, because it may decide a shape. Of
+# larger constants, only the shape is passed.
 SMALL = 4096
 TYPES = {"float": "float32", "double": "float64"}  # ONNX Runtime's names of types -> NumPy's
 # Parts of ONNX Runtime's messages about unknown operators.

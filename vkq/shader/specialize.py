@@ -40,8 +40,8 @@ from vkq.shader.spirv import (
 
 # Trip counts depend on the problem: they are specialization constants, never literals.
 COUNTS = ("TRIPS", "CHUNKS")
-CHOICES = ("AFTER",)  # and all bools and ints (uints are parameters of a problem)
-_READ = {  # instruction -> its least number of words, the opcode's word included
+CHOICES = ("AFTER",)  # literals, like all bools and ints (uints are parameters of a problem)
+_READ = {  # instruction -> minimum number of words, the opcode's word included
     OP_DECORATE: 3, OP_INT: 4, OP_BOOL: 2, OP_TRUE: 3, OP_FALSE: 3, OP_CONSTANT: 4, OP_SPEC_TRUE: 3,
     OP_SPEC_FALSE: 3, OP_SPEC_CONSTANT: 4, OP_SPEC_COMPOSITE: 3, OP_SPEC_OP: 4,
 }  # fmt: skip
