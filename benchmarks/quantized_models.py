@@ -1,14 +1,15 @@
-"""Int8 transformers with random weights, as PyTorch exports them and onnxruntime quantizes them.
+"""Int8 models with random weights, as PyTorch exports them and onnxruntime quantizes them.
 
-    python benchmarks/transformer_models.py FOLDER [bert] [vit] [timm]
+    python benchmarks/quantized_models.py FOLDER [NAME ...]
 
-FOLDER/bert.onnx has 6 layers, 768 wide, and 128 tokens, with uint8 activations; FOLDER/vit.onnx is ViT-B/16
-for 224 x 224, with int8 activations; FOLDER/timm.onnx is timm's. Weights are int8, with a scale for each
-output. Needs torch, transformers and timm. `networks.py FOLDER/bert.onnx FOLDER/vit.onnx` times them, and
-with `--says attention_in_steps=1` with their attention in steps.
+NAME is bert (6 layers, 768 wide, 128 tokens, with uint8 activations), vit (ViT-B/16 for 224 x 224, as all
+further models with int8 activations), timm (timm's ViT-B/16), resnet50, mobilenet_v2 or efficientnet_b0.
+Weights are int8, with a scale for each output. Needs torch, torchvision, transformers and timm.
+`networks.py FOLDER/*.onnx` times the models, `peers.py --compile` the same networks in PyTorch.
 """
 
 import argparse
+import functools
 import os
 import tempfile
 from collections.abc import Iterator
@@ -67,7 +68,25 @@ def timm(rng: np.random.Generator) -> tuple[torch.nn.Module, Feed, QuantType]:
     return create_model("vit_base_patch16_224").eval(), feed, QuantType.QInt8
 
 
+def convolutional(name: str, rng: np.random.Generator) -> tuple[torch.nn.Module, Feed, QuantType]:
+    """Return a network of torchvision. Its normalizations have the statistics of random pictures, as after
+    training; else the values of later layers would become tiny."""
+    from torchvision import models
+
+    model: torch.nn.Module = getattr(models, name)(weights=None)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.reset_running_stats()
+            module.momentum = None  # the mean over all pictures
+    feed = {"x": rng.normal(size=(1, 3, 224, 224)).astype(np.float32)}
+    with torch.no_grad():
+        model.train()(torch.from_numpy(rng.normal(size=(8, 3, 224, 224)).astype(np.float32)))
+    return model.eval(), feed, QuantType.QInt8
+
+
+CONVOLUTIONAL = ("resnet50", "mobilenet_v2", "efficientnet_b0")
 MODELS: dict[str, Any] = {"bert": bert, "vit": vit, "timm": timm}
+MODELS |= {name: functools.partial(convolutional, name) for name in CONVOLUTIONAL}
 
 
 def write(name: str, path: Path) -> None:
