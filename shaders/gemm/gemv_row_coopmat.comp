@@ -1,8 +1,8 @@
-// Y[N] = X[K] W[N,K]^T for a single row of float16 on float16 matrix units with float32 sums, with few
-// outputs of int8 weights or (GROUPED) with weights of 4 bits in groups along K. All weights are requested
-// at once: invocations load 16 bytes of them at a time and assemble the matrices in registers. Shared memory
-// holds only x and what scales the sums, later the sums. There is no loop, because entering a loop waits for
-// all outstanding loads.
+// Y[N] = X[K] W[N,K]^T for a single row of float16 on float16 matrix units with float32 sums. The weights are
+// int8, with few outputs, or (GROUPED) of 4 bits in groups along K. All weights are requested at once:
+// invocations load 16 bytes of them at a time and assemble the matrices in registers. Shared memory holds
+// only x and what scales the sums, later the sums. There is no loop, because entering a loop waits for all
+// outstanding loads.
 //
 // Memory    x: k of float16 in uvec4; y: float16; w and the scales: see the weights.
 // Threads   a workgroup computes MM outputs, each subgroup its own chunks of k. The subgroups' sums are

@@ -143,8 +143,9 @@ def test_in_blocks_of_columns(
 
 @pytest.mark.parametrize("change", ["none", "overlap", "other reader", "result", "one table", "dtype"])
 def test_tables_of_parts(change: str) -> None:
-    """A lookup after a Slice of columns becomes a lookup before the Slice, with a table for each column, if
-    the node there also has a table for each column and only Slices of disjoint columns read its result."""
+    """A lookup after a Slice of columns becomes a lookup before the Slice, with a table for each column. This
+    requires that the node before the Slice also has a table for each column, and that only Slices of disjoint
+    columns read its result."""
     random = np.random.default_rng(1)
     before, own = (random.integers(-128, 128, shape).astype(np.int8) for shape in ((6, 256), 256))
     nodes = [

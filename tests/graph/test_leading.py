@@ -19,8 +19,9 @@ OPS = ["linear", "lookup", "lookup", "linear"]
 
 
 def chain(shape: Sequence[int], results: list[str], back: Sequence[int] = WHOLE) -> Graph:
-    """Return a graph that reshapes x, of this shape, to rows, computes a linear layer, a lookup with a table
-    for each column, a lookup with one table, and a second linear layer, and reshapes the result."""
+    """Return a graph that reshapes x, of this shape, to rows, and reshapes the result back. Between the
+    Reshapes are a linear layer, a lookup with a table for each column, a lookup with one table, and a second
+    linear layer."""
     random = np.random.default_rng(1)
     weights = {name: random.integers(-128, 128, (8, 8)).astype(np.int8) for name in ("w", "v")}
     constants = {**weights, "rows": np.array(ROWS), "back": np.array(back)}

@@ -287,8 +287,9 @@ def test_a_stride_of_0_that_is_not_kept_is_seen(
 
 
 def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other kernels compute float32 rows, too many rows, a single row with few weights, few columns, no k or
-    rows, zero points that are not codes, small groups, and a method or path requested by name."""
+    """Other kernels compute these cases: float32 rows, too many rows, a single row with few weights, few
+    columns, no k or no rows, zero points that are not codes, small groups, and a method or path requested by
+    name."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, straight_tile_cycles={})
     w = weight(36, 64, 4, 32, True, "float16")

@@ -185,8 +185,8 @@ def test_invocations_by_chunks_and_multiprocessors() -> None:
 
 
 def test_rows_that_are_worth_it() -> None:
-    """On an H200 the numbers of rows for which the kernel is used depend on the number of workgroups (less
-    than half of the multiprocessors, or more), the chunks of k, and whether the GEMV is faster."""
+    """On an H200 the number of workgroups (less than half of the multiprocessors, or more), the chunks of k,
+    and the speed of the GEMV decide for which numbers of rows the kernel is used."""
 
     def worth(workgroups: int, k: int, form: str = BRAIN) -> list[int]:
         return [m for m in range(65) if half_gemv.worth_parts(m, workgroups, 132, k, form)]

@@ -1,5 +1,5 @@
-"""Tests that every module is valid SPIR-V for Vulkan 1.1 according to Khronos' validator and obeys the rules
-for phones' drivers, and that the compiler is the one with which the shaders were tested."""
+"""Tests that Khronos' validator accepts every module as SPIR-V for Vulkan 1.1, that modules obey the rules
+for phones' drivers, and that the shaders were tested with this compiler."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 
 Each Python gets a fresh environment with only the wheel that pip chooses out of dist/ and its dependencies.
 There is no compiler, no shader compiler, no header and no checkout: PATH is the environment's own. On the
-oldest Python a part of the suite runs on the installed wheel, and on all of them the tests of ending a
-process, because the wheel's C++ library unwinds threads differently from that of the tests' own build.
+oldest Python a part of the suite runs on the installed wheel. On every Python the tests of ending a process
+run, because the wheel's C++ library unwinds threads differently from that of the tests' own build.
 """
 
 from __future__ import annotations

@@ -85,10 +85,11 @@ def quantize(
     tried; the first choices are always made. exclude: names of nodes that stay float, or of modules that
     contain them. only_weights: nodes with int8 weights and float activations. Outputs, and the operators that
     compute them from the last layers' results, stay float. Layers leave int8, those with the largest gain for
-    each multiply-add first, until every output has at least target_db (its ``snr_db`` and its ``even_db``,
-    see `OutputRow`) and target_agreement (its ``same``, 0 to 1), and target_judge accepts the model. The
-    judge is called with the path of a candidate and returns True, or a score of at least *least* (by default
-    99.5 % of the float model's score). progress: called with each step.
+    each multiply-add first, until the targets are reached. Every output must have at least target_db (its
+    ``snr_db`` and its ``even_db``, see `OutputRow`) and target_agreement (its ``same``, 0 to 1), and
+    target_judge must accept the model. The judge is called with the path of a candidate and returns True, or
+    a score of at least *least* (by default 99.5 % of the float model's score). progress: called with each
+    step.
 
     Raises ArgumentError for invalid options, ModelError for a model that cannot be quantized.
     """

@@ -66,9 +66,9 @@ def conv2d(
         bias: None or integers (OC,).
         stride, dilation, padding, groups: as `vkq.Conv2d`; padding has the value 0.
         accumulate: "int32", "int64" or "auto". A template (output channel o) fits the accumulator if both
-            ends of the range ``[lo*P + hi*Q + bias, hi*P + lo*Q + bias]`` fit, with lo = min(x, 0) and hi =
-            max(x, 0) over the given data, P the sum of the template's positive taps and Q the sum of its
-            negative taps. All results are in this range.
+            ends of the range ``[lo*P + hi*Q + bias, hi*P + lo*Q + bias]`` fit. lo = min(x, 0) and hi = max(x,
+            0) over the given data; P is the sum of the template's positive taps, Q that of its negative taps.
+            All results are in this range.
         path: "auto" chooses the path with the lowest estimate (`explain`). "dot", "dot_s8s8", "dot_u8s8",
             "dot_u8u8" and "portable" name a form of the dot product, "coopmat" matrix units, and "transform"
             number-theoretic transforms; the last two use other paths for problems that they do not support.

@@ -44,9 +44,9 @@ def score_scale(sums: Three, mask_first: bool) -> float:
 
 @functools.lru_cache(maxsize=64)
 def offsets(sums: Three, mask_first: bool, soft_float: bool) -> Any:
-    """Return a float32 value c for each stored value of the mask, from -128 on, so that ``round(score * ra +
-    c)``, clamped to int8, is the sum of the mask's value and every score. None if no such c exists.
-    soft_float: the device may round in any direction, else it rounds to nearest even.
+    """Return a float32 value c for each stored value of the mask, from -128 on. For every score,
+    ``round(score * ra + c)``, clamped to int8, is the sum of the score and the mask's value. None if no such
+    c exists. soft_float: the device may round in any direction, else it rounds to nearest even.
 
     For each score, the sum's byte allows c an interval of length 1, unbounded on one side where the sum
     saturates. The intersection of the 256 intervals contains the constant of the float32 formula; c is its

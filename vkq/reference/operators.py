@@ -54,9 +54,9 @@ def max_pool2d(x: Array, window: Window) -> Array:
 def avg_pool2d(x: Array, window: Window, xq: QParams, yq: QParams, count_include_pad: bool) -> Array:
     """Return the mean under each window, as ONNX Runtime's QLinearAveragePool does.
 
-    ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32, where
-    sum adds ``x_scale * (x_q - x_zp)`` in row-major order and count is the number of the window's elements
-    inside the image, or, with *count_include_pad*, the number of the kernel's elements. If the kernel has the
+    ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32. sum
+    adds ``x_scale * (x_q - x_zp)`` in row-major order; count is the number of the window's elements inside
+    the image, or, with *count_include_pad*, the number of the kernel's elements. If the kernel has the
     image's size, the formula is that of `global_avg_pool`.
     """
     if window.whole:

@@ -37,9 +37,9 @@ class Tensor(OfOneProcess):
     """An array in device memory.
 
     ``shape`` is the logical shape; ``dtype`` is "int8", "uint8", "float32", "int32" or "float16" (which only
-    weight-only layers read and write). ``layout`` is the name of a packed layout for 8-bit data
-    (kPackedInt8_4W4C for images (N, C, H, W), kPackedInt8_4H4W for matrices (..., K), kPackedInt8_16C for
-    both, with four axes as an image), or "contiguous" (row-major) for other data. ``qparams`` are the
+    weight-only layers read and write). ``layout`` is the name of a packed layout for 8-bit data, or
+    "contiguous" (row-major) for other data. kPackedInt8_4W4C is for images (N, C, H, W), kPackedInt8_4H4W for
+    matrices (..., K), and kPackedInt8_16C for both (an array of four axes is an image). ``qparams`` are the
     parameters of 8-bit values, if known; a layer refuses an input whose parameters differ from its own.
 
     uint8 data are stored as int8: 128 is subtracted from values and zero point, so the real numbers stay the

@@ -144,9 +144,9 @@ class _Folding:
         return [4 << 16 | OP_CONSTANT, kind, identifier, bits]
 
     def _computed(self, operands: array[int]) -> list[int] | None:
-        """Compute a constant from others. Return None, so that the instruction stays, if the result is no
-        scalar, if an operand stays a specialization constant (unless the result is an array length that a
-        Select chooses), or if there is no value: a division by zero in a branch that is not taken."""
+        """Compute a constant from others. Return None, so that the instruction stays, in three cases: the
+        result is no scalar; an operand stays a specialization constant, and the result is not an array length
+        that a Select chooses; there is no value (a division by zero in a branch that is not taken)."""
         kind, identifier, operation, *arguments = operands
         stays = not self._open.isdisjoint(arguments)
         self._open.add(identifier)
