@@ -90,8 +90,8 @@ def same_decisions(network: str, real: np.ndarray, got: np.ndarray) -> tuple[int
 
 def detections(y: np.ndarray) -> np.ndarray:
     """Return what one scene's output (4 + kinds, cells) finds, (count, 5): box and kind of each cell whose
-    best score is above SURE, without each cell whose box overlaps by DOUBLE with the box of a cell with a
-    higher score (non-maximum suppression)."""
+    best score is above SURE. Non-maximum suppression removes a cell if its box overlaps by DOUBLE with the
+    box of a cell with a higher score."""
     scores, left = y[4:].max(0), list[np.ndarray]()
     for cell in np.argsort(-scores, kind="stable"):
         box = y[:4, cell]

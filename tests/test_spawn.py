@@ -48,7 +48,7 @@ def test_nothing_is_imported_from_the_working_directory(tmp_path: Path) -> None:
 
 def test_vkq_itself_is_found_where_this_process_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child finds vkq where this process found it, even in the working directory (a checkout that is not
-    installed), which is then the last entry of its path."""
+    installed). This directory is then the last entry of the child's path."""
     root = str(Path(spawn.__file__).parents[1])
     monkeypatch.chdir(root)
     assert spawn._path()[-1] == root

@@ -35,9 +35,9 @@ class Turns:
         what: what the lock guards, for the message.
         again: whether the thread that is inside may enter again, as a signal handler does.
 
-    Entering raises DeviceError if waiting would never end: in a process that was forked while another thread
-    was inside, and (without *again*) for the thread that is inside and re-enters from a signal handler or a
-    callback.
+    Entering raises DeviceError if waiting would never end. This happens in a process that was forked while
+    another thread was inside. Without *again*, it also happens if the thread inside enters again from a
+    signal handler or a callback.
 
     >>> with (turns := Turns("the example")):  # doctest: +ELLIPSIS
     ...     with turns:

@@ -3,8 +3,8 @@
     python -m tests.accuracy.memory compare 25 64
     python -m tests.accuracy.memory quantize 25 64
 
-compares, or quantizes, a network of 25 blocks (convolution, Relu, every second one with a residual sum) whose
-values have 64 MB each, and prints the peak of the process.
+compares, or quantizes, a network of 25 blocks (convolution, Relu, every second one with a residual sum). Its
+values have 64 MB each. Then the peak memory of the process is printed.
 """
 
 from __future__ import annotations

@@ -162,8 +162,8 @@ def test_reductions_of_whole_numbers(device: vkq.Device, kind: str) -> None:
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("channels", [False, True])
 def test_parameters_of_the_run(device: vkq.Device, dtype: Any, channels: bool) -> None:
-    """Scales and zero points that a run computes, one or one for each channel, give the bits that constants
-    give, for ties, values out of range, infinities and NaN."""
+    """Scales and zero points computed at run time (a single one, or one for each channel) give the same bits
+    as constants: for ties, values out of range, infinities and NaN."""
     rng = np.random.default_rng(40)
     scale = rng.uniform(0.05, 0.2, 5 if channels else ()).astype(np.float32)
     zero = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, scale.shape).astype(dtype)
@@ -221,9 +221,8 @@ def transformed(device: vkq.Device, node: Any, x: np.ndarray, opset: int, **cons
 
 
 def test_fourier_transforms(device: vkq.Device) -> None:
-    """DFT is correct for real and complex values of lengths that are not powers of two, along each axis,
-    padded, cut, one-sided and inverse, in the forms of opsets 17 and 20; the inverse gives the values
-    back."""
+    """DFT is correct for real and complex values, lengths that are not powers of two, and each axis; padded,
+    cut, one-sided and inverse; in the forms of opsets 17 and 20; the inverse gives the values back."""
     real, complex_ = normal(36, 2, 7, 10, 1), normal(37, 2, 7, 10, 2)
     for x in (real, complex_):
         for axis in (1, 2):

@@ -86,8 +86,8 @@ def elementwise(proto: Any) -> list[str]:
 
 
 def blocks(proto: Any) -> dict[str, list[str]]:
-    """Return, by the name of each layer with a weight, the layer's node and the nodes after it up to the next
-    layers, which become float together with it. A node after several layers belongs to the last one."""
+    """Map the name of each layer with a weight to the nodes that become float together: the layer's node, and
+    the nodes after it up to the next layers. A node after several layers belongs to the last one."""
     constants = {tensor.name for tensor in proto.graph.initializer}
     owner: dict[str, str] = {}
     order: dict[str, int] = {}

@@ -1,5 +1,6 @@
-"""``vkq tune``: finds the fastest kernels for given shapes on this device (verified before timing), compares
-the automatic choice with the fastest, and exports the device's measurements to a file."""
+"""``vkq tune``: finds the fastest kernels for given shapes on this device, and verifies kernels before it
+times them. It also compares the automatic choice with the fastest, and exports the device's measurements to a
+file."""
 
 from __future__ import annotations
 

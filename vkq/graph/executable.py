@@ -163,8 +163,8 @@ class Executable:
         return [sum(times[first:end]) for _, first, end in self.steps]
 
     def memory(self) -> str:
-        """Return the bytes, as text, of all intermediate values, of the scratch memory that they share, of
-        the lower bound of that memory, and of the reads and writes of all dispatches."""
+        """Return four numbers of bytes as text: all intermediate values, the scratch memory that they share,
+        the lower bound of that memory, and the reads and writes of all dispatches."""
         total, shared = sum(life.bytes for life in self.lifetimes), self.plan.scratch_bytes
         read, written = self.plan.traffic
         return (

@@ -3,8 +3,8 @@ size.
 
 The transform is a Fourier transform modulo a prime, so nothing is rounded: it gives a cyclic convolution of
 integers modulo the prime. It is used if the range of all sums is shorter than the prime, or than the product
-of two primes, so that the residue determines the sum. Images are divided into blocks that overlap by the
-window (overlap-save).
+of two primes: then the residue determines the sum. Images are divided into blocks that overlap by the window
+(overlap-save).
 
 J. M. Pollard, The fast Fourier transform in a finite field, Mathematics of Computation 25 (1971).
 """

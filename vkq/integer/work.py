@@ -194,7 +194,7 @@ class Place:
 @dataclasses.dataclass(frozen=True)
 class Division:
     """The division of the reduction into steps of a *block* (channels, rows, words), and the number of steps
-    for each workgroup, chosen so that there are enough workgroups for the device."""
+    for each workgroup. That number is chosen so that the device gets enough workgroups."""
 
     tiles: tuple[int, int]
     block: tuple[int, int, int]

@@ -101,8 +101,8 @@ def fitting(
     gemm: FloatGemm, rows: int, dtype: str, form: str = HALF
 ) -> tuple[Variant, dict[str, Value], Matrices] | None:
     """Return the variant for *rows* rows of this dtype, its constants and its matrix shape. None if no
-    variant is faster, the device has no fitting matrix shape, k is not a multiple of 8 or the outputs not a
-    multiple of 4. *form*: the elements of the layer's matrices."""
+    variant is faster, if the device has no fitting matrix shape, if k is not a multiple of 8, or if the
+    outputs are not a multiple of 4. *form*: the elements of the layer's matrices."""
     if gemm.groups > 1 or gemm.k % RUN or gemm.channels % 4:
         return None
     facts = gemm.device.capabilities

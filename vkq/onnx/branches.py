@@ -1,5 +1,5 @@
-"""Replaces If and Loop by the nodes that would run, if the condition of the If or the number of iterations of
-the Loop is known together with the shapes."""
+"""Replaces If and Loop by the nodes that would run. The condition of the If, or the number of iterations of
+the Loop, must be known once the shapes are known."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ ROUNDED = "its float bias is rounded to int32 steps of x_scale * w_scale"
 
 @dataclasses.dataclass(frozen=True)
 class NodeRow:
-    """A node: its name in the model, vkq's operator, its result, where it runs ("device", "CPU" or "cannot
-    run") and why, and, on the device, its shaders and the reason for the path."""
+    """A node: its name in the model, vkq's operator, its result, and where it runs ("device", "CPU" or
+    "cannot run") and why. A node on the device also has its shaders and the reason for the path."""
 
     source: str
     operator: str

@@ -81,8 +81,8 @@ class PlayedModel(OfOneProcess):
         cache: a path for the driver's pipeline cache, which is read and written; None: no cache. With a
             cache, a known answer is not run again for the same file, device and driver.
 
-    Raises ModelError if the file is missing, damaged or not an exported model, DeviceError if there is no
-    such device or none of the file's plans runs on it, and OutOfMemoryError.
+    Raises ModelError if the file is missing, damaged or not an exported model; DeviceError if there is no
+    such device, or if none of the file's plans runs on it; OutOfMemoryError.
     """
 
     @checked

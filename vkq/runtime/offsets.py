@@ -38,8 +38,8 @@ def place(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 
 class ArraysInUse:
-    """The arrays in use at each step, as a segment tree over the steps, which finds the arrays in use during
-    a range of steps without a scan of all arrays."""
+    """The arrays in use at each step, as a segment tree over the steps. The tree finds the arrays in use
+    during a range of steps without a scan of all arrays."""
 
     def __init__(self, steps: int):
         self._size = 1 << (steps - 1).bit_length()

@@ -77,7 +77,7 @@ class Q8taQ8csw(Int8Scheme):
         The dot form reads x' = x + a and w' = w + b (a, b = 0 or 128). With zero points shifted by the same
         amounts,
             sum (x - xz)(w - wz) = sum x'w' - wz' sum x' + (K xz' wz' - xz' sum w')
-        The offset is the bracket plus the int32 bias, modulo 2^32, like the accumulator.
+        The offset is the term in parentheses plus the int32 bias, modulo 2^32, like the accumulator.
         """
         groups, n_padded, k_padded = blocked.shape
         n = zero_point.shape[1]

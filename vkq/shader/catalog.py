@@ -82,7 +82,7 @@ def shaders_folder() -> Path:
 
 
 class Described(Mapping[str, Shader]):
-    """The shaders of ``<folder>/<group>/<name>.yaml``, each read at its first use, because a network uses a
+    """The shaders of ``<folder>/<group>/<name>.yaml``. Each is read at its first use: a network uses a
     quarter of the shaders, and reading all of them would delay its first result."""
 
     def __init__(self, folder: Path):

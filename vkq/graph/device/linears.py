@@ -40,8 +40,8 @@ def _join(context: Context, node: Node) -> None:
 
 
 def _joinable(context: Context, node: Node) -> list[Node]:
-    """Return the linear nodes with the same input and parameters as this node (included) that are not
-    computed yet, if their 8-bit results have one type and only one attention reads them."""
+    """Return the linear nodes, this one included, that have this node's input and parameters and are not
+    computed yet. Their 8-bit results must have one type, and one attention must be their only reader."""
     reader, a = _attention(context, node), node.attributes
     if reader is None or not isinstance(a["x"], QParams):
         return []

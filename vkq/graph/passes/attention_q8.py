@@ -102,8 +102,8 @@ def _softmax(sweep: Sweep, node: Node) -> tuple[QParams, QParams] | None:
 def _scores(
     sweep: Sweep, name: str
 ) -> tuple[Node | None, str, tuple[QParams, QParams, QParams] | None, bool]:  # fmt: skip
-    """Return the product that computes the scores, the mask that is added to them ("" if there is none), the
-    sum's parameters, and True if the mask is the sum's first operand."""
+    """Return four things: the product that computes the scores; the mask that is added to them ("" if there
+    is none); the sum's parameters; True if the mask is the sum's first operand."""
     added = _alone(sweep, name, "add")
     if added is None or added.attributes.get("activation") is not None:
         return _product(sweep, name), "", None, False

@@ -33,8 +33,9 @@ def chain_elements(graph: Graph) -> Graph:
 
 
 def _plainer(sweep: Sweep, node: Node) -> bool:
-    """Rewrite operators with several operands as binary operators, BatchNormalization as a product and a sum,
-    common powers as products, and selections from two 8-bit numbers as selections from integers."""
+    """Rewrite operators in simpler forms: operators with several operands become binary operators,
+    BatchNormalization a product and a sum, common powers products, and selections from two 8-bit numbers
+    selections from integers."""
     if node.op == "where":
         return _selection(sweep, node)
     dtype = sweep.specs[node.inputs[0]].dtype if node.input(0) else ""

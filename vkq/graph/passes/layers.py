@@ -141,7 +141,7 @@ def of_floats(
     channels: int,
     **options: Any,
 ) -> bool:
-    """Emit a layer of float activations with a float32 bias, in the scheme q8csw, or in f32 or f16 if the
+    """Emit a layer of float activations with a float32 bias. The scheme is q8csw; it is f32 or f16 if the
     weight is float and has no scales."""
     if node.inputs[0] in sweep.constants or sweep.specs[node.inputs[0]].dtype not in FLOATS:
         return False

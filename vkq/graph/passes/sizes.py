@@ -1,5 +1,5 @@
-"""Rewrites a Resize of floats, and a Resize in a form that the graph does not support, as one Gather or
-weighted sum (``taps``) for each resized axis."""
+"""Rewrites two kinds of Resize as one Gather or weighted sum (``taps``) for each resized axis: a Resize of
+floats, and a Resize in a form that the graph does not support."""
 
 from __future__ import annotations
 
