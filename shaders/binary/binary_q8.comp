@@ -10,8 +10,8 @@
 //   OP_TABLE  only the table
 //
 // Memory    a, b, y: Int8x4 words in one layout; table: byte 256 * (b + 128) + (a + 128), four to a word.
-//   SAME      equal shapes, any layout: vectors of four words. With REPEATED, those of a smaller operand
-//             repeat.
+//   SAME      equal shapes, any layout: vectors of four words. With REPEATED, the vectors of a smaller
+//             operand repeat.
 //   PIXELS    broadcast images in a layout of vectors of pixels (pixels.glslh).
 //   otherwise broadcast tensors: a word of y holds four elements along the axis LANE_AXIS; it is computed
 //             from one word of a and one of b.

@@ -19,7 +19,8 @@ X = (2, 3, 9, 7)
 
 
 def quantized(dtype: Any, network: list[Any], **more: Any) -> Any:
-    """Return a convolution in QDQ form, with scales of a type, then *network*, for float32 or float16 x."""
+    """Return a convolution in QDQ form with scales of one type, followed by *network*; x is float32 or
+    float16."""
     random = np.random.default_rng(3)
     constants: dict[str, Any] = {name: np.asarray(np.float16(value), dtype) for name, value in SCALES.items()}
     constants |= {"zp": np.uint8(117), "w": random.integers(-128, 128, (5, 3, 3, 3)).astype(np.int8)}

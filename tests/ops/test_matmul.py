@@ -116,8 +116,8 @@ def test_onnxruntime(any_device: vkq.Device, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_a_long_k_wraps(device: vkq.Device, dtype: str) -> None:
-    """Sums over a long K wrap modulo 2**32. The K exceeds lavapipe's limit of loop iterations at four
-    elements an iteration."""
+    """Sums over a long K wrap modulo 2**32. With four elements an iteration, K exceeds lavapipe's limit of
+    loop iterations."""
     a, b = operands(((2, 262_155), (262_155, 3)), dtype)
     q = vkq.QParams(0.25, 3, dtype)
     got = operand.apply("matmul", multiplied, {"x": a, "z": b}, (None, q, q, "wrap"), device, None, (dtype,))

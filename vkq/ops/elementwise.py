@@ -156,7 +156,7 @@ def formula(
 
 
 def numbers_of(b: Builder, numbers: BinaryFormula, dtype: str) -> dict[str, int | float]:
-    """Return the other push constants of combine.glslh."""
+    """Return the push constants of combine.glslh that follow from the float formula."""
     return {
         "ra": numbers.ra, "rb": numbers.rb, "offset": numbers.offset,
         "safe": numbers.safe if b.device.soft_float else numbers.exact,
