@@ -33,7 +33,7 @@ layout(local_size_x_id = 0) in;
 #include "workgroup.glslh"
 #define lane own_lane
 #define me gl_LocalInvocationIndex
-// Position of the workgroup; the first step of the subgroup's part of k, and its steps.
+// Position of the workgroup; the first step of the subgroup's part of k, and its number of steps.
 uint n, first_row, first_step, steps;
 
 // The weights declare the buffers and shared memory, and define

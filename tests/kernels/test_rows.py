@@ -53,8 +53,8 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_bits(device: vkq.Device, name: str) -> None:
     """Functions of rows give NumPy's bits for all kinds of rows: shared by one, few and many lanes (and a
-    remainder), of whole and partial runs, loaded once or in each pass, strided, and of two axes. So they do
-    for infinities and NaN."""
+    remainder), of whole and partial runs, loaded once or in each pass, strided, and of two axes; also with
+    infinities and NaN."""
     for shape, axis, count in (
         ((5, 7), 1, 1), ((3, 37, 5), 1, 1), ((2, 3, 11, 13), 2, 2), ((3, 1031), 1, 1), ((5, 100), 1, 1),
         ((2, 4100), 1, 1), ((1, 4109), 1, 1),

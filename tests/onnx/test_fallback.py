@@ -95,7 +95,7 @@ def test_what_onnx_runtime_cannot_run_is_said(any_device: vkq.Device) -> None:
 
 
 def test_an_output_shape_beyond_what_x_reaches(any_device: vkq.Device) -> None:
-    """An output shape larger than x can fill, which needs negative margins, goes to the fallback."""
+    """An output shape that x cannot fill needs negative margins, and goes to the fallback."""
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 1, 3, 3), (1, 2, 3, 3)))
     node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[3, 2], output_shape=[10, 8])

@@ -45,7 +45,7 @@ def both(
 @pytest.mark.parametrize("results", ["y", "y--z"])
 def test_skip_layer_normalization(device: vkq.Device, names: str, results: str) -> None:
     """SkipLayerNormalization is within 2e-6 for values of magnitude 1, like LayerNormalization; the sum
-    before it has at most two additions. t is the same for the whole batch."""
+    before it has at most two additions. The input t is the same for the whole batch."""
     fed = {"x": normal(2, 5, 37), **{k: normal(2, 5, 37, seed=1) for k in "s" if k in names}}
     fed |= {k: normal(1, 5, 37, seed=1) for k in "t" if k in names}
     constants = {name: normal(37, seed=i) for i, name in enumerate("gbc", 2)}

@@ -338,8 +338,8 @@ def first():
 
 @pytest.mark.parametrize("before", ["", "import vkq.onnx", "import vkq; device = vkq.Device(sys.argv[1])"])
 def test_a_first_run_at_the_end_of_the_process(any_device: vkq.Device, before: str) -> None:
-    """A first run at the exit of the process works, although no thread can be started then, before and after
-    vkq's own devices are closed."""
+    """A session's first run works at the exit of the process, before and after vkq closes its own devices. No
+    thread can be started then."""
     for code in (f"atexit.register(first)\n{before}", f"{before}\natexit.register(first)"):
         child = subprocess.run(
             [sys.executable, "-c", FIRST_AT_EXIT + code, any_device.name],

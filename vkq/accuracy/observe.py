@@ -16,7 +16,7 @@ LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 class Observed:
     """Statistics of a float model's values: a histogram of each value, and the mean, the smallest and the
-    largest element of each channel that a layer reads. ``work``: by node name, the multiply-adds of each
+    largest element of each channel that a layer reads. ``work``: maps node names to the multiply-adds of each
     layer for one sample."""
 
     def __init__(self, proto: Any, samples: Iterable[Mapping[str, Array]]):

@@ -85,7 +85,7 @@ class Costs:
 
 def _tiles(names: str, step: float, end: float = 0.0, *more: float) -> CostTable:
     """Return the seed entries of tiles: *step* times the square root of the results for 32 elements along k,
-    *end* for each result, then *more*."""
+    *end* for each result, followed by the entries *more*."""
     found = CostTable()
     for name in names.split():
         results = math.prod(int(size) for size in name.partition("_")[0].split("x"))

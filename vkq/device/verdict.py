@@ -110,8 +110,8 @@ def report_of(c: Capabilities, here: Callable[[], Verdict] | None = None) -> Ver
     """Return the device's report: from this process, from the cache, or from a child (which takes seconds,
     once for each version of a driver).
 
-    If no child can be started, the probe runs in this process by *here*; without *here* the result is None:
-    nothing is known.
+    If no child can be started, *here* runs the probe in this process; without *here* the result is None,
+    because nothing is known.
     """
     with _lock:
         kept = _reports.get(c.key) or cache.read_json(_place(c), Verdict.parse)

@@ -37,7 +37,7 @@ class Int8AttentionKernel(AttentionKernel):
 
     def run(self) -> int:
         """Return how many neighbouring columns of the results an invocation computes: those of one word, or
-        fewer if otherwise invocations would compute different numbers of columns."""
+        fewer, so that all invocations compute the same number."""
         across = LANES // max(self.tile.rows // 4, 1)
         whole, rest = divmod(self.form.width, across)
         return 1 if rest else math.gcd(whole, PER_WORD)

@@ -183,8 +183,8 @@ class HalfMatrices:
         b.dispatch(self.program(variant, config.matrices), slots, push | steps, gemm.macs(p.gemm_m))
 
     def gathered_cycles(self, p: Conv2dProblem, dtype: str = "float32") -> float:
-        """Return the estimated cycles of a convolution with results of this dtype, the conversion of x
-        (`gathered_before_cycles`) included."""
+        """Return the estimated cycles of a convolution with results of this dtype, including the conversion
+        of x (`gathered_before_cycles`)."""
         known = profile(self.gemm.device.capabilities)
         sizes, before = (p.gemm_m, 4 * self.gemm.n4, self.k, self.gemm.groups), known.gathered_before_cycles
         product = self.config(p.gemm_m, self.gathering, dtype).cycles(known, *sizes)
@@ -222,8 +222,8 @@ class HalfMatrices:
     def config(
         self, rows: int, of: OperandKind | None = None, dtype: str = "float32", as_words: bool = False
     ) -> GemmConfig:  # fmt: skip
-        """Return the tile with the lowest estimated time for *rows* rows of a product (with *as_words*, WORDS
-        included) or of a convolution (`GATHERED`). Workgroups split a convolution's k only for float16
+        """Return the tile with the lowest estimated time for *rows* rows of a product (with *as_words*,
+        including WORDS) or of a convolution (`GATHERED`). Workgroups split a convolution's k only for float16
         results: split-K has not been timed for other dtypes."""
         gemm, known, of = self.gemm, profile(self.gemm.device.capabilities), of or self.elements
         sizes, shader = (rows, 4 * gemm.n4, self.k, gemm.groups), of.product

@@ -99,8 +99,8 @@ class Method:
         return self.x_layout or self.layout
 
     def layout_of(self, x: Spec) -> str:
-        """Return the layout of the result for this input. If `x_layout` is empty, the kernel also reads the
-        input in it."""
+        """Return the layout of the result for this input. If `x_layout` is empty, the kernel also reads an
+        input in this layout."""
         return x.layout if x.layout in self.layouts else self.layout
 
 

@@ -48,8 +48,8 @@ def _too_long(c: Convolution, shader: str, sizes: Mapping[str, int], **axes: str
 
 
 def _not_depthwise_beside_matrices(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return why a convolution is not a depthwise convolution on the matrix path, or None. There, a depthwise
-    convolution has the layout of its neighbours in a network."""
+    """Return why a convolution is not a depthwise convolution on the matrix path, or None. On that path, a
+    depthwise convolution has the layout of its neighbours in a network."""
     return _not_depthwise(c, p) if c.choice.path == COOPMAT else f"its path is {c.choice.path}"
 
 

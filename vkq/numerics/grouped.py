@@ -115,7 +115,7 @@ class GroupedWeight:
 
     def filled(self) -> GroupedWeight:
         """Return a weight with full groups and K a multiple of 32, as kernels need it: this weight, or a
-        padded copy whose codes beyond K stand for 0. Kernels pad the rows of x there with zeros."""
+        padded copy whose codes beyond K stand for 0. Kernels pad the rows of x beyond K with zeros."""
         k, blocks = self.shape[1], self.scale.shape[1]
         if k % self.group == 0 and k % WHOLE == 0:
             return self

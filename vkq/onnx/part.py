@@ -141,7 +141,7 @@ def in_words(node: Node) -> bool:
 
 
 def _required_types(part: Graph, node: Node) -> dict[str, str]:
-    """Return the type that ONNX requires, by name, for each input that has another type in the graph."""
+    """Map each input whose type in the graph differs from ONNX's to the type that ONNX requires."""
     if node.op == "foreign":
         pairs = zip(node.inputs, node.attributes.get("takes", ()), strict=False)
         return {x: to for x, to in pairs if x and x in part.specs and part.specs[x].dtype != to}
@@ -150,7 +150,7 @@ def _required_types(part: Graph, node: Node) -> dict[str, str]:
 
 
 def _graph_types(part: Graph, node: Node) -> dict[str, str]:
-    """Return the type in the graph, by name, of each result that has another type in ONNX."""
+    """Map each result whose type in ONNX differs from the graph's to its type in the graph."""
     if node.op != "foreign":
         return {}
     pairs = zip(node.outputs, node.attributes.get("gives", ()), strict=False)

@@ -138,5 +138,5 @@ def heads_first(w: Rewriting, x: str, heads: int) -> str:
 
 
 def joined(w: Rewriting, y: str, dtype: str, output: str) -> None:
-    """Rearrange y (batch, heads, tokens, d) to (batch, tokens, heads * d), as *output*."""
+    """Rearrange y (batch, heads, tokens, d) to (batch, tokens, heads * d), with the name *output*."""
     w.cast(w.reshape(w.transpose(y, 0, 2, 1, 3), (0, 0, -1)), dtype, output)

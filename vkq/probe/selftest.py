@@ -1,4 +1,4 @@
-"""The self-test: compare a device's results with known right ones, once for each device, driver and vkq
+"""The self-test: compare a device's results with known correct ones, once for each device, driver and vkq
 version. The report is cached.
 
 A driver's features are used only if their tests pass. The tests cover the arithmetic that every int8 kernel

@@ -89,7 +89,7 @@ def checked_int(op: str, what: str, value: Any, least: int) -> int:
 
 
 def check_sizes(op: str, sizes: dict[str, int], least: int) -> None:
-    """Refuse sizes, by name, that are not integers or less than *least*."""
+    """Refuse named sizes that are not integers or are less than *least*."""
     for what, value in sizes.items():
         checked_int(op, what, value, least)
 

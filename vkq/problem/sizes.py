@@ -15,7 +15,7 @@ class ConvSizes(ABC):
     """x (N, IC, H, W), y (N, OC, OH, OW), and a kernel of KH x KW."""
 
     OP: ClassVar[str]
-    OPTIONS: ClassVar[tuple[str, ...]]  # names of the options (pairs and padding), in the order in `name`
+    OPTIONS: ClassVar[tuple[str, ...]]  # names of the options (pairs and padding), in the order of `name`
 
     n: int
     ic: int

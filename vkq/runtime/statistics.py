@@ -31,9 +31,9 @@ PRINTED_SPILLS = re.compile(r"(\d+):(\d+) spills:fills")
 
 @dataclasses.dataclass(frozen=True)
 class PipelineExecutable:
-    """One program of a pipeline. ``statistics``: by the driver's own names. ``texts``: the compiler's
-    intermediate representations by name (the last is usually the machine code). ``seconds``: the compilation
-    time."""
+    """One program of a pipeline. ``statistics``: the values under the driver's own names. ``texts``: the
+    compiler's intermediate representations by name (the last is usually the machine code). ``seconds``: the
+    compilation time."""
 
     name: str
     subgroup_size: int

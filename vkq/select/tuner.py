@@ -33,7 +33,7 @@ _lock = Turns("what was tuned", again=True)
 
 
 def ranked(kind: str, options: Sequence[T], name: Callable[[T], str] = str) -> Sequence[T]:
-    """Return a kernel's options, given with the best first. If an option is picked by name in this context,
+    """Return a kernel's options, which are given best first. If an option is picked by name in this context,
     move it to the front; ignore unknown names."""
     seen, picked = _rankings.get(), picks().get(kind)
     if seen is not None:
@@ -61,8 +61,8 @@ def watched() -> Iterator[Rankings]:
 
 
 def legal(rankings: Rankings) -> Iterator[Choice]:
-    """Yield every choice: first the default; then, in turn, with the next name of each kind and the next
-    candidate of each family."""
+    """Yield every choice: first the default, then choices with the next name of each kind and with the next
+    candidate of each family, in turn."""
     yield {}
     kinds = [[{kind: name} for name in names[1:]] for kind, names in rankings.items()]
     kinds += [[{family.name: name} for name in family.candidates] for family in tuned_families()]

@@ -59,9 +59,9 @@ class FileOperator:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class File:
-    """A subgraph of a file; ``data`` has the bytes of the file. signatures: by key, the inputs and outputs of
-    each signature of this subgraph, as maps from names to tensor numbers. others: the signature keys of other
-    subgraphs."""
+    """A subgraph of a file; ``data`` has the bytes of the file. signatures: maps the key of each signature of
+    this subgraph to its inputs and outputs, which are maps from names to tensor numbers. others: the
+    signature keys of other subgraphs."""
 
     tensors: tuple[FileTensor, ...]
     operators: tuple[FileOperator, ...]

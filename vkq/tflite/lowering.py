@@ -47,8 +47,9 @@ class Unsupported(Exception):
 
 @dataclasses.dataclass
 class Lowering:
-    """The nodes and constants so far. ``plain``: by tensor number, the name of its value in the file's order
-    of axes; ``first``: the same with channels first. An order that was not emitted has no entry."""
+    """The nodes and constants so far. ``plain``: maps tensor numbers to the names of their values in the
+    file's order of axes; ``first``: the same with channels first. An order that was not emitted has no
+    entry."""
 
     file: File
     nodes: list[Node] = dataclasses.field(default_factory=list)
@@ -248,7 +249,7 @@ class Lowering:
     def _shapes_of(self, operator: FileOperator, tensors: Mapping[str, int]) -> list[tuple[int, ...]]:
         """Return the shapes of an unknown operator's results. These are the shapes in the file or, if the
         operator's inputs have other shapes than in the file, those that LiteRT computes (if it is installed).
-        tensors: by value name, the numbers of the operator's tensors."""
+        tensors: maps value names to the numbers of the operator's tensors."""
         own = [self.file.tensors[n].shape for n in operator.outputs]
         given = {x: n for x, n in tensors.items() if n not in (*operator.outputs, *self.arrays)}
         shapes = {x: self.specs[x].shape for x in given}

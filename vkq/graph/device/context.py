@@ -36,7 +36,7 @@ class Context:
     ahead: dict[str, Value] = dataclasses.field(default_factory=dict)
     # The nodes in order, each with the range of its dispatches: (node, first, last + 1).
     steps: list[tuple[Node, int, int]] = dataclasses.field(default_factory=list)
-    # By a node's first output: the reason for its kernels, as a text for reports.
+    # Maps a node's first output to the reason for its kernels, a text for reports.
     reasons: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -120,9 +120,9 @@ Part = tuple[range, Node | None]  # columns, and the lookup that reads them
 
 
 def _sliced_tables(graph: Graph) -> dict[str, list[Part]]:
-    """Return a mapping from each value whose node has different constants for its columns, to the Slices of
-    this value: their columns, and their lookups. Only Slices of disjoint columns may read the value, and a
-    lookup must read at least one of them."""
+    """Map each value whose node has different constants for its columns to the Slices of this value: their
+    columns, and their lookups. Only Slices of disjoint columns may read the value, and a lookup must read at
+    least one of them."""
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for name in node.inputs:

@@ -30,7 +30,7 @@ class _Halves:
 
     def __init__(self, graph: Graph):
         self.sweep, self.wide = Sweep(graph), dict[str, str]()
-        # By the old name of a wide value: the value rounded to float16.
+        # Maps the old name of a wide value to the value rounded to float16.
         self.rounded: dict[str, str] = {}
 
     def run(self) -> Graph:
