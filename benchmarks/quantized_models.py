@@ -2,10 +2,10 @@
 
     python benchmarks/quantized_models.py FOLDER [NAME ...]
 
-NAME is bert (6 layers, 768 wide, 128 tokens, with uint8 activations), vit (ViT-B/16 for 224 x 224, as all
-further models with int8 activations), timm (timm's ViT-B/16), resnet50, mobilenet_v2 or efficientnet_b0.
-Weights are int8, with a scale for each output. Needs torch, torchvision, transformers and timm.
-`networks.py FOLDER/*.onnx` times the models, `peers.py --compile` the same networks in PyTorch.
+NAME is bert (6 layers, 768 wide, 128 tokens, with uint8 activations), vit (ViT-B/16 for 224 x 224; it and all
+further models have int8 activations), timm (timm's ViT-B/16), resnet50, mobilenet_v2 or efficientnet_b0.
+Weights are int8, with a scale for each output. Needs torch, torchvision, transformers and timm. `networks.py
+FOLDER/*.onnx` times the models, `peers.py --compile` the same networks in PyTorch.
 """
 
 import argparse

@@ -199,7 +199,7 @@ class _Plain:
 
 
 class _Loader(_Plain, yaml.SafeLoader):
-    """Composes nodes only."""
+    """Composes nodes, but constructs no values from them."""
 
 
 def _quick() -> Any:

@@ -90,7 +90,7 @@ def test_doctor_exits_1_on_a_driver_with_a_fault(
 
 
 def test_the_table_of_faults_tells_right_from_wrong(any_device: Device, small: None) -> None:
-    """The table counts the doctor as right if it finds a fault, and as wrong after a false alarm, or if the
+    """The table counts the doctor as correct if it finds a fault, and as wrong after a false alarm, or if the
     fault changed no result."""
     found = every.examined("lavapipe", "zeros", 1, 0.0)
     assert found.right

@@ -38,7 +38,7 @@ def sample(seed: int, count: int) -> Any:
 
 
 def units(got: Any, want: Any) -> Any:
-    """Return distances in ulp. Zero counts as right for subnormal results, infinity for results beyond
+    """Return distances in ulp. Zero is a correct subnormal result, and infinity is correct beyond
     float32."""
     size = np.abs(want)
     with np.errstate(all="ignore"):

@@ -264,8 +264,8 @@ RING_CALLS = [
 def test_a_fault_at_every_call_of_the_ring_loses_no_number(
     any_device: vkq.Device, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault at any call of the staging ring loses no data: the n-th call fails, for every n; the result is
-    that call's error or right, and afterwards results are correct."""
+    """A fault at any call of the staging ring loses no data: the n-th call fails, for every n. The result is
+    correct or that call's error, and later results are correct."""
     monkeypatch.setattr(memory, "BLOCK_BYTES", SMALL_RING // 4)
     monkeypatch.setattr(memory, "STAGING_BYTES", SMALL_RING)
     monkeypatch.setattr(memory, "STAGING_CHUNK", SMALL_RING // 8)

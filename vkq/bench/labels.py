@@ -14,7 +14,7 @@ MODEL = "model"  # the scheme of rows that are models, which have no options
 
 
 def key_of(one: Row | Case | str) -> Key:
-    """Return the name of a case with its options; the other entries are empty for a model."""
+    """Return the name of a case with its options; for a model, these are empty."""
     if isinstance(one, str):
         return (one, "", "", "")
     name = one.name if isinstance(one, Case) else one.case

@@ -33,9 +33,9 @@ def chain_elements(graph: Graph) -> Graph:
 
 
 def _plainer(sweep: Sweep, node: Node) -> bool:
-    """Rewrite operators in simpler forms: operators with several operands become binary operators,
-    BatchNormalization a product and a sum, common powers products, and selections from two 8-bit numbers
-    selections from integers."""
+    """Rewrite operators in simpler forms. Operators with several operands become binary operators.
+    BatchNormalization becomes a product and a sum, and a common power a product. A selection from two 8-bit
+    numbers becomes a selection from integers."""
     if node.op == "where":
         return _selection(sweep, node)
     dtype = sweep.specs[node.inputs[0]].dtype if node.input(0) else ""
