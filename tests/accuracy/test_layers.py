@@ -120,7 +120,7 @@ def test_memory_that_is_freed_is_given_back(tmp_path: Path, monkeypatch: pytest.
     calls: list[int] = []
     monkeypatch.setattr("vkq.accuracy.layers.give_back", lambda: calls.append(1))
     compared(2, 16, tmp_path)
-    assert not calls  # no garbage collection: it takes longer than small values are worth
+    assert not calls  # small values: a garbage collection would cost more than it frees
     monkeypatch.setattr("vkq.accuracy.layers.LARGE", CHANNELS * 16 * 16 * 4)
     assert len(compared(2, 16, tmp_path).rows) == len(calls)
     give_back()

@@ -167,7 +167,7 @@ def test_means_in_the_layout_that_is_read(device: vkq.Device, channels: int, of:
     tensor = Tensor.from_numpy(x, device, of)
     plain, table = Builder(device), Builder(device)
     mean = pool.globally_averaged(plain, plain.input(tensor.spec), Q, QParams(0.1, 5), to)
-    # This kernel writes blocks only if it also reads blocks; means in rows are (N, C).
+    # This kernel writes blocks only if it also reads blocks. Means stored as a matrix have the shape (N, C).
     assert mean.spec.layout == (of if to == BLOCKED else to)
     got = run(plain.plan(mean), [tensor]).numpy()
     want = operators.global_avg_pool(x, QParams(0.1, 5), Q)

@@ -21,8 +21,8 @@ FILE = Path(__file__).with_name("release.json")
 
 
 def spirv_hash(folder: Path) -> str:
-    """Return the SHA-256 over the names and contents of all files except the compiler's name; of SPIR-V over
-    the modules themselves, because compressed bytes depend on the version of zlib."""
+    """Return the SHA-256 over the names and contents of all files except the file with the compiler's name.
+    SPIR-V is hashed uncompressed, because compressed bytes depend on the version of zlib."""
     hashed = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != COMPILER):
         content = hashlib.sha256(_content(path)).hexdigest()

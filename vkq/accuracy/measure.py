@@ -63,7 +63,7 @@ class Agreement:
             same = x.reshape(rows).argmax(1) == y.reshape(rows).argmax(1)
             new = [np.square(x).sum(axes), np.square(x - y).sum(axes), same.sum(), same.size]
             old = self.sums.get(name)
-            # An axis is open, so that shapes differ: treat all elements as one channel.
+            # Samples differ in shape, because an axis is open: treat all elements as one channel.
             if old is not None and old[0].shape != new[0].shape:
                 old[:2], new[:2] = ([np.atleast_1d(v.sum()) for v in each[:2]] for each in (old, new))
             self.sums[name] = new if old is None else [p + q for p, q in zip(old, new, strict=True)]

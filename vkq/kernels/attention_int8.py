@@ -1,5 +1,5 @@
-"""Attention to an int8 cache (`vkq.numerics.attention_int8`): one dispatch, or two: the first computes parts
-of the keys, the second joins the parts."""
+"""Attention to an int8 cache (`vkq.numerics.attention_int8`) in one dispatch or two. With two, the first
+computes parts of the keys and the second joins the parts."""
 
 from __future__ import annotations
 

@@ -76,8 +76,9 @@ def _module(form: RowForm) -> bytes:
 def _store_each(
     r: _Row, ahead: list[tuple[_Run, list[Number]]], results: Callable[[Sequence[Number]], list[Number]]
 ) -> None:
-    """Store the results of all runs. The operands of a run are loaded before the previous run is computed;
-    those of the second run only after it, because the registers of the first run are not free earlier."""
+    """Store the results of all runs. The operands of a run are loaded before the previous run is computed.
+    Only the second run's operands are loaded after the first run is computed, because the registers of the
+    first run are not free earlier."""
     right: list[Number] = []
     operands: Operands = []
     for i, (run, numbers) in enumerate(ahead if not r.form.divides else ()):

@@ -3,9 +3,9 @@ inputs. NumPy and devices compute the same steps in the same order.
 
 A score is ``(sum of query * code) * key scale * scale``, then the softcap and a bias. A weight is multiplied
 by its value's scale, then by the codes. Keys are accumulated in parts (`span_of`). With fewer tiles of rows
-the parts are smaller, so that many workgroups share the keys even of a single token. The largest scores and
-the sums of the parts are then joined in order, after the sink, which is the score of a further key whose
-value is 0.
+the parts are smaller, so that many workgroups share the keys even if there is a single token. The largest
+scores and the sums of the parts are then joined in order, after the sink, which is the score of a further key
+whose value is 0.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Element-wise operators of a file. 8-bit operators become tables with the reference's formula, float
-operators the graph's operators."""
+"""Element-wise operators of a file. 8-bit operators become tables with the reference's formula. Float
+operators become the graph's operators."""
 
 from __future__ import annotations
 

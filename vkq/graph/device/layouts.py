@@ -52,8 +52,9 @@ def wanted(context: Context, name: str) -> str | None:
 
 
 def wanted_means(context: Context, name: str) -> str | None:
-    """Return the layout that the readers of means (N, C, 1, 1) need: kPackedInt8_4H4W if the only reader
-    reshapes the means to (N, C) for a matrix product, else the layout of `wanted` unless it is that one."""
+    """Return the layout that the readers of means (N, C, 1, 1) need. It is kPackedInt8_4H4W if the only
+    reader reshapes the means to (N, C) for a matrix product. Otherwise it is the layout of `wanted`, or None
+    if `wanted` returns kPackedInt8_4H4W."""
     graph = context.graph
     n, c, *_ = graph.specs[name].shape
     readers = context.readers(name)
