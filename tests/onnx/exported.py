@@ -46,7 +46,8 @@ IDS, MASK, PAIRS = {"input_ids": (1, 16)}, {"attention_mask": (1, 16)}, {"num_ke
 ALONE = {"use_cache": False}  # results without caches
 PATCHES = SMALL | {"image_size": 32, "patch_size": 8}
 IMAGE = {"pixel_values": (1, 3, 32, 32)}
-# The prefix and the rest of the class's name, its configuration (a class with that prefix), and its inputs.
+# The name of the class in two parts (its configuration's class has the same first part), the arguments of the
+# configuration, and the inputs.
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] = {
     "bert": ("Bert Model", WORDS, IDS | MASK),
     "roberta": ("Roberta Model", WORDS, IDS | MASK),

@@ -74,7 +74,7 @@ def masked_scores(batch: int) -> bytes:
 
 
 def masked_attention(batch: int) -> bytes:
-    """Return a model of self-attention to x (batch, heads, tokens, 16)."""
+    """Return a model of self-attention of x (batch, heads, tokens, 16)."""
     w = Written()
     x = w.held("x")
     scores = w.held(w.op("MatMul", x, w.op("Transpose", x, perm=[0, 1, 3, 2])), 0.4, 100)

@@ -38,8 +38,8 @@ GEMM = (
     ],
 )
 def test_the_default_wastes_little(m4: int, n4: int, setting: Setting, software_device: Device) -> None:
-    """The default setting leaves few lanes idle: wide tiles are chosen if they are full, and workgroups that
-    the product fills."""
+    """The default setting leaves few lanes idle: wide tiles are chosen only if the product fills them, and so
+    are large workgroups."""
     assert registers.default(software_device.capabilities, ProductShape("s8s8", "q8to", m4, n4, 9)) == setting
 
 

@@ -229,8 +229,8 @@ class Search:
 
 
 def held_out(count: int) -> slice:
-    """Return the slice of samples held out of the calibration: every third, or the last of two; a single
-    sample is used for both."""
+    """Return the slice of samples that are held out of the calibration: every third sample, or the last of
+    two samples. A single sample is used for both."""
     return slice(HELD - 1, None, HELD) if count >= HELD else slice(count - 1, None)
 
 

@@ -266,7 +266,7 @@ def method_for(c: Convolution, p: Conv2dProblem, name: str = "auto") -> tuple[Me
 
 def _picked(c: Convolution, p: Conv2dProblem) -> tuple[Method, str]:
     """Return the method that the tuner picked, if it can compute the problem; else the first method that
-    should."""
+    "auto" has a reason to use."""
     able = [one for one in METHODS if one.floats != c.integer and one.refusal(c, p) is None]
     merits = {one: one.merit(c, p) for one in able}
     best_first = sorted(able, key=lambda one: not merits[one])

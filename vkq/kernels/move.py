@@ -122,8 +122,8 @@ def _whole_pixels(x: Spec, y: Spec, axes: Sequence[Moved], along: int | None) ->
     block, channels = BLOCK[y.layout], axes[1]
     own = zip(axes, x.shape, strides(x.shape), strict=True)
     whole = [a.stride == step and a.size == size for a, size, step in own]
-    # In the block of x's last channel, the lanes after it must be the next input's, which is written later,
-    # or padding of y.
+    # The copy also writes the lanes after x's last channel. So they must belong to the next input, which is
+    # written later, or be padding of y.
     last = along == 1 or channels.size % block == 0 or channels.before + channels.size >= channels.length
     together = y.layout == BLOCKED or along != 3  # otherwise a vector may hold pixels of two inputs
     return all(whole) and channels.before % block == 0 and last and together
