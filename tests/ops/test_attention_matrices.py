@@ -75,7 +75,8 @@ def test_keys_beyond_the_last(strict_device: vkq.Device, keys: int, monkeypatch:
 
 
 def test_large_sums(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The product may read the weights with another zero point than the softmax wrote; its sums are large."""
+    """The product may read the weights with a zero point that differs from the softmax's; its sums are
+    large."""
     with_units(strict_device, monkeypatch)
     case = blocked(1, 2, 17, 200, 32, 32)
     steps, (q, k, v) = case.steps, case.arrays

@@ -128,8 +128,8 @@ def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytes
 @pytest.mark.parametrize("parts", [1, 2, 16])
 def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of the sum are correct: with 5 chunks (4 bits) some parts have none, or one part has all. Groups
-    are one or two chunks, or half a chunk. Two parts are tested with every weight, one and many parts with
-    one weight for each number of rows."""
+    are one or two chunks, or half a chunk. Two parts are tested with every weight. One part and many parts
+    are tested with one weight for each number of rows."""
     monkeypatch.setattr(grouped.GroupedGemm, "split", lambda *_: {"LOCAL_X": 2, "LOCAL_Y": parts})
     profile_says(monkeypatch, grouped, gemv_rows_shared=0)
     sixteen_bits.provide(device, monkeypatch)

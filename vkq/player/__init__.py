@@ -1,2 +1,2 @@
-"""Exported models: `vkq export` writes a file; libvkq (native/) runs it without Python, `vkq.load` from
-Python."""
+"""Exported models: `vkq export` writes a file; libvkq (native/) runs it without Python, and `vkq.load` runs
+it from Python."""
