@@ -103,7 +103,7 @@ def test_lanes_that_share_pixels_keep_the_order(
     device: vkq.Device, sizes: Sizes, width: int, read: str
 ) -> None:
     _, _, (_, kw), _, stride, dilation = sizes
-    columns = 4 + 7 * stride + (kw - 1) * dilation  # under eight pixels; each lane has a few
+    columns = 4 + 7 * stride + (kw - 1) * dilation  # the inputs of eight pixels, shared by the lanes
     shared = columns <= MOST_READS * lanes(device.capabilities)
     variant = convolved(device, sizes, width)
     assert variant.startswith(f"conv2d_f32__lanes:{read}" if shared else "conv2d_f32__direct")

@@ -224,7 +224,8 @@ def _keep(c: Capabilities, report: Verdict) -> None:
 
 
 def _with_tuning(c: Capabilities, report: Verdict, kept: Mapping[str, measured.Measured] | None) -> Verdict:
-    """Return the report with new measurements if the device should be measured; else with the kept ones."""
+    """Return the report with new measurements if the device should be measured; else with the measurements
+    that are kept."""
     found = None
     if report.refusal is None and measured.wanted(c):
         _measured.add(c.key)
