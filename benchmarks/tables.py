@@ -16,6 +16,8 @@ from typing import Any
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 H200 = "One NVIDIA H200, driver 580.159.04"
+PEER_KEYS = ("gpu_ms", "torch_graph_ms", "torch_compiled_ms")
+SETUP = "torch_setup_s"
 
 
 def read(name: str) -> Any:
@@ -57,16 +59,22 @@ def networks() -> list[str]:
 
 
 def peers() -> list[str]:
+    found = read("h200-networks-2026-11-30")
     return [
-        "### Beside PyTorch fp16 in a CUDA graph, one call",
+        "### Beside PyTorch fp16, one call on one machine",
         "",
-        f"{H200}, 2026-11-22, PyTorch 2.11, channels_last; its inputs and outputs stay on the device.",
+        f"{H200}, 2026-11-30, PyTorch 2.11: a CUDA graph of the eager network, and one of",
+        "`torch.compile` in its default mode, which took the seconds in the last column. BERT has fused",
+        "attention, ViT has it written out. Milliseconds on the device.",
+        "`python benchmarks/quantized_models.py FOLDER; python benchmarks/networks.py FOLDER/*.onnx;",
+        "python benchmarks/peers.py bert vit resnet50 mobilenet_v2 efficientnet_b0 --compile`",
         "",
         *table(
-            ("network", "batch", "vkq gpu ms", "vkq run ms", "PyTorch ms"),
+            ("network", "batch", "vkq", "PyTorch graph", "PyTorch compiled", "set-up s"),
             (
-                (one["net"], one["batch"], one["gpu_ms"], one["run_ms"], one["torch_fp16_cuda_graph_ms"])
-                for one in read("h200-sessions-2026-11-22")["networks"]
+                (one["network"], one["batch"], *(f"{one[key]:.3f}" for key in PEER_KEYS), one[SETUP])
+                for one in found["networks"]
+                if SETUP in one
             ),
         ),
     ]
