@@ -12,12 +12,9 @@ OTHERS = (
     "compiled-",
     "first-call-cpu",
     "h200-attention",
-    "h200-devices",
-    "h200-doctor",
     "h200-expansion",
     "h200-first-call",
     "h200-float-networks",
-    "h200-grouped-half",
 )
 
 
