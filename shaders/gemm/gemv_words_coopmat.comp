@@ -4,8 +4,8 @@
 // load weights and x of a whole chunk (CHUNK k) at once, 16 bytes at a time, and assemble the matrices in
 // registers.
 //
-// Memory    x: rows of k, whole chunks, in uvec4; w, and the parameters as vec4, as
-//           straight_pairs.glslh; y: rows of the type of x.
+// Memory    x: rows of k in uvec4, k being whole chunks; w: as in straight_pairs.glslh, and so are the
+//           parameters, but as vec4; y: rows of the type of x.
 // Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups
 //           compute the ROW_TILES tiles of rows of the same outputs. The subgroups' sums are added in the
 //           same order every time.

@@ -39,14 +39,13 @@ for family, name, what in outcomes:
 PRODUCT = families()[0].name
 LARGE, SMALL = list(families()[0].candidates)[:2]
 WIDE, PLAIN = "4x8 in registers", "4x4 in registers"
-TILES = reported("adreno-740")  # its profile chooses 4x8 in registers; it was never timed
+TILES = reported("adreno-740")  # a device that nobody timed; its profile chooses 4x8 in registers
 
 
 def faked(monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Any]) -> list[list[str]]:
     """Replace children by ones that report these outcomes of the matrix product; return their options."""
-    vulkan.instance()  # this call tries the drivers in a separate child process
-    started: list[list[str]] = []
     vulkan.instance()  # this call tries the drivers in separate child processes
+    started: list[list[str]] = []
 
     def command(module: str, *options: str) -> list[str]:
         assert module == measured.CHILD

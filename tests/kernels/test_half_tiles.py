@@ -170,7 +170,7 @@ def test_what_weights_straight_from_memory_are_for(changed: str, taken: bool) ->
     ("N=8,IC=512,H=16,W=16,OC=512,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=4,IC=128,H=56,W=56,OC=128,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=16,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1", "8x8x64_straight"),
-    # Tile rows of four pixels and of two.
+    # Widths of images that are multiples of four, and of two.
     ("N=8,IC=128,H=28,W=28,OC=128,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=32,IC=128,H=28,W=28,OC=128,KH=3,KW=3,padding=1", "4x32x128_straight"),
     ("N=8,IC=256,H=20,W=20,OC=256,KH=3,KW=3,padding=1", "4x24x128_straight"),

@@ -103,7 +103,8 @@ def given(model: Any, seed: int) -> dict[str, Any]:
 
 
 def of_any_vendor(plan: FilePlan) -> FilePlan:
-    """Return the plan without its vendor's name, if everything else that it needs is visible to libvkq."""
+    """Return the plan without its need of one vendor. A plan that also needs a certain device or subgroup
+    size, or no vendor, is returned unchanged."""
     if dict(plan.needs).keys() & set(SAME) != {"=vendorID"}:
         return plan
     return dataclasses.replace(plan, needs=tuple(need for need in plan.needs if need[0] not in SAME))

@@ -231,8 +231,8 @@ def test_where_a_profile_says_so_a_row_is_read_ahead(
 
 
 def test_where_a_profile_says_so_x_is_in_shared_memory(device: vkq.Device) -> None:
-    """If a profile says so, x is in shared memory, but only with integer zero points and groups of whole
-    chunks. 200 runs give the same bytes, with infinity and NaN in their rows."""
+    """If a profile says so, the kernel keeps x in shared memory, provided that zero points are integers and a
+    group is whole chunks of k. 200 runs give the same bytes. Infinity and NaN affect only their own row."""
     with preferred({"gemv_rows_shared": 4}):
         w, x = weight(9, 416, 4, 32, False, "float16"), numbers(3, 416)
         layer = vkq.Linear(w, method="gemv", device=device)

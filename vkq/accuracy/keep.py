@@ -101,8 +101,8 @@ class _Chooser:
         self.blocks = {name: nodes for name, nodes in every.items() if name not in found.plan.floats}
 
     def without(self, names: Sequence[str], weights: bool) -> Found:
-        """Return the plan with the blocks of these layers out of int8: with int8 weights and float
-        activations if *weights*, else float."""
+        """Return the result of a trial in which the blocks of these layers have float activations, and int8
+        weights if *weights*, else float weights."""
         plan = self.found.plan
         nodes = {node for name in names for node in self.blocks[name]}
         only = plan.only_weights | (set(names) if weights else set())

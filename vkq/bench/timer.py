@@ -20,10 +20,10 @@ CLOCKS = ("gpu", "submit", "call", "host")
 class Settings:
     """How long to measure.
 
-    ``samples``: the minimum number of samples for each arm and clock (three if ``time_s``, the limit of one
-    clock, ends first). ``submission_us``: passes are repeated in a submission until it lasts this long.
-    ``precision``: two arms are sampled until half the width of their ratio's interval is at most this, or the
-    time ends.
+    ``time_s``: the maximum time for one of `CLOCKS`. ``samples``: the minimum number of samples for each arm
+    and clock; three if ``time_s`` is over first. ``submission_us``: passes are repeated in a submission until
+    it lasts this long. ``precision``: two arms are sampled until the interval of the ratio of their times has
+    at most this half-width, or ``time_s`` is over.
     """
 
     samples: int = 10

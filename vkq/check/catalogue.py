@@ -62,12 +62,12 @@ class Check:
     """One check.
 
     ``x``, ``w``: the dtypes of the operands; an 8-bit result has the dtype of x. ``scheme``: one of
-    `cases.SCHEMES`. The schemes other than q8ta read float32 x: dq8ca_q8csw (linear layers) and the schemes
-    that are compared within a bound: q8csw, q8csw_f16 (compute="float16"), q4gsw and q8gsw (linear layers
-    with K in whole groups; the real weight is quantized again), q4gsw_f16 and q8gsw_f16 (float16 x), f32 and
-    f16 (float weights). ``wz``: weight zero points, "none", "tensor" or "channel". ``act``: "none", "relu" or
-    "relu6". ``extreme``: the data is at the ends of its dtype. ``float_in``: x is float32 and is quantized on
-    the device. ``method``: the layer's method, one of `METHODS`.
+    `cases.SCHEMES`. All but q8ta have float32 x, or float16 x in q4gsw_f16 and q8gsw_f16; all but q8ta
+    and dq8ca_q8csw are compared within a bound. q8csw_f16 has compute="float16"; f32 and f16 have float
+    weights. q4gsw and q8gsw quantize the case's dequantized weight again, in whole groups along K.
+    ``wz``: weight zero points, "none", "tensor" or "channel". ``act``: "none", "relu" or "relu6".
+    ``extreme``: the data is at the ends of its dtype. ``float_in``: x is float32 and is quantized on the
+    device. ``method``: the layer's method, one of `METHODS`.
     """
 
     problem: Problem

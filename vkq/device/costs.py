@@ -99,8 +99,8 @@ _INT8 = "128x256 128x256_long 128x128 128x64 64x64 64x64_deep 64x32"
 _SHORT = "128x128_short 128x64_short 64x64_short 64x32_short"
 _GATHERED = "128x128 128x64 64x64 32x64 32x32 16x64"
 _PLANES = "64x64 32x64 16x64"
-# The steps and ends are the slopes of an H200's own tables, so that the costs of all kinds of kernels can be
-# compared. The costs of split-K are also an H200's.
+# The factors *step* and *end* of `_tiles` are fitted to tables that were measured on one H200. All kinds of
+# kernels have factors of the same device, so their costs can be compared. The costs of split-K are its, too.
 SEED: Mapping[str, Any] = {
     "matrix_tile_cycles": CostTable(
         **_tiles(_INT8, 4.4), **_tiles(_SHORT, 12.0), **_tiles("32x32_wide", 16 * 5.3)

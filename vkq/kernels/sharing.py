@@ -21,9 +21,9 @@ NEIGHBOURS = 8  # invocations that together load 32 bytes, the smallest memory t
 
 
 def sharers(numbers: int, long: int = LONG) -> int:
-    """Return how many invocations of a workgroup share one result of *numbers* elements: `SHARERS` from
-    *long* elements on, because drivers may stop long loops and few results would leave the device idle; else
-    1."""
+    """Return how many invocations of a workgroup share one result of *numbers* elements: `SHARERS` if there
+    are at least *long* elements, else 1. Sharing keeps loops short, because drivers may end long ones, and
+    occupies the device where there are few results."""
     return SHARERS if numbers >= long else 1
 
 

@@ -2,7 +2,7 @@
 
 The YAML lists *parts*, outermost first; the word index is the row-major index over them. A part of the dim
 ``c`` is ``c``, ``c/4`` (blocks of 4), ``c%4`` (inside a block of 4) or ``c%32/4`` (blocks of 4 inside a block
-of 32). ``lane`` is the part that is the byte of the word. ``vkq.layout`` adds the NumPy side;
+of 32). ``lane`` is the part that selects the byte of the word. ``vkq.layout`` adds the NumPy side;
 ``layouts/README.md`` explains the files.
 """
 

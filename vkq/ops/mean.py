@@ -26,7 +26,8 @@ from .operand import Operand
 from .pool import MOST_PIXELS, globally_averaged
 from .shape import transposed
 
-MOST_TABLE_PIXELS = (1 << 16) - 1  # maximum for a mean by a table: int32 then holds both halves of the sum
+# Maximum pixels for a mean by a table: the sums of the entries' upper and of their lower bits each fit int32.
+MOST_TABLE_PIXELS = (1 << 16) - 1
 
 
 @checked

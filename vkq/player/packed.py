@@ -89,8 +89,8 @@ def _of_columns(data: bytes) -> bytes:
 
 
 def _columns(lengths: list[int]) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return three arrays: each word's position in its instruction, the index of its instruction's third
-    word, and the order of the words in columns."""
+    """Return three arrays: for each word its position in its instruction, for each word the index of that
+    instruction's third word, and the permutation that sorts the words by column."""
     counts = np.asarray(lengths, np.int64)
     starts = np.repeat(np.cumsum(counts) - counts, counts)
     place = np.arange(starts.size) - starts

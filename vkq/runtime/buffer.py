@@ -1,4 +1,4 @@
-"""Device memory: interfaces of the extension's buffers and arenas."""
+"""Device memory: the types of the buffers and arenas of the native module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declares float behaviour in a module that a driver may otherwise choose."""
+"""Declares the rounding and the subnormals of floats in a SPIR-V module. Without this, the driver chooses."""
 
 from __future__ import annotations
 

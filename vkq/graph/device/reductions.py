@@ -1,4 +1,4 @@
-"""Functions of rows on a device, one dispatch each."""
+"""Reductions, softmax and normalizations of rows on a device, one dispatch each."""
 
 from __future__ import annotations
 
