@@ -56,7 +56,22 @@ def models() -> dict[str, tuple[bytes, tuple[int, ...]]]:
 
 def networks() -> Units:
     """Return the models with an input each."""
-    return {f"network {kind}": network(*model) for kind, model in models().items()}
+    found = {f"network {kind}": network(*model) for kind, model in models().items()}
+    data, feed = int8_caches()
+
+    def make(device: vkq.Device) -> Any:
+        session = vkq.onnx.InferenceSession(data, device, kv_cache="int8")
+        return lambda x: np.concatenate([y.ravel().view(np.uint8) for y in session.run(None, x)])
+
+    return {**found, "network with int8 caches": (make, feed)}
+
+
+def int8_caches() -> tuple[bytes, dict[str, Any]]:
+    """Return a decoder's attention for an InferenceSession with ``kv_cache="int8"``, and its inputs."""
+    from tests.onnx.test_adapted import case, words
+
+    data, feed = case(1, 12, [6, 4], do_rotary=1)
+    return data, feed | {name: words(feed[name]) for name in ("pk", "pv")}
 
 
 def network(model: bytes, shape: tuple[int, ...]) -> tuple[Make, Any]:

@@ -25,10 +25,13 @@ def test_every_operator_and_method_is_there() -> None:
     assert on_matrix_units >= set(operators.MATRIX_UNITS)
 
 
-def test_every_row_of_the_graph_is_there() -> None:
+def test_every_row_of_the_graph_is_there(any_device: vkq.Device) -> None:
     found = set(OTHER_ROWS)
     for model, shape in faults.models().values():
         found |= {node.op for node in lower(read(model).at({"x": shape})).nodes}
+    data, feed = faults.int8_caches()
+    session = vkq.onnx.InferenceSession(data, any_device, kv_cache="int8")
+    found |= {node.op for node in session.lowered({name: x.shape for name, x in feed.items()}).nodes}
     assert ROWS.keys() <= found
 
 
