@@ -2,10 +2,11 @@
 // (CONV) as an implicit GEMM on images: floats with int8 weights and float32 sums, or (INT8) int8 with exact
 // int32 accumulation.
 //
-// Memory    the buffers are those of the tiles below. In shared memory a row or an output is a run of BK
-//           numbers and 16 bytes of padding, which keep neighbours in different banks.
-// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh); SPLIT: for
-//           one part of k.
+// Memory    coopmat_int8.glslh and coopmat_floats.glslh declare the buffers. In shared memory, a row of x or
+//           an output of w has BK numbers and then 16 bytes of padding, so that neighbouring rows and outputs
+//           are in different banks.
+// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh), with SPLIT
+//           for one part of k.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 //
 //           <------ BN outputs ------>

@@ -4,8 +4,9 @@
 // but HALVES run on every device.
 //
 // Memory    the buffers are those of the products below.
-// Threads   a workgroup is LOCAL_X x LOCAL_Y invocations (x SLICES parts of k, F32); each computes a tile of
-//           blocks of results, LOCAL_X and LOCAL_Y apart, so that neighbours load neighbouring blocks.
+// Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; with F32 it has so many for each of SLICES parts of
+//           k. An invocation computes several blocks of results. They are LOCAL_X blocks apart along a row
+//           and LOCAL_Y along a column, so that neighbouring invocations load neighbouring blocks.
 //
 //   y of a workgroup, two blocks of an invocation each way: a cell is a block of
 //   results, its number that of their invocation

@@ -251,8 +251,8 @@ def test_replays_infinity_and_nan(
 
 
 def test_extremes(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are correct for the largest and smallest normal halves, codes and zero points; for scales of
-    both signs and any size; and for one zero point for all groups."""
+    """Results are correct for the largest and the smallest codes, zero points and normal float16 numbers, for
+    scales of both signs and of any size, and if all groups have one zero point."""
     device = units(strict_device, monkeypatch, "16x8x16")
     rng = np.random.default_rng(7)
     for bits, size, scale, zero in (

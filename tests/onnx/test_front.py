@@ -8,33 +8,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import vkq
 import vkq.onnx
 from tests.onnx.networks import onnxruntime_results
+from tests.onnx.nodes import Nodes
 from vkq.graph.passes.embeddings import _chosen, _kept
 
 TOKENS, WIDTH, WORDS, HEADS = 12, 32, 30, 2
 INT64, FLOAT, BOOL = TensorProto.INT64, TensorProto.FLOAT, TensorProto.BOOL
 
 
-class Written:
+class Written(Nodes):
     """Nodes and constants of a model with uint8 values."""
 
+    op, constant = Nodes._op, Nodes._constant
+
     def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-
-    def constant(self, array: Any) -> str:
-        name = f"c{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(array), name))
-        return name
-
-    def op(self, kind: str, *inputs: str, y: str = "", **attributes: Any) -> str:
-        name = y or f"v{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, [*inputs], [name], **attributes))
-        return name
+        super().__init__(0)
 
     def real(self, x: str, scale: float = 0.05, zero: int = 121, y: str = "") -> str:
         parameters = self.constant(np.float32(scale)), self.constant(np.uint8(zero))

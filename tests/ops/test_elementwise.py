@@ -294,7 +294,8 @@ def test_refusals(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 5, 35), (3, 1, 35), (1, 1, 35)])
 def test_rows_of_channels_stay_in_their_layout(device: vkq.Device, shape: tuple[int, ...]) -> None:
-    """Rows in kPackedInt8_16C are combined, as pixels, with an operand that is broadcast to them."""
+    """The sum of rows in kPackedInt8_16C and an operand that is broadcast to them is in kPackedInt8_16C, too;
+    so are the difference and the product."""
     rng = np.random.default_rng(9)
     a, b = (rng.integers(-128, 128, size).astype(np.int8) for size in ((3, 5, 35), shape))
     q, other, y = QParams(0.1, 3), QParams(0.2, -4), QParams(0.3, 5)

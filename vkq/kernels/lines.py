@@ -23,7 +23,7 @@ from .chain_shader import element
 
 LOCAL = 64
 MOST_ROUNDS = 65_000  # maximum number of loop iterations that every driver allows
-MOST_WORK = 1 << 33  # maximum number of iterations of all invocations of a dispatch together
+MOST_WORK = 1 << 33  # maximum sum of the iterations of all invocations of a dispatch
 
 
 def beyond(count: int, length: int) -> str | None:

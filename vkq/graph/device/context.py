@@ -97,7 +97,7 @@ class Context:
             found = self._take(name, self._constant(name))
         return found
 
-    def alike(self, names: Sequence[str]) -> list[Value]:
+    def in_one_layout(self, names: Sequence[str]) -> list[Value]:
         """Return values without quantization parameters. If one has rows of channels in kPackedInt8_16C,
         8-bit constants of the same rank are packed in this layout, too."""
         constants = self.graph.constants

@@ -128,7 +128,7 @@ def _read_as_it_is(context: Context, name: str) -> bool:
 
 
 def _concat(context: Context, node: Node) -> Value:
-    xs = context.alike(node.inputs)
+    xs = context.in_one_layout(node.inputs)
     if len(xs) == 1:
         return xs[0]
     if xs[0].spec.dtype in BYTES:

@@ -103,7 +103,7 @@ def _binary(context: Context, node: Node) -> Value:
     if node.outputs[0] in context.ahead:
         return context.ahead[node.outputs[0]]
     a = node.attributes
-    x, z = context.alike(node.inputs)
+    x, z = context.in_one_layout(node.inputs)
     op: Any = node.op
     y = elementwise.combined(context.builder, x, z, op, a["a"], a["b"], a["y"], a.get("activation"))
     return unnamed(context, y)

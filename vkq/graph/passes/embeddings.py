@@ -13,11 +13,11 @@ from ..graph import Array, Graph, Node
 from ..operators.operator import axis_of
 from ..operators.table import compute
 from .constants import LARGEST_FOLDED_BYTES
+from .links import BYTES
 from .sweep import Sweep, swept
 
 PAIRS = ("add", "sub", "mul", "lookup2")
 OPERATORS = (*PAIRS, "lookup")
-BYTES = ("int8", "uint8")
 PART = 1 << 16  # elements computed at a time, so that temporary arrays stay in the processor's cache
 # New tables by the identity of the model's table: a model's graphs for other input sizes share them.
 _kept: dict[Hashable, tuple[weakref.ref[Array], Array]] = {}
