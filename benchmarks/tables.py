@@ -64,15 +64,20 @@ def peers() -> list[str]:
         "### Beside PyTorch fp16, one call on one machine",
         "",
         f"{H200}, 2026-11-30, PyTorch 2.11: a CUDA graph of the eager network, and one of",
-        "`torch.compile` in its default mode, which took the seconds in the last column. BERT has fused",
-        "attention, ViT has it written out. Milliseconds on the device.",
+        "`torch.compile` in its default mode, with the seconds of its set-up. BERT has fused attention, ViT",
+        "has it written out. Milliseconds on the device. The last column compares vkq with ONNX Runtime;",
+        "`results/h200-networks-2026-11-30.json` says what is known about the differences.",
         "`python benchmarks/quantized_models.py FOLDER; python benchmarks/networks.py FOLDER/*.onnx;",
         "python benchmarks/peers.py bert vit resnet50 mobilenet_v2 efficientnet_b0 --compile`",
         "",
         *table(
-            ("network", "batch", "vkq", "PyTorch graph", "PyTorch compiled", "set-up s"),
+            ("network", "batch", "vkq", "PyTorch graph", "PyTorch compiled", "set-up s", "equal outputs"),
             (
-                (one["network"], one["batch"], *(f"{one[key]:.3f}" for key in PEER_KEYS), one[SETUP])
+                (
+                    *(one[key] for key in ("network", "batch")),
+                    *(f"{one[key]:.3f}" for key in PEER_KEYS),
+                    *(one[key] for key in (SETUP, "equal")),
+                )
                 for one in found["networks"]
                 if SETUP in one
             ),
