@@ -292,12 +292,13 @@ def test_refusals(device: vkq.Device) -> None:
         )
 
 
-@pytest.mark.parametrize("shape", [(1, 5, 35), (3, 1, 35), (1, 1, 35)])
+@pytest.mark.parametrize("shape", [(1, 5, 35), (3, 1, 35), (1, 1, 35), (1, 35)])
 def test_rows_of_channels_stay_in_their_layout(device: vkq.Device, shape: tuple[int, ...]) -> None:
     """The sum of rows in kPackedInt8_16C and an operand that is broadcast to them is in kPackedInt8_16C, too;
     so are the difference and the product."""
     rng = np.random.default_rng(9)
-    a, b = (rng.integers(-128, 128, size).astype(np.int8) for size in ((3, 5, 35), shape))
+    whole = (3, 5, 35)[-len(shape) :]
+    a, b = (rng.integers(-128, 128, size).astype(np.int8) for size in (whole, shape))
     q, other, y = QParams(0.1, 3), QParams(0.2, -4), QParams(0.3, 5)
     for op in OPS:
         given = [Tensor.from_numpy(x, device, BLOCKED, qparams=one) for x, one in ((a, q), (b, other))]

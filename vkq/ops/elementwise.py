@@ -242,9 +242,9 @@ def _gates(x: Spec, z: Spec) -> bool:
 
 
 def _are_rows(x: Spec, z: Spec, shape: Sequence[int]) -> bool:
-    """Return True if x is images of rows (images, rows, channels) in kPackedInt8_16C and z is broadcast to
-    it. Then both can be combined as images of pixels."""
-    same = len(x.shape) == len(z.shape) == 3 and x.shape[-1] == z.shape[-1]
+    """Return True if x is rows of channels in kPackedInt8_16C, perhaps of several images, and z is broadcast
+    to it along other axes than that of the channels. Then both can be combined as images of pixels."""
+    same = len(x.shape) == len(z.shape) in (2, 3) and x.shape[-1] == z.shape[-1]
     return same and x.shape == tuple(shape) != z.shape and x.layout == BLOCKED
 
 

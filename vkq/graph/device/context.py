@@ -99,14 +99,15 @@ class Context:
 
     def in_one_layout(self, names: Sequence[str]) -> list[Value]:
         """Return values without quantization parameters. If one has rows of channels in kPackedInt8_16C,
-        8-bit constants of the same rank are packed in this layout, too."""
+        8-bit constants of the same rank and number of channels are packed in this layout, too."""
         constants = self.graph.constants
         found = {name: self.value(name) for name in names if name not in constants}
-        ranks = {len(x.spec.shape) for x in found.values() if x.spec.layout == BLOCKED and x.spec.folded}
+        specs = [x.spec for x in found.values() if x.spec.layout == BLOCKED and x.spec.folded]
+        forms = {(len(spec.shape), spec.shape[-1:]) for spec in specs}
         for name in names:
             if name in constants:
                 array = constants[name]
-                rows = array.ndim in ranks and array.dtype.name in BYTES
+                rows = (array.ndim, array.shape[-1:]) in forms and array.dtype.name in BYTES
                 found[name] = self._constant(name, BLOCKED) if rows else self.value(name)
         return [found[name] for name in names]
 
