@@ -1,7 +1,7 @@
 """A graph on a device: planned and recorded once, run any number of times.
 
-This is the only module that turns a graph's nodes into device work. ``layers`` caches the objects made from
-weights; the executables of a model for all input shapes share it."""
+This is the only module that turns a graph's nodes into device work. The argument ``layers`` caches the
+objects made from weights: the executables of a model for all input shapes share one cache."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from .graph import Array, Graph, Node
 from .stream import Lane, results_of
 
 NAMED = 3  # maximum number of further nodes that `listed` names in a line
-PACKING_THREADS = 4  # few threads, because packing holds the interpreter lock between copies
+PACKING_THREADS = 4  # more would not help: packing holds the interpreter lock between copies
 
 
 class RefusedNode(UnsupportedModelError):
-    """A node that passes its checks but fails in planning, for example because a kernel's loops would be too
-    long."""
+    """A node that passes its checks but fails in planning, for example because a loop of its kernel would
+    be too long."""
 
     def __init__(self, node: Node, why: str):
         super().__init__(f"{node}: {why}", [f"{node}: {why}"])
@@ -67,8 +67,8 @@ def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None 
 def add_nodes(
     graph: Graph, builder: Builder, layers: dict[Hashable, Any], values: dict[str, Value]
 ) -> Context:
-    """Add the steps of every node to *builder*. *values* maps names to values: the inputs at first; each
-    node's results are added. Return the planning state; `Context.steps` lists each node's dispatches.
+    """Add the steps of every node to *builder*. *values* maps names to values: give the inputs; each node's
+    results are added. Return the planning state, whose `Context.steps` lists each node's dispatches.
 
     Raises RefusedNode for a node that the device cannot run."""
     context = Context(graph, builder, layers, values)
@@ -110,8 +110,8 @@ class Executable:
             # The plan returns each result once, although a model may name one twice.
             self.results = [name for name in dict.fromkeys(graph.outputs) if name not in constants]
             self.plan = builder.plan(*(values[name] for name in self.results))
-            # First and last step of each value in scratch memory; values that are not alive together share
-            # addresses.
+            # The first and last step that use each value in scratch memory. Values with disjoint lifetimes
+            # share addresses.
             self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))
             new = [x for x in self.plan.constants.values() if not x.uploaded]
             # Pack after planning: packing threads would compete with the planning for the interpreter lock.
@@ -143,8 +143,8 @@ class Executable:
         return recording
 
     def lane(self, outputs: tuple[str, ...]) -> Lane | None:
-        """Return a `Lane` that computes these results for one batch, in parallel with other lanes; None if
-        the batch must use `run`."""
+        """Return a `Lane`, which computes the results *outputs* for one batch in parallel with other lanes.
+        Return None if only `run` can compute them."""
         if not set(outputs) <= set(self.results) or not Lane.can(self.device, self.plan):
             return None
         idle = self._idle.setdefault(outputs, deque())
@@ -158,13 +158,14 @@ class Executable:
         return [names[first:end] for _, first, end in self.steps]
 
     def times_us(self) -> list[float]:
-        """Return each node's time on the device in the last run, in microseconds (needs timestamps)."""
+        """Return each node's time on the device in the last run, in microseconds. The executable must be
+        made with ``timestamps=True``."""
         times = self.recording.gpu_times_us() if self.plan.steps else []
         return [sum(times[first:end]) for _, first, end in self.steps]
 
     def memory(self) -> str:
-        """Return four numbers of bytes as text: all intermediate values, the scratch memory that they share,
-        the lower bound of that memory, and the reads and writes of all dispatches."""
+        """Return a text with the bytes of all intermediate values, the size of their shared scratch memory,
+        the lower bound of this size, and the bytes that all dispatches read and write."""
         total, shared = sum(life.bytes for life in self.lifetimes), self.plan.scratch_bytes
         read, written = self.plan.traffic
         return (
@@ -174,8 +175,8 @@ class Executable:
         )
 
     def memory_of_its_own(self) -> tuple[int, list[Resident]]:
-        """Return the bytes of memory that only this executable uses (intermediate values, inputs and
-        results), and the list of constants."""
+        """Return the bytes of memory that only this executable uses (scratch memory, inputs and results),
+        and its constants, which other executables may share."""
         plan = self.plan
         values = sum(spec.nbytes for spec in (*plan.inputs, *plan.results))
         return plan.scratch_bytes + values, list(plan.constants.values())
@@ -196,7 +197,7 @@ class Executable:
         return known | {name: tensor.numpy() for name, tensor in self.outputs.items()}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the results by name. Calls from several threads run in turn."""
+        """Return the results by name. Calls from several threads run one after another."""
         self.device.queue.check_between()  # before any lock: a forked child cannot release the parent's
         with self._lock:
             self.start(inputs)
@@ -205,9 +206,11 @@ class Executable:
     def on_device(
         self, inputs: Mapping[str, Array | Tensor], targets: Mapping[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
-        """Return the results as tensors by name. Each result has new memory, or is written to its tensor in
-        *targets*, which may be an input. Input tensors stay on the device, except the inputs in
-        `Graph.bounds`, whose values the host checks. The work is submitted, not waited for.
+        """Return the results as tensors by name, after the work is submitted but before it is complete.
+
+        A result is written to its tensor in *targets*, which may be an input's tensor, or to new memory.
+        Input tensors stay on the device; only inputs in `Graph.bounds` are also copied to the host, which
+        checks their values.
 
         Raises ArgumentError or DTypeError if a target cannot hold its result."""
         graph, into = self.graph, dict(targets or {})

@@ -2,8 +2,9 @@
 
 There are two kinds of operators (`vkq.graph.operators.TABLE`). ONNX's operators in their newest version
 (Conv, Relu, Reshape) accept any type. vkq's operators (conv2d, add, lookup) compute with 8-bit values and
-have quantization parameters as attributes. A model's graph starts with ONNX's operators, and passes replace
-them by vkq's. All sizes are known: a model with symbolic sizes becomes one graph for each set of sizes."""
+have quantization parameters as attributes. A model's graph starts with ONNX's operators; passes replace
+them by vkq's. All shapes are known: a model with symbolic sizes becomes one graph for each set of input
+shapes."""
 
 from __future__ import annotations
 
@@ -78,8 +79,8 @@ class Node:
 
 @dataclasses.dataclass
 class Graph:
-    """Nodes in an executable order. ``specs`` has inputs, constants and all results; ``bounds`` has the
-    smallest and the largest allowed value of each integer input that is checked."""
+    """Nodes in an executable order. ``specs`` has inputs, constants and all results. ``bounds`` maps an
+    integer input to its smallest and largest allowed value; inputs without bounds are missing."""
 
     inputs: list[str]
     outputs: list[str]
@@ -151,7 +152,8 @@ def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
     for i, needs in waiting.items():
         for need in needs:
             readers.setdefault(need, []).append(i)
-    # A heap of node indices, so that the model's order is kept where possible.
+    # a heap of the indices of the nodes whose inputs are computed: the smallest index keeps the model's
+    # order
     ready = [i for i, needs in waiting.items() if not needs]
     order: list[Node] = []
     while ready:

@@ -1,5 +1,5 @@
-"""Runs a plan for one batch after another. The device performs uploads and downloads itself, and the host
-fills the next batch meanwhile."""
+"""Runs a plan for one batch after another. The device copies inputs and results itself, while the host
+fills the next batch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .graph import Array
 
 
 def results_of(device: Device, plan: Plan, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors for a plan's results. Their memory is new, but a result that is an input uses the
-    input's memory, and two results may share memory."""
+    """Return tensors for a plan's results. They have new memory, but two results in one slot share memory,
+    and a result that is an input uses the input's memory."""
     slots = dict(enumerate(tensor.buffer for tensor in inputs))
     results = []
     for slot, spec in zip(plan.outputs, plan.results, strict=True):
@@ -30,15 +30,16 @@ def results_of(device: Device, plan: Plan, inputs: Sequence[Tensor]) -> list[Ten
 
 
 class Lane:
-    """The memory and the recording for one batch. The recording copies the inputs from host memory to the
-    device and packs them, runs the plan, unpacks the *results*, and copies them to host memory as row-major
-    arrays.
+    """The memory and the recording for one batch.
 
-    If the host can map device memory, it fills and reads that memory directly."""
+    The recording copies the inputs from host memory to the device and packs them, runs the plan, unpacks
+    the *results*, and copies them to host memory as row-major arrays. If the host can map device memory,
+    there are no copies between host and device memory."""
 
     def __init__(self, device: Device, plan: Plan, results: Sequence[int], idle: deque[Lane]):
         self.device = device
-        self._idle = weakref.ref(idle)  # weak, so that no reference cycle delays the release of memory
+        # a weak reference: a reference cycle would delay the release of memory
+        self._idle = weakref.ref(idle)
         self._given: list[Buffer] = []
         with device.record() as self.recording:
             inputs = [self._upward(spec) for spec in plan.inputs]
@@ -77,14 +78,14 @@ class Lane:
         return host
 
     def start(self, batch: Sequence[Sequence[Array]]) -> None:
-        """Copy the arrays of a batch into host memory (those of one input one after the other), and submit
-        the work. Arrays must be contiguous; later writes to them have no effect."""
+        """Copy a batch into host memory and submit the work. *batch* has a list of arrays for each input,
+        which are concatenated. Arrays must be contiguous; later writes to them have no effect."""
         for target, arrays in zip(self._given, batch, strict=True):
             self.device.queue.gather(target, [x.reshape(-1).view(np.uint8) for x in arrays])
         self.recording.submit()
 
     def finish(self) -> list[Array]:
-        """Wait for the submitted work, and return the results as new arrays. Afterwards the lane can start
+        """Wait for the submitted work, and return the results as new arrays. The lane is then free for
         another batch."""
         found = []
         for spec, buffer in map(self._made.__getitem__, self._results):

@@ -1,4 +1,4 @@
-"""Attention on a device in one dispatch, the appending to an int8 cache, and attention to this cache."""
+"""Attention on a device in one dispatch, also over an int8 key-value cache, and the append to this cache."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from .layouts import wanted
 
 
 def _as_numbers(dtype: str) -> QParams:
-    """Return parameters (scale 1, zero point 0) with which a byte's real value is its integer value."""
+    """Return the quantization parameters (scale 1, zero point 0) that dequantize a byte to its integer
+    value."""
     return QParams.of(np.float32(1), np.zeros((), dtype)[()])
 
 
@@ -39,8 +40,9 @@ def _chain(context: Context, node: Node) -> tuple[Value, ...]:
 
 
 def _held(context: Context, node: Node) -> tuple[str, ...]:
-    """Return the 8-bit types in which the chain stores its results; nothing if it stores float32 values,
-    which a second dispatch quantizes."""
+    """Return the types of the chain's results, "" for a result that is not 8-bit, if its one dispatch
+    stores 8-bit results itself. Return () if the dispatch stores float32 and a second dispatch quantizes
+    it."""
     a, shapes = node.attributes, [context.graph.specs[name].shape for name in node.inputs]
     layouts = [
         wanted(context, name) or default_layout(dtype, len(a["shape"]))

@@ -18,7 +18,7 @@ from ...schemes.base import COMPUTE
 from ..graph import Array, Graph, Node
 
 BYTES, WORDS = ("int8", "uint8"), ("float32", "int32", "float16")
-PRODUCTS = "compute"  # key in ``layers``; the entry is the arithmetic of float products
+PRODUCTS = "compute"  # the key in `Context.layers` of the value of `Context.compute`
 # Allowed types of the inputs and the results of convolutions and linear layers.
 OF_LAYERS = (*BYTES, "float32", "float16")
 
@@ -90,16 +90,18 @@ class Context:
         return value
 
     def value(self, name: str) -> Value:
-        """Return a value without quantization parameters, because each node that reads it has them as
-        attributes."""
+        """Return the value of a node's result, an input or a constant, without quantization parameters.
+        They are attributes of the nodes that read the value."""
         found = self.values.get(name)
         if found is None:
             found = self._take(name, self._constant(name))
         return found
 
     def in_one_layout(self, names: Sequence[str]) -> list[Value]:
-        """Return values without quantization parameters. If one has rows of channels in kPackedInt8_16C,
-        8-bit constants of the same rank and number of channels are packed in this layout, too."""
+        """Return the values of these names, without quantization parameters.
+
+        If a value stores its rows (..., C) in kPackedInt8_16C, also pack the 8-bit constants of its rank
+        and C into that layout."""
         constants = self.graph.constants
         found = {name: self.value(name) for name in names if name not in constants}
         specs = [x.spec for x in found.values() if x.spec.layout == BLOCKED and x.spec.folded]
@@ -131,17 +133,17 @@ class Context:
         return any(x in self.results or self._places.get(x, (here,))[-1] > here for x in names)
 
     def keep(self, key: Hashable, make: Callable[[], Any], *of: Any) -> Any:
-        """Return the object cached under *key*; make it if it is missing, or if its sources *of* have
-        changed. Most sources do not depend on the input shapes; the padding of ``auto_pad``, for example,
-        does."""
+        """Return the object cached under *key*. Make it if the cache lacks it, or if *of* differs from the
+        arguments of the last call with this key. *of* holds everything that the object depends on, such as
+        the padding that ``auto_pad`` computes from the input shape."""
         if key not in self.layers or not alike(self.layers["of", key], of):
             self.layers["of", key], self.layers[key] = of, make()
         return self.layers[key]
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Return True if two values are equal, arrays byte for byte. Identity is tested first, because most
-    arguments are the same object."""
+    """Return True if two values are equal; arrays are compared byte for byte. The test ``a is b`` comes
+    first, because most arguments are one object."""
     if a is b:
         return True
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):

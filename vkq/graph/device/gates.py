@@ -14,20 +14,21 @@ from .layers import conv_of, only_reader
 
 @dataclasses.dataclass(frozen=True)
 class Gates:
-    """A squeeze-and-excite kernel, and the nodes that it replaces."""
+    """A squeeze-and-excite kernel, and the two convolutions that it replaces."""
 
     excite: Excite
     nodes: tuple[Node, ...]
 
     def keep(self, context: Context, gates: Value) -> None:
-        """Store the kernel's result as the result of every replaced node. Other nodes read only the last
-        node's result."""
+        """Store the kernel's result as the result of both convolutions. Only the second convolution's
+        result has other readers."""
         context.ahead.update((node.outputs[0], gates) for node in self.nodes)
 
 
 def behind(context: Context, mean: Node) -> Gates | None:
-    """Return the kernel for a node that computes means and the two convolutions after it; None if other nodes
-    read the means, or the kernel does not support the convolutions."""
+    """Return a squeeze-and-excite kernel for *mean*, a node that computes the means of channels, and the
+    two convolutions after it. Return None if other nodes read the means, or if the kernel does not support
+    the convolutions."""
     first = only_reader(context, mean)
     second = first and only_reader(context, first)
     if first is None or second is None or context.graph.specs[mean.outputs[0]].shape[0] > MOST_IMAGES:

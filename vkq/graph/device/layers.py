@@ -34,7 +34,7 @@ def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> An
 
 
 def _kept(context: Context, node: Node, kind: Any, names: tuple[str, ...], apart: bool = False) -> Any:
-    """Return the layer of a node, without the sum in the node's epilogue if *apart*."""
+    """Return the cached layer of a node. If *apart*, its epilogue leaves out the residual addition."""
     a, shape = node.attributes, context.graph.specs[node.outputs[0]].shape
 
     def made() -> Any:
@@ -49,31 +49,33 @@ def _kept(context: Context, node: Node, kind: Any, names: tuple[str, ...], apart
 
 
 def _of(context: Context, node: Node) -> tuple[Any, ...]:
-    """Return those attributes and constants of a layer's node that may depend on the input shapes."""
+    """Return the attributes, the weight and the bias of a layer's node. A layer is made again if they
+    change with the input shapes."""
     constants = context.graph.constants
     return node.attributes, constants[node.inputs[1]], constants[node.inputs[2]] if node.input(2) else None
 
 
 def conv_of(context: Context, node: Node, apart: bool = False) -> Conv2d:
-    """Return the layer of a conv2d node, without the sum in the node's epilogue if *apart*."""
+    """Return the layer of a conv2d node. If *apart*, its epilogue leaves out the residual addition."""
     layer: Conv2d = _kept(context, node, Conv2d, CONV, apart)
     return layer
 
 
 def linear_of(context: Context, node: Node, apart: bool = False) -> Linear:
-    """Return the layer of a linear node, without the sum in the node's epilogue if *apart*."""
+    """Return the layer of a linear node. If *apart*, its epilogue leaves out the residual addition."""
     layer: Linear = _kept(context, node, Linear, (), apart)
     return layer
 
 
 def convolved(context: Context, node: Node, layout: str | None) -> Value:
-    """Add a conv2d with its epilogue; its result has this layout if possible."""
+    """Add a conv2d with its epilogue to the plan. The result has the layout *layout* if the layer can write
+    it."""
     b, x = context.builder, context.value(node.inputs[0])
     return _finished(context, node, conv_of, lambda layer, other: layer.build(b, x, other, layout))
 
 
 def multiplied(context: Context, node: Node) -> Value:
-    """Add a linear layer with its epilogue."""
+    """Add a linear layer with its epilogue to the plan."""
     b, x = context.builder, context.value(node.inputs[0])
     return _finished(context, node, linear_of, lambda layer, other: layer.build(b, x, other))
 
@@ -86,8 +88,9 @@ def _transposed(context: Context, node: Node) -> Value:
 def _finished(
     context: Context, node: Node, layer_of: Callable[..., Any], build: Callable[[Any, Value | None], Value]
 ) -> Value:
-    """Add a layer with its epilogue to the plan. *build* adds the layer's dispatch; its second argument is
-    the residual that the kernel overwrites, or None."""
+    """Add a layer with its epilogue to the plan. ``build(layer, residual)`` adds the layer's dispatch,
+    which overwrites the residual with the sum; the residual is None if there is none or if a second
+    dispatch adds it."""
     b, x = context.builder, context.value(node.inputs[0])
     other = context.value(node.inputs[3]) if node.input(3) else None
     # The kernel may overwrite the residual with the sum only if no other node reads the residual.
@@ -107,7 +110,8 @@ def _finished(
 
 
 def _large(context: Context, node: Node, layer_of: Callable[..., Any]) -> bool:
-    """Return True if a result uses the widest matrix-unit tile, which leaves no registers for a residual."""
+    """Return True if a layer computes its result with the widest matrix-unit tile. This tile leaves no
+    registers for a residual."""
     size, known = context.graph.specs[node.outputs[0]].nbytes, profile(context.builder.device.capabilities)
     return size >= known.sum_apart_bytes and layer_of(context, node, True).choice().path == COOPMAT
 
@@ -125,7 +129,8 @@ def only_reader(context: Context, node: Node) -> Node | None:
 
 
 def _after(node: Node, shape: tuple[int, ...], apart: bool = False) -> After:
-    """Return the epilogue of a layer whose results have this shape, without its sum if *apart*."""
+    """Return the epilogue of a layer whose results have the shape *shape*. If *apart*, leave out the
+    residual addition."""
     found = NOTHING
     for step in node.attributes.get("after", ()):
         a = step.attributes
@@ -141,7 +146,7 @@ def _after(node: Node, shape: tuple[int, ...], apart: bool = False) -> After:
 
 
 def prepare(graph: Graph) -> None:
-    """Compute and cache the formulas and tables of all residual sums."""
+    """Compute and cache the formulas and tables of all residual additions of a graph."""
     for node in graph.nodes:
         if node.input(3) and node.op in ("conv2d", "linear"):
             _after(node, graph.specs[node.outputs[0]].shape).words()

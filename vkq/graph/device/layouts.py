@@ -1,8 +1,8 @@
-"""The choice of a layout for each value: if a value can have several layouts, its reader decides.
+"""The choice of a layout for each value: where several are possible, a reader of the value decides.
 
-Most convolutions and linear layers need a fixed layout, and the nodes between them keep the layout of their
-input (`vkq.layout.extent.PIXELS`). There is a choice only for quantized floats, means of whole images,
-reshaped values, and the inputs of convolutions that read several layouts."""
+Most convolutions and linear layers need one layout, and the nodes between them keep the layout of their
+input (`vkq.layout.extent.PIXELS`). Only four kinds of values leave a choice: quantized floats, means of
+whole images, reshaped values, and the inputs of convolutions that read several layouts."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from ...layout.extent import MATRIX
 from .context import Context
 from .layers import conv_of, linear_of
 
-# KEEP: operators whose result has the layout of the first input. KEEP_WHOLE: operators of two operands whose
-# result has the layout of the operand that is not broadcast.
+# KEEP: operators whose result has the layout of the first input. KEEP_WHOLE: operators of two operands
+# whose result has the layout of the operand with the result's shape.
 KEEP = ("Identity", "lookup", "MaxPool", "avg_pool2d", "Pad", "Concat", "Transpose")
 KEEP_WHOLE = ("add", "sub", "mul")
-# The number of data operands of each operator; all other operators have one.
+# The number of operands whose layout matters, by operator; 1 for operators that are not listed.
 OPERANDS = {**dict.fromkeys((*KEEP_WHOLE, "matmul"), 2), "attention_q8": 4}
 
 
 def wanted(context: Context, name: str) -> str | None:
-    """Return the layout that the first reader with a fixed layout needs; None if there is none."""
+    """Return the layout that a value's first reader with only one possible layout needs; None if there is
+    no such reader. Behind a reader that keeps the layout of its input, the readers of its result count,
+    too."""
     graph, found = context.graph, {name}
     waiting, last = context.places(name), -1  # a heap of the readers of all values in ``found``
     while waiting:
         place = heapq.heappop(waiting)
-        if place == last:  # already handled: the node reads two of the values
+        if place == last:  # a node that reads two values of ``found`` is twice in the heap
             continue
         node, last = graph.nodes[place], place
         reads = [one for one in node.inputs[: OPERANDS.get(node.op, 1)] if one in found]
-        if node.op == "linear" and node.input(3) in found:  # a residual
+        # the value is the layer's residual: it needs the layout of x
+        if node.op == "linear" and node.input(3) in found:
             reads = [node.inputs[0]]
-        if not reads or node.attributes.get("x", "") is None:  # floats have no packed layout
+        if not reads or node.attributes.get("x", "") is None:  # x is float, and floats have no packed layout
             continue
         shape = graph.specs[reads[0]].shape
         if node.op in ("matmul", "attention_q8"):

@@ -19,7 +19,8 @@ def _record(context: Context, node: Node) -> Value:
 
 
 def _join(context: Context, node: Node) -> None:
-    """Add one product for a linear node and the nodes that `_joinable` finds; store all results."""
+    """Compute a linear node, and the nodes that `_joinable` finds for it, in one matrix product. Store all
+    results in ``context.ahead``. Do nothing if that is not possible."""
     nodes = _joinable(context, node)
     if len(nodes) < 2:
         return
@@ -40,8 +41,10 @@ def _join(context: Context, node: Node) -> None:
 
 
 def _joinable(context: Context, node: Node) -> list[Node]:
-    """Return the linear nodes, this one included, that have this node's input and parameters and are not
-    computed yet. Their 8-bit results must have one type, and one attention must be their only reader."""
+    """Return the linear nodes that one matrix product can compute together with *node*, itself included.
+
+    They have the input and input parameters of *node*, are not computed yet, and have 8-bit results of one
+    type. One attention node is the only reader of all these results."""
     reader, a = _attention(context, node), node.attributes
     if reader is None or not isinstance(a["x"], QParams):
         return []

@@ -53,7 +53,7 @@ def _axes(graph: Graph, node: Node) -> tuple[int, ...]:
 
 
 def _reduced(context: Context, node: Node) -> Value:
-    """Add a reduction; a transpose before it moves the reduced axes to the end."""
+    """Add a reduction to the plan. A transpose first moves the reduced axes to the end."""
     b, x, axes = context.builder, context.value(node.inputs[0]), _axes(context.graph, node)
     shape, own = x.spec.shape, contiguous(x.spec.shape)
     kept = [i for i in range(len(shape)) if i not in axes]
@@ -65,7 +65,8 @@ def _reduced(context: Context, node: Node) -> Value:
 
 
 def reducing_int32(row: DeviceOperator | None, op: str) -> DeviceOperator:
-    """Return a row of the operator table that reduces int32 values itself, and uses *row* for other types."""
+    """Return an entry of the operator table that reduces int32 values by `reduced_along`. All other types
+    use the entry *row*; if it is None, they are refused."""
 
     def check(graph: Graph, node: Node) -> str | None:
         dtype = graph.specs[node.inputs[0]].dtype

@@ -1,4 +1,5 @@
-"""Movement operators on a device: by special kernels, or by an index list with the source of each element."""
+"""Movement operators on a device, by special kernels or by an index list: the index of the source of each
+element."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ from .layouts import wanted
 
 
 def _bytes_or_words(direct: Callable[[Context, Node], Value]) -> Record:
-    """Return a table row that uses *direct* for 8-bit arrays of at most four axes, and copies other arrays by
-    an index list."""
+    """Return a function for the operator table. It calls *direct* for 8-bit arrays of at most four axes,
+    and copies all other arrays by an index list."""
 
     def record(context: Context, node: Node) -> Value:
         spec = context.graph.specs[node.inputs[0]]
@@ -47,8 +48,8 @@ def _bytes_or_words(direct: Callable[[Context, Node], Value]) -> Record:
 def _by_strides(
     of: Callable[[Context, Node], tuple[tuple[int, ...], tuple[int, ...]]], otherwise: Record
 ) -> Record:
-    """Return a table row that copies elements wider than 8 bits by strides; *of* returns (sizes, strides).
-    8-bit arrays use *otherwise*."""
+    """Return a function for the operator table. It copies elements wider than 8 bits by the sizes and
+    strides that *of* returns, and calls *otherwise* for 8-bit arrays."""
 
     def record(context: Context, node: Node) -> Value | tuple[Value, ...]:
         x = context.value(node.inputs[0])
@@ -85,7 +86,8 @@ def _expanded(context: Context, node: Node) -> tuple[tuple[int, ...], tuple[int,
 
 
 def _tiled(context: Context, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return (repeat, size) of each axis of a Tile."""
+    """Return the sizes and the strides with which a Tile reads its input: two axes, (repeat, size), for
+    each axis of the input; the stride of a repeat is 0."""
     given = context.graph.specs[node.inputs[0]].shape
     repeats = context.graph.constants[node.inputs[1]].reshape(-1).tolist()
     pairs = list(zip(repeats, given, contiguous(given), strict=True))
@@ -119,8 +121,7 @@ def _in_place(context: Context, node: Node, xs: list[Value]) -> Value | None:
 
 
 def _read_as_it_is(context: Context, name: str) -> bool:
-    """Return True if a value is not a graph result, and no result of its readers shares the value's
-    memory."""
+    """Return True if a value is not a graph result and no reader's result shares its memory."""
     readers = context.readers(name)
     return name not in context.results and all(
         node.op in READERS and (node.op != "Concat" or len(node.inputs) > 1) for node in readers
@@ -160,12 +161,14 @@ def _resize(context: Context, node: Node) -> Value:
 
 
 def _resize_check(graph: Graph, node: Node) -> str | None:
-    """Refuse linear interpolation of elements wider than 8 bits; every other mode copies elements."""
+    """Return the reason why a Resize cannot run: only 8-bit elements can be interpolated linearly. All
+    other modes copy elements of any width."""
     return first_is_bytes(graph, node) if node.attributes.get("mode", "nearest") == "linear" else None
 
 
 def _sources(context: Context, node: Node) -> tuple[Array, float]:
-    """Return the index of the source of each element of a movement's result, and the fill value."""
+    """Return (indices, fill) of a movement: the index of the source of each element of the result, -1 for
+    padding, and the number that fills the padding."""
     graph = context.graph
     shapes = [graph.specs[name].shape for name in (node.inputs[0], node.outputs[0])]
     numbers = take.numbers(context.builder, shapes[0], math.prod(shapes[1]))

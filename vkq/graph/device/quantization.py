@@ -45,8 +45,8 @@ def _each_check(graph: Graph, node: Node) -> str | None:
 
 
 def no_scale(scales: Array) -> str | None:
-    """Return an error message, with a remedy, if a number is not a valid scale (positive, finite, not
-    subnormal); else None."""
+    """Return an error message with a remedy for a number that is not a valid scale (positive, finite, not
+    subnormal); None for a valid scale."""
     bad = np.argwhere(~are_scales(scales))
     if not len(bad):
         return None
@@ -97,8 +97,9 @@ def _matmul_integer(context: Context, node: Node) -> Value:
 
 
 def _conv_integer(context: Context, node: Node) -> Value:
-    """Add one product for each group: the weight times the gathered pixels under the kernel. Padding has the
-    value of the zero point, so the zero point is appended to the image as an additional element."""
+    """Compute ConvInteger as one matrix product for each group: the weight times the pixels that
+    `pixels_under` gathers. Padding has the value of the zero point: the zero point is appended to the image
+    as one more element, and the indices of padding point to it."""
     b = context.builder
     x, w = (context.value(name) for name in node.inputs[:2])
     x_zero, w_zero = (_zero_point(context, node, i) for i in (0, 1))
@@ -118,8 +119,8 @@ def _conv_integer(context: Context, node: Node) -> Value:
 
 
 def pixels_under(p: Conv2dProblem) -> Array:
-    """Return an array (groups, K, N * OH * OW) with the index in x of the element under each kernel tap; -1
-    in the padding."""
+    """Return the index in x of the element under each kernel tap, an array (groups, K, N * OH * OW) with K
+    = IC/groups * KH * KW; -1 in the padding."""
     numbers = np.arange(p.n * p.ic * p.h * p.w).reshape(p.n, p.ic, p.h, p.w)
     top, left, bottom, right = p.padding
     numbers = np.pad(numbers, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=-1)

@@ -29,7 +29,7 @@ def _applied(b: Builder, x: Value, *steps: tuple[RealOp, float]) -> Value:
 
 
 def _reduced(context: Context, node: Node) -> Value:
-    """Add a sum or mean; a transpose before it moves the reduced axes to the end."""
+    """Add a sum or mean to the plan. A transpose first moves the reduced axes to the end."""
     b, x = context.builder, context.value(node.inputs[0])
     shape = x.spec.shape
     axes: tuple[int, ...] = tuple(range(2, len(shape)))

@@ -1,7 +1,8 @@
 """The table of device operators: how each operator of a graph becomes steps of a plan.
 
-A row checks a node: it returns the reason for a refusal, or adds the node's steps. A node cannot run on a
-device if its operator has no row, or the row refuses it."""
+An entry of the table has two functions: ``check`` returns the reason why a node cannot run on a device, and
+``record`` adds the node's steps to the plan. A node cannot run if its operator has no entry or if ``check``
+returns a reason."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ from .context import (
 )
 from .layouts import wanted, wanted_means
 
-KNOWN = (*DeviceOperator.types, "int64", "bool")  # int64 and bool are refused with more specific reasons
+KNOWN = (*DeviceOperator.types, "int64", "bool")  # `_why_float` has more specific reasons for int64 and bool
 WEIGHTED = "Conv", "ConvTranspose"
 
 
@@ -148,7 +149,7 @@ def _argmax(context: Context, node: Node) -> Value:
 def _reshape(context: Context, node: Node) -> Value:
     x, shape = context.value(node.inputs[0]), context.graph.specs[node.outputs[0]].shape
     if x.spec.layout == BLOCKED and x.spec.folded and len(shape) != 4 and shape[-1:] == x.spec.shape[-1:]:
-        # Only the shape changes: every reader accepts the rows in this layout.
+        # All readers accept rows (..., C) in kPackedInt8_16C, so a view with the new shape is enough.
         return context.builder.view(x, Spec(shape, x.spec.dtype, BLOCKED, x.spec.qparams))
     return reshaped(context.builder, x, shape, wanted(context, node.outputs[0]))
 

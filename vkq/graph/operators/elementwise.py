@@ -107,9 +107,10 @@ VARIADIC: dict[str, Callable[[Array, Array], Any]] = {"Max": np.maximum, "Min": 
 
 
 def _described(op: str, otherwise: Callable[[Node, list[Array]], Any], first: int = 0) -> Computation:
-    """Return the computation of *op*. Types that a device supports are computed with the device's rounding
-    steps (`vkq.numerics.described`), other types by the NumPy function *otherwise*. *first*: the index of the
-    operand whose type is the type of the arithmetic."""
+    """Return the NumPy computation of *op*. If a device computes *op* in the operands' type, the
+    computation has the device's rounding steps (`vkq.numerics.described`). For all other types it calls
+    *otherwise*. The type of operand *first* is the type of the arithmetic; for Where *first* is 1, because
+    operand 0 has flags."""
 
     def compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
         given, attributes = [v for v in x if v is not None], dict(node.attributes)
@@ -173,7 +174,7 @@ def _is_infinite(node: Node, x: list[Array]) -> Any:
 
 
 def _clip(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """Clip. Each bound has one element and any shape."""
+    """Clip. A bound is a tensor of one element; its shape does not matter."""
     bounds = [None if v is None else v.reshape(()) for v in x[1:]]
 
     def otherwise(node: Node, given: list[Array]) -> Any:

@@ -46,7 +46,8 @@ def _of_four_bits(node: Node, codes: Array, points: Array | None) -> list[Array]
     """Widen 2-bit codes and zero points to 4 bits; float zero points stay unchanged."""
     n, blocks, _ = codes.shape
     if points is None:
-        points = np.full((n, -(-blocks // 4)), 0b10101010, np.uint8)  # code 2, the middle of 2 bits
+        # the code 2 is the default zero point of 2-bit codes
+        points = np.full((n, -(-blocks // 4)), 0b10101010, np.uint8)
     if points.dtype == np.uint8:
         if points.size != n * -(-blocks // 4):
             raise ModelError(
@@ -67,8 +68,8 @@ def sizes_of(node: Node) -> tuple[int, int, int, int]:
 
 
 def _in_groups(node: Node, k: int, bits: int, codes: Array, scales: Array, points: Array | None) -> list[Any]:
-    """Divide each block that is larger than a group into groups; each group gets the block's scale and zero
-    point. Remove the groups beyond K."""
+    """Divide each block of codes that is larger than a group into groups, each with the block's scale and
+    zero point. Remove the groups that have only padding along K."""
     n, blocks, size = codes.shape
     if points is not None and points.dtype == np.uint8 and points.size == n * -(-blocks * bits // 8):
         points = unpacked(points.reshape(n, -1), bits)[:, :blocks].astype(scales.dtype)

@@ -96,7 +96,7 @@ def _max_pool(x: Inputs) -> list[Spec]:
 
 
 def _given(arrays: Sequence[Array | None], index: int) -> Array | None:
-    """Return an input; None if it is omitted or empty."""
+    """Return an optional input; None if it is omitted or empty."""
     found = arrays[index] if index < len(arrays) else None
     return found if found is not None and found.size else None
 
@@ -147,5 +147,5 @@ OPERATORS: dict[str, Operator] = {
     "DepthToSpace": Operator("movement", _depth_to_space, _depth_to_space_compute),
     "SpaceToDepth": Operator("movement", _space_to_depth, _space_to_depth_compute),
     "MaxPool": Operator("movement", _max_pool),
-    "Resize": Operator("movement", _resize),  # except in linear mode: see `moves`
+    "Resize": Operator("movement", _resize),  # `moves` returns False for the linear and cubic modes
 }

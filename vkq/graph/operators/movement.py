@@ -88,7 +88,7 @@ def permutation(node: Node, rank: int) -> list[int]:
 
 
 def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | None]) -> tuple[slice, ...]:
-    """Return one Python slice for each axis of a Slice node with the inputs (starts, ends, axes, steps)."""
+    """Return a slice for each axis of a Slice node; *given*: its inputs (starts, ends, axes, steps)."""
     starts, ends = (list(each or ()) for each in (*given, None, None)[:2])
     axes = given[2] if len(given) > 2 and given[2] is not None else range(len(starts))
     steps = given[3] if len(given) > 3 and given[3] is not None else [1] * len(starts)
@@ -103,7 +103,7 @@ def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | Non
         size = shape[axis]
         if step > 0:
             found[axis] = slice(start, end, step)
-        else:  # ONNX clamps a start before the axis to 0; Python's slice would be empty
+        else:  # ONNX clamps a negative start to 0, where a Python slice with a negative step would be empty
             first, last = (value + size if value < 0 else value for value in (start, end))
             found[axis] = slice(min(max(first, 0), size - 1), None if last < 0 else last, step)
     return tuple(found)
@@ -112,9 +112,9 @@ def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | Non
 def neighbours(
     node: Node, shape: Sequence[int], arrays: Sequence[Array | None]
 ) -> tuple[int, range] | None:  # fmt: skip
-    """Return (axis, indices) of a Slice node that selects consecutive elements along one axis of an input of
-    this shape. *arrays*: the node's other inputs. Return None if one of them is computed, if the step is not
-    1, if nothing or everything is selected, or if several axes are sliced."""
+    """Return (axis, indices) of a Slice node that selects consecutive elements along one axis of *shape*;
+    *arrays*: its other inputs, None if omitted or computed. Return None if an input is computed, the step
+    is not 1, nothing or everything is selected, or several axes are sliced."""
     if any(name and array is None for name, array in zip(node.inputs[1:], arrays, strict=True)):
         return None
     lists = [None if array is None else [int(v) for v in array.reshape(-1)] for array in arrays]

@@ -141,12 +141,13 @@ def _global_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     return one(given.astype(np.float64).mean(axes, keepdims=True).astype(given.dtype))
 
 
-REAL = ("float32", "float16")  # computed with the rounding steps of `vkq.numerics.rows`
+# types whose softmax and reductions are computed with the rounding steps of `vkq.numerics.rows`
+REAL = ("float32", "float16")
 
 
 def reduced(node: Node, rank: int, axes: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the axes of a reduction, sorted and non-negative. If none are listed, return all axes, or ()
-    with ``noop_with_empty_axes``."""
+    """Return the axes that a reduction removes, sorted and non-negative. If *axes* is empty, return all
+    axes, or () with ``noop_with_empty_axes``."""
     if not axes:
         return () if node.attributes.get("noop_with_empty_axes", 0) else tuple(range(rank))
     if not all(-rank <= a < rank for a in axes):
@@ -179,7 +180,7 @@ def _reduce_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _extreme_index(dtype: str) -> Callable[[Inputs], list[Spec]]:
-    """Return the shape inference of ArgMax and ArgMin; *dtype*: the type of the returned indices."""
+    """Return shape inference for ArgMax and ArgMin. *dtype* is the type of the returned indices."""
 
     def infer(x: Inputs) -> list[Spec]:
         shape = x.spec(0).shape
@@ -281,7 +282,7 @@ OPERATORS: dict[str, Operator] = {
     ),
     "ConstantOfShape": Operator("shape", _filled_shape, _filled),
     "Range": Operator("shape", _range, _range_compute),
-    # An operator unknown to vkq. The pass that makes the node stores the specs of its results.
+    # An operator unknown to vkq. Its attributes have the functions ``infer`` and ``compute``.
     "foreign": Operator(
         "number",
         lambda x: x.node.attributes["infer"](x),

@@ -17,8 +17,8 @@ class UnsupportedForm(ModelError):
 
 
 class OpenShape(ModelError):
-    """The shapes of a node's results depend on values that exist only at run time. *needed* names the array
-    of these values: an input of the node, or its result.
+    """The shapes of a node's results depend on elements known only at run time. *needed*: the input of the
+    node that has these elements; "" if the node must run before the shapes are known.
 
     >>> OpenShape("Range 'r': needs its limit", "limit").needed
     'limit'
@@ -50,7 +50,7 @@ class Inputs:
         return found
 
     def array(self, index: int) -> Array | None:
-        """Return a constant input, None if it is omitted; raise an error if it is computed at run time."""
+        """Return a constant input; None if it is omitted. Raise an error if it is computed at run time."""
         if index >= len(self.specs) or self.specs[index] is None:
             return None
         found = self.arrays[index]
@@ -103,7 +103,8 @@ def same(x: Inputs) -> list[Spec]:
 
 
 def broadcast(x: Inputs, dtype: str | None = None, least: int = 1) -> list[Spec]:
-    """Return the result's spec for inputs that are broadcast; there must be at least *least* inputs."""
+    """Return the result's spec of an operator that broadcasts its inputs. Raise an error for fewer than
+    *least* inputs."""
     shapes = [x.spec(i).shape for i in range(max(least, len(x.specs)))]
     try:
         shape = np.broadcast_shapes(*shapes)
@@ -118,7 +119,8 @@ def one(result: Array) -> list[Array]:
 
 
 def there(array: Array | None) -> Array:
-    """Return a required input. `Inputs.spec` has checked that it exists."""
+    """Return a required input. The type checker needs this function: `Inputs.spec` has checked that the
+    input exists."""
     assert array is not None
     return array
 
@@ -132,5 +134,5 @@ def axis_of(node: Node, rank: int, default: int | None = None, name: str = "axis
 
 
 def like(x: Inputs, shape: Sequence[int]) -> list[Spec]:
-    """Return the spec of a result with the first input's type and this shape."""
+    """Return the specs of one result, with the first input's type and the shape *shape*."""
     return [Spec(x.spec(0).dtype, tuple(int(d) for d in shape)).check(str(x.node))]

@@ -23,8 +23,8 @@ from .operator import Inputs, Operator, broadcast, one, there
 
 
 def along(scale: Array, node: Node, shape: Sequence[int]) -> Array:
-    """Reshape *scale* (a scale or zero point) so that it broadcasts to x. It has one value, one for each
-    slice along ``axis``, or one for each block."""
+    """Reshape scales or zero points so that they broadcast to x. *scale* has one value for the whole
+    tensor, for each slice along ``axis``, or for each block along ``axis``."""
     if scale.size == 1 and scale.ndim < 2:
         return scale.reshape(())
     axis, block = int(node.attributes.get("axis", 1)), int(node.attributes.get("block_size", 0))
@@ -74,9 +74,10 @@ def _dequantize(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _dynamic(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """DynamicQuantizeLinear: map the range of the whole tensor to uint8. NaN is ignored, and the range is
-    extended to contain 0. The scale is at least 2**-126. If the range is infinite, the scale is infinite,
-    too: then finite values become the zero point, and infinities become 0."""
+    """DynamicQuantizeLinear: map the range of the whole tensor to uint8.
+
+    The range ignores NaN and is extended to contain 0. The scale is at least 2**-126. If the range is
+    infinite, the scale is infinite, too: finite values become the zero point, and infinities become 0."""
     given = there(x[0])
     low, high = (np.float32(each(given.reshape(-1), initial=0)) for each in (np.fmin.reduce, np.fmax.reduce))
     with np.errstate(all="ignore"):
@@ -93,8 +94,8 @@ def _dynamic(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _result(x: Inputs, shape: Sequence[int], key: str = "y") -> list[Spec]:
-    """Return the spec of a result. If attribute *key* has parameters, the result has their 8-bit type; else
-    it has the type of x if that is float, and float32 otherwise."""
+    """Return the spec of a result. Its type is that of the parameters in attribute *key*. Without
+    parameters it is the type of x if x is float, else float32."""
     a = x.node.attributes
     y: QParams | None = a[key]
     real = x.spec(0).dtype if "x" in a and a["x"] is None else "float32"
@@ -106,22 +107,24 @@ TRANSPOSED = (*CONV, "output_padding")
 
 
 def options(node: Node, names: Sequence[str]) -> dict[str, Any]:
-    """Return those of the attributes *names* that a node has, as keyword arguments."""
+    """Return the attributes *names* of a node as keyword arguments; attributes that the node lacks are left
+    out."""
     return {name: node.attributes[name] for name in names if name in node.attributes}
 
 
-# In the ``after`` nodes of a layer, this input name stands for the layer's own result.
+# The name of a layer's own result among the inputs of the ``after`` nodes of this layer.
 OWN = ""
-LAYER = ("w_scale", "w_zero_point", "activation")  # other than x and y
+LAYER = ("w_scale", "w_zero_point", "activation")  # quantization attributes of a layer besides x and y
 
 
 def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:
-    """Return the table row of conv2d, conv_transpose2d or linear. Inputs: x, and the constants weight and
-    bias. The attribute x is None for float32 or float16 activations; the result then has their type.
+    """Return the entry of the operator table for conv2d, conv_transpose2d or linear. Inputs: x, the
+    constants weight and bias, and the residual of the epilogue. The attribute x is None for float32 or
+    float16 activations; the result then has their type.
 
-    The attribute ``after`` of a conv2d or linear is its epilogue, a list of nodes in which `OWN` names the
-    result so far. It has a lookup, an add or sub, or a lookup and then a sum, whose other operand is the
-    fourth input. The epilogue of a linear may also be a dequantize, and its lookup may have one table for
+    The attribute ``after`` of a conv2d or linear is its epilogue: a list of nodes that read the layer's
+    result under the name `OWN`. The list has a lookup, a residual addition (an add or sub), or a lookup and
+    then a residual addition. A linear may also have a dequantize, and its lookup may have one table for
     each channel."""
 
     def infer(x: Inputs) -> list[Spec]:
@@ -143,7 +146,7 @@ def _matmul(x: Inputs) -> list[Spec]:
 
 
 def _attention(x: Inputs) -> list[Spec]:
-    """Queries, keys and values may be columns of the inputs, selected by the attribute *columns*."""
+    """Return the spec of the result. If *columns* is given, q, k and v are these columns of the inputs."""
     a = x.node.attributes
     heads, y, columns = a["heads"], a["steps"].results[2], a["columns"]
     shapes = [x.spec(i).shape for i in range(3)]

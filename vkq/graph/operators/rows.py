@@ -1,11 +1,12 @@
-"""The graph's operators for functions of rows (`vkq.numerics.rows`): reductions and normalizations.
+"""Reductions and normalizations of rows (`vkq.numerics.rows`). A row spans one or more neighbouring axes.
 
-rows: applies ``function`` to rows, which span ``count`` axes from ``axis`` on; a reduction removes these
-axes. The input may be quantized (``x``: its QParams). The node may apply a ``chain`` of element-wise
-operators to the results, quantize them (``y``: their QParams), and dequantize them again (``real``). Further
-operands of the chain are the node's other inputs (``operands``: `vkq.kernels.rows`). Normalization: applies
-``function`` (normalize, normalize_root) to all axes from ``axis`` on, as LayerNormalization and similar
-operators do, without scale and bias."""
+rows: applies ``function`` to rows of ``count`` axes from ``axis`` on; a reduction removes these axes.
+Optional attributes, in the order of the computation: ``x``, the QParams of a quantized input; ``chain``,
+element-wise operators on the results, whose ``operands`` (`vkq.kernels.rows`) are the node's other inputs;
+``y``, the QParams that quantize the results; ``real``, True to dequantize them again.
+
+Normalization: applies ``function`` (normalize, normalize_root) to all axes from ``axis`` on, as
+LayerNormalization does without scale and bias."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from .operator import Inputs, Operator, axis_of, one, same, there
 
 
 def along(x: Array, function: str, axes: Sequence[int], epsilon: float = 0.0) -> Array:
-    """Apply a function of rows to an array; *axes* make up a row. float16 elements are computed as
-    float32."""
+    """Apply *function* to rows that consist of the axes *axes* of an array. float16 elements are computed
+    as float32."""
     kept = [i for i in range(x.ndim) if i not in axes]
     moved = x.astype(np.float32).transpose(*kept, *axes)
     length = math.prod(x.shape[i] for i in axes)

@@ -1,9 +1,9 @@
 """Running sums, top-k, scattered rows, and weighted sums along an axis.
 
-scatter: inputs (rows, inner), ids (count,) and updates (count, inner); ``reduction`` is the operation that
-combines a row with its updates, one after the other. topk: the ``k`` largest (or smallest) elements of each
-row of (rows, length), sorted, and their indices; equal elements keep their order. taps: weighted sums of the
-elements in ``index`` along ``axis``."""
+scatter: inputs (rows, inner), ids (count,) and updates (count, inner). ``reduction`` combines row ids[i]
+with updates[i], for one i after the other. topk: the ``k`` largest (or smallest) elements of each row of
+(rows, length), sorted, and their indices; equal elements keep their order. taps: each result is a weighted
+sum of the elements at the positions ``index`` along ``axis``."""
 
 from __future__ import annotations
 

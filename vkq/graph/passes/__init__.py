@@ -52,7 +52,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     join_transposes,
     simplify,
     move_expands,
-    to_tables,  # again: the passes since then removed readers of intermediate values
+    to_tables,  # again: other passes have removed readers that kept nodes from being fused
     fold_into_tables,
     quantize_in_convolutions,
     side_by_side,
@@ -65,7 +65,8 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 
 
 def lower(graph: Graph) -> Graph:
-    """Lower a model's graph with folded constants to vkq's operators as far as possible."""
+    """Replace the operators of a model's graph by vkq's operators where possible. Constants must be folded
+    before."""
     for one in PASSES:
         graph = one(graph)
     graph.verify()

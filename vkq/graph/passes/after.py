@@ -1,7 +1,9 @@
-"""Fuses epilogues. The epilogue of a convolution or linear layer is a table, the addition of another value (a
-residual), or both. The epilogue of a linear layer may also be a dequantize, or a table for each channel.
+"""Fuses epilogues into convolutions and linear layers. An epilogue is a table, the addition of another
+value (a residual), or a table and then an addition. A linear layer also accepts a dequantize, or a table
+for each channel.
 
-The fusion is exact: the kernel requantizes the layer's result first, and the epilogue reads these bytes."""
+The fusion is exact: the kernel requantizes the layer's result to bytes, and the epilogue reads these bytes.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ LAYERS = ("conv2d", "linear")
 
 
 def into_layers(graph: Graph) -> Graph:
-    """Fuse each sum, table or dequantize into the layer before it, if no other node reads the layer's
-    result."""
+    """Fuse each sum, table or dequantize into the layer that computes its operand, if the operand has no
+    other reader."""
     if graph.kinds.isdisjoint(LAYERS):
         return graph
     return swept(graph, _LastSteps(graph).visit, "dequantize", "lookup", "add", "sub")
@@ -41,8 +43,8 @@ class _LastSteps:
         return True
 
     def _looked_up(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
-        """Return the value that a lookup reads, and the layer that computes the value. Only linear layers
-        support one table for each channel."""
+        """Return the operand of a lookup, and the layer that computes it; None for the layer if they cannot
+        be fused. Only linear layers support one table for each channel."""
         own, table = node.inputs[0], node.attributes["table"]
         columns = node.attributes.get("axis", -1) == len(sweep.specs[own].shape) - 1
         ops = LAYERS if table.ndim == 1 else ("linear",) if columns else ()
@@ -50,16 +52,17 @@ class _LastSteps:
         return own, self._layer(sweep, own, (), *ops) if plain else None
 
     def _summed(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
-        """Return the operand of a sum that a layer computes, and the layer; if layers compute both, the later
-        one, because the other operand exists by then."""
+        """Return the operand of a sum that a layer computes, and this layer. If layers compute both
+        operands, choose the later layer: the other operand exists when it runs. The layer is None if they
+        cannot be fused."""
         made = {name: self._layer(sweep, name, ("lookup",), *LAYERS) for name in node.inputs}
         own = max(node.inputs, key=lambda name: (made[name] is not None, self.order.get(name, -1)))
         alike = len({(sweep.specs[name].shape, sweep.specs[name].dtype) for name in node.inputs}) == 1
         return own, made[own] if alike and len(made) == 2 else None
 
     def _layer(self, sweep: Sweep, name: str, before: tuple[str, ...], *ops: str) -> Node | None:
-        """Return the layer that computes a value, if the value has one reader and the layer's epilogue
-        contains only *before*."""
+        """Return the layer that computes a value. Return None if the value has several readers, or if the
+        layer's epilogue has other operators than *before*."""
         made = sweep.producer(name, *ops)
         if made is None or (made.op == "linear" and not isinstance(made.attributes["x"], QParams)):
             return None
@@ -69,7 +72,8 @@ class _LastSteps:
 
 
 def _as_numbers(sweep: Sweep, node: Node) -> bool:
-    """If a linear layer computes the input of this dequantize, let the layer store float32 results."""
+    """If a linear layer computes the input of this dequantize node, fuse the node into the layer, which
+    then stores float32. Return True if that was done."""
     made = sweep.producer(node.inputs[0], "linear")
     if made is None or "after" in made.attributes or made.attributes["y"] != node.attributes["x"]:
         return False

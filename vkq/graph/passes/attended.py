@@ -22,8 +22,8 @@ FLOATS = ("float32", "float16")
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """One step that changes scores. If ``low`` is None, the value ``name`` is added to the scores. Otherwise
-    ``name`` has flags, and ``low`` replaces the scores whose flag is False (True if ``inverted``)."""
+    """A step that changes scores. If ``low`` is None, the value ``name`` is added to them. Otherwise the
+    value ``name`` has flags, and ``low`` replaces each score whose flag is False (True if ``inverted``)."""
 
     name: str
     low: float | None = None
@@ -39,15 +39,17 @@ class Laid:
 
 
 def laid_rows(sweep: Sweep, name: str, shape: tuple[int, ...]) -> Laid:
-    """Return the layout of queries. Their first axes must be *shape* (batch, heads, queries). Queries of the
-    heads that share keys may be stored as rows of one matrix."""
+    """Return the memory layout of queries, reshaped so that their first axes are *shape* (batch, heads,
+    queries). If several heads share keys, the model may store the queries of these heads as rows of one
+    matrix."""
     own = sweep.specs[name].shape
     return _followed(sweep, name if own[:-1] == shape[:3] else _shaped(sweep, name, (*shape[:3], own[-1])))
 
 
 def laid(sweep: Sweep, name: str, batch: int, last: int | None = 3) -> Laid:
-    """Return the four-axis layout of a value with three or four axes. Transposes before the value become part
-    of the layout, so that they are not executed. *last*: the axis that must be last in memory (None: any)."""
+    """Return the memory layout, of four axes, of a value with three or four axes. Transposes that compute
+    the value become part of the layout instead of being executed. *last*: the axis that must be contiguous
+    in memory (None: any)."""
     own = sweep.specs[name].shape
     if len(own) == 3:
         parts = (batch, own[0] // batch) if batch and own[0] % batch == 0 else (1, own[0])
@@ -56,7 +58,8 @@ def laid(sweep: Sweep, name: str, batch: int, last: int | None = 3) -> Laid:
 
 
 def laid_keys(sweep: Sweep, name: str, batch: int) -> Laid:
-    """Return the layout of keys; *name* is the transposed keys (batch, heads, features, keys)."""
+    """Return the memory layout of keys (batch, heads, keys, features); *name* is their transpose (batch,
+    heads, features, keys)."""
     found = laid(sweep, name, batch, None)
     b, h, d, t = found.axes
     return Laid(found.name, (b, h, t, d))
@@ -72,8 +75,8 @@ def _followed(sweep: Sweep, name: str, last: int | None = 3) -> Laid:
 
 
 def _before(sweep: Sweep, laid: Laid) -> Laid | None:
-    """If a Transpose, a repetition of heads, or a Cast from float16 computes a value, return the layout of
-    that node's input; else None."""
+    """Return the memory layout one node earlier: that of the input of the Transpose, the repetition of
+    heads, or the Cast from float16 that computes a value. Return None for other nodes."""
     made = sweep.producer(laid.name, "Transpose", "Reshape", "Cast", "Identity")
     if made is None:
         return None
@@ -87,8 +90,9 @@ def _before(sweep: Sweep, laid: Laid) -> Laid | None:
 
 
 def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> str:
-    """Return the value of this shape (batch, heads, tokens, features) before its heads were repeated, or the
-    value *name* if it already has this shape; else ""."""
+    """Return the input of the Expand that repeats heads before a Reshape to *shape* (batch, heads, tokens,
+    features), reshaped to four axes. Return *name* if this input of the Reshape already has the shape
+    *shape*, and "" in all other cases."""
     if sweep.specs[name].shape == shape:
         return name
     repeated = sweep.producer(name, "Expand")
@@ -115,8 +119,8 @@ def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
 
 
 def masks(sweep: Sweep, added: Sequence[Mask], shape: tuple[int, ...]) -> tuple[Seen, str]:
-    """Return the rule that decides by position which keys a query sees, and the name of the bias to add to
-    the scores ("" if there is no bias)."""
+    """Return the rule that decides by position which keys a query sees, and the name of the bias that is
+    added to the scores ("" for none)."""
     seen, bias = Seen(), ""
     for one in added:
         name, array = one.name, sweep.array(one.name)
@@ -152,8 +156,8 @@ def causal(shown: Array, queries: int, keys: int) -> Seen | None:
         return None
     if flags.all():
         return Seen()
-    last = keys - 1 - int(np.argmax(flags[0, ::-1]))  # the last key that the first query sees
-    # The number of keys that the last query sees.
+    last = keys - 1 - int(np.argmax(flags[0, ::-1]))  # the index of the last key that the first query sees
+    # The number of keys from the first to the last that the last query sees, if they are consecutive.
     wide = keys - int(np.argmax(flags[-1])) - int(np.argmax(flags[-1, ::-1]))
     for window in (0, wide):
         found = Seen(True, last, window)

@@ -1,8 +1,8 @@
 """Fuses attention written as MatMul, scale, masks, Softmax and MatMul into one node.
 
-Attention is fused if it has ROWS rows or more and a score matrix of SCORES_BYTES or more, or if its score
-matrix is larger than a device should store (MOST_BYTES). The device does not matter, so that results have the
-same bits on every device."""
+Attention is fused if it has at least ROWS rows and a score matrix of at least SCORES_BYTES, or if its score
+matrix has more than MOST_BYTES. The rule does not depend on the device, so that results have the same bits
+on every device."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ BETWEEN = ("Add", "Where", "Mul", "Div", "MatMul")
 
 @dataclasses.dataclass(frozen=True)
 class Softmaxed:
-    """The input of Softmax: a MatMul's result times ``scale``, with the masks ``added`` applied in order.
-    ``guarded``: NaN results of Softmax are replaced by 0."""
+    """The input of Softmax: the result of the MatMul ``product``, times ``scale``, with the masks ``added``
+    applied in order. ``guarded``: NaN results of Softmax are replaced by 0."""
 
     product: Node
     scale: float
@@ -56,8 +56,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _softmax(sweep: Sweep, name: str) -> tuple[Node | None, bool]:
-    """Return the Softmax that computes the weights *name*, and True if a Where then replaces NaN weights by
-    0, as in PyTorch's exports."""
+    """Return the Softmax that computes the attention weights *name*, and True if a Where replaces its NaN
+    results by 0, as in PyTorch's exports."""
     guard = _alone(sweep, name, "Softmax", "Where")
     if guard is None or guard.op == "Softmax":
         return guard, False
@@ -70,8 +70,8 @@ def _softmax(sweep: Sweep, name: str) -> tuple[Node | None, bool]:
 
 
 def _alone(sweep: Sweep, name: str, *ops: str) -> Node | None:
-    """Return the node that computes a value (or the input of the value's Reshape) if its operator is in *ops*
-    and its result has no other reader; else None."""
+    """Return the node that computes a value, skipping Reshapes, if its operator is in *ops*. Return None if
+    it has another operator, or if one of the values on the way has another reader."""
     while sweep.uses.get(name, 1) == 1:
         made = sweep.producer(name)
         if made is None or made.op in ops or made.op != "Reshape":
@@ -87,7 +87,9 @@ def _weights(sweep: Sweep, softmax: Node, guarded: bool) -> Softmaxed | None:
         if made.op == "MatMul":
             return Softmaxed(made, scale, tuple(added[::-1]), guarded)
         if scale != 1.0 or sweep.specs[made.outputs[0]].shape != shape:
-            return None  # not supported: a step before the factor, or a broadcast
+            # not supported: in backward order, a mask before the factor; or a mask that broadcasts the
+            # scores
+            return None
         if made.op in ("Mul", "Div"):
             name, factor = _constant_factor(sweep, made)
             if factor is None or not np.isfinite(factor) or factor == 0:
@@ -103,7 +105,8 @@ def _weights(sweep: Sweep, softmax: Node, guarded: bool) -> Softmaxed | None:
 
 
 def _sum(sweep: Sweep, node: Node, shape: tuple[int, ...]) -> tuple[str, Mask] | None:
-    """Return the scores, and the mask that is added to them."""
+    """Return (scores, mask) of an Add of scores and a mask; None if neither operand has the shape of the
+    scores."""
     own = [x for x in node.inputs if sweep.specs[x].shape == shape and sweep.array(x) is None]
     own.sort(key=lambda x: _alone(sweep, x, *BETWEEN) is None)
     if not own:
@@ -112,7 +115,8 @@ def _sum(sweep: Sweep, node: Node, shape: tuple[int, ...]) -> tuple[str, Mask] |
 
 
 def _choice(sweep: Sweep, node: Node) -> tuple[str, Mask] | None:
-    """Return the scores, and the mask that replaces some of them."""
+    """Return (scores, mask) of a Where that replaces scores by a large negative constant; None for any
+    other Where."""
     flags, *both = node.inputs
     for inverted, (name, other) in enumerate((both, both[::-1])):
         low = scalar(sweep.array(other))
@@ -122,7 +126,8 @@ def _choice(sweep: Sweep, node: Node) -> tuple[str, Mask] | None:
 
 
 def _constant_factor(sweep: Sweep, node: Node) -> tuple[str, float | None]:
-    """Return the variable operand of a product or quotient, and its constant factor (None: no factor)."""
+    """Return the variable operand of a product or quotient, and its constant factor; None for the factor if
+    both operands are computed."""
     first, second = node.inputs
     factor = scalar(sweep.array(second))
     if factor is None and node.op == "Mul":
@@ -159,7 +164,8 @@ def _fused(sweep: Sweep, node: Node, weights: Softmaxed, shape: Sequence[int]) -
 
 
 def gains(sizes: AttentionSizes) -> bool:
-    """Return True if fusing attention of these sizes pays."""
+    """Return True if the fused kernel supports these sizes and the score matrix is large enough (see the
+    module)."""
     held = 4 * sizes.batch * sizes.heads * sizes.queries * sizes.keys
     if not held or not sizes.depth * sizes.groups or sizes.heads % sizes.groups:
         return False
@@ -170,7 +176,7 @@ def gains(sizes: AttentionSizes) -> bool:
 
 
 def _converted(sweep: Sweep, y: str, node: Node) -> None:
-    """Convert the value *y* to the shape and the type of the old node's result."""
+    """Convert the attention's result *y* to the shape and the type of the replaced node's result."""
     old = sweep.old.specs[node.outputs[0]]
     if old.dtype != "float32":
         y = sweep.emit("Cast", [y], "", node.source, to=old.dtype)
@@ -178,7 +184,8 @@ def _converted(sweep: Sweep, y: str, node: Node) -> None:
 
 
 def _quantized(sweep: Sweep, name: str) -> bool:
-    """Return True if a value was quantized to 8 bits; integer operators then compute the attention."""
+    """Return True if a value is dequantized from 8 bits. Such an attention is left to the integer
+    operators."""
     made = sweep.producer(name)
     while made is not None and moves(made):
         made = sweep.producer(made.inputs[0])
@@ -189,7 +196,7 @@ def _quantized(sweep: Sweep, name: str) -> bool:
 
 
 def _result_as_read(sweep: Sweep, node: Node) -> bool:
-    """Fuse an attention's result with a Transpose, if the Transpose is its only reader."""
+    """Fuse a Transpose into the attention whose result it reads, if the result has no other reader."""
     made = _alone(sweep, node.inputs[0], "attention")
     rank = len(sweep.specs[node.inputs[0]].shape)
     if made is None or rank != 4 or sweep.specs[made.outputs[0]].shape != sweep.specs[node.inputs[0]].shape:

@@ -32,7 +32,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
     of_q, of_k, _ = b.get("heads", ONE_EACH)
     products = (b["a"], b["b"], b["y"]), (a["a"], a["b"], a["y"])
     steps = AttentionSteps(products[0], sums, known, products[1], mask_first, litert, table)
-    if len(steps.dtypes) > 1:  # with mixed types, some steps have no kernel to fall back on
+    # Without a fused kernel the steps run as separate dispatches, and some of them refuse mixed types.
+    if len(steps.dtypes) > 1:
         return False
     operands, heads = [*scores.inputs, values], (of_q, of_k, of_v, a.get("heads", ONE_EACH)[2])
     columns = None
@@ -46,9 +47,9 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _columns(sweep: Sweep, operands: list[str]) -> tuple[list[str], tuple[range, ...] | None]:
-    """For each operand, return the value that contains it as columns, and its range of columns. Return None
-    for the ranges if every operand is a complete value. A lookup of columns becomes a lookup of the complete
-    value, because the kernel reads columns only from stored values."""
+    """Return the operands, and a range of columns for each. If an operand is a Slice of columns, return the
+    input of the Slice. A lookup after such a Slice becomes a lookup of the whole input, because the kernel
+    reads columns only from stored values. The ranges are None if no operand is a Slice."""
     found = []
     for name in operands:
         table = sweep.producer(name, "lookup")
@@ -65,8 +66,8 @@ def _columns(sweep: Sweep, operands: list[str]) -> tuple[list[str], tuple[range,
 
 
 def _part(sweep: Sweep, name: str) -> tuple[str, range] | None:
-    """Return the input of a Slice of consecutive columns, and the range of these columns; None for other
-    values."""
+    """Return the input of a Slice of consecutive columns and the range of these columns; None if no such
+    Slice computes the value."""
     made = sweep.producer(name, "Slice")
     found = sliced(sweep, made) if made else None
     last = len(sweep.specs[name].shape) - 1
@@ -74,8 +75,8 @@ def _part(sweep: Sweep, name: str) -> tuple[str, range] | None:
 
 
 def _before_table(sweep: Sweep, name: str) -> tuple[str, bytes | None]:
-    """If a lookup makes the weights *name*, return its input and the bytes of its table; else *name* and
-    None."""
+    """If a lookup computes the attention weights *name*, return the lookup's input and the bytes of its
+    table; else *name* and None."""
     made = _alone(sweep, name, "lookup")
     if made is None:
         return name, None
@@ -91,8 +92,8 @@ def _alone(sweep: Sweep, name: str, *ops: str) -> Node | None:
 
 
 def _softmax(sweep: Sweep, node: Node) -> tuple[QParams, QParams] | None:
-    """Return the parameters (x, y) of a softmax along the last axis with ONNX Runtime's or LiteRT's bytes;
-    else None."""
+    """Return the parameters (x, y) of a softmax along the last axis whose bytes must equal ONNX Runtime's
+    or LiteRT's; None for any other softmax."""
     a, rank = node.attributes, len(sweep.specs[node.inputs[0]].shape)
     if a["y"] is None or a["axis"] % rank != rank - 1 or not (a["onnxruntime"] or "litert" in a):
         return None
@@ -102,8 +103,9 @@ def _softmax(sweep: Sweep, node: Node) -> tuple[QParams, QParams] | None:
 def _scores(
     sweep: Sweep, name: str
 ) -> tuple[Node | None, str, tuple[QParams, QParams, QParams] | None, bool]:  # fmt: skip
-    """Return four things: the product that computes the scores; the mask that is added to them ("" if there
-    is none); the sum's parameters; True if the mask is the sum's first operand."""
+    """Return (product, mask, parameters, mask first). The product computes the scores; the mask is added to
+    them ("" for none). The parameters are those of the addition's operands and sum. The last element is
+    True if the mask is the addition's first operand."""
     added = _alone(sweep, name, "add")
     if added is None or added.attributes.get("activation") is not None:
         return _product(sweep, name), "", None, False
@@ -116,7 +118,8 @@ def _scores(
 
 
 def _product(sweep: Sweep, name: str) -> Node | None:
-    """Return the product of two 8-bit activations that computes a value, if the value has one reader."""
+    """Return the product of two 8-bit activations that computes a value. Return None if there is none, or
+    if the value has several readers."""
     made = _alone(sweep, name, "matmul")
     if made is None or not made.attributes.get("rows") or made.attributes["y"] is None:
         return None
@@ -124,8 +127,8 @@ def _product(sweep: Sweep, name: str) -> Node | None:
 
 
 def _values(sweep: Sweep, name: str) -> tuple[str, int]:
-    """Return the values v whose transpose is *name*, and the number of heads in a row of v; ("", 1) if *name*
-    is not a transpose."""
+    """Return the value whose transpose is *name*, and its number of heads in a row; ("", 1) if *name* is
+    not a transpose."""
     made = sweep.producer(name, "permute", "Transpose")
     if made is None:
         return "", 1

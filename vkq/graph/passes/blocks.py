@@ -1,4 +1,4 @@
-"""Products with weights that are dequantized in blocks along K: com.microsoft's MatMulNBits."""
+"""Products with weights that are dequantized in blocks along K, as com.microsoft's MatMulNBits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from .sweep import Sweep
 
 def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
     """Replace a MatMul or Gemm by MatMulNBits. Its constant matrix is (N, K) if *transposed*, else (K, N).
+
     Return False if vkq does not support the matrix: blocks must run along K, and their size must be in
-    `GROUPS`, or a multiple of the largest group."""
+    `GROUPS` or be a multiple of the largest group."""
     made = sweep.producer(node.inputs[1], "DequantizeLinear")
     block = int(made.attributes.get("block_size", 0)) if made is not None else 0
     if made is None or not block or node.inputs[0] in sweep.constants:
@@ -28,7 +29,7 @@ def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
     if data.dtype.name not in ("int8", "uint8") or (zero is not None and zero.shape != scale.shape):
         return False
     if scale.shape != (n, -(-k // block)) or block % GROUPS[0] or block > max(k, GROUPS[-1]):
-        return False  # K would be padded with zeros up to the block size
+        return False  # a larger block would pad K with zeros up to the block size
     product = _product(sweep, node, data, scale, zero, block)
     try:
         weight_of(product, sweep.constants)

@@ -1,8 +1,8 @@
-"""Interleaves independent branches. No barrier separates nodes of different branches, so a device can run
-small nodes of several branches at the same time.
+"""Interleaves independent branches, because no barrier separates nodes of different branches: a device can
+run small nodes of several branches at the same time.
 
-Nodes are ordered by level, which is the length of the longest path from an input: first the first nodes of
-all branches, then their second nodes, and so on."""
+Nodes are sorted by level, the length of the longest path from an input. So the first nodes of all branches
+come first, then the second nodes of all branches, and so on."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Fuses neighbouring element-wise operators on floats, integers and flags into chains, which a device
-computes in one dispatch (`vkq.kernels.chain`). Then it fuses chains with their neighbours (`joined`).
+computes in one dispatch (`vkq.kernels.chain`). `joined` then fuses chains with other neighbours.
 
-A chain grows only while no node outside reads its intermediate values, so that it can run at the position of
-its last node. All results of a chain have one shape, to which its inputs broadcast."""
+A chain grows until a node outside reads one of its values, so that it can run at the position of its last
+node. All results of a chain have one shape, to which its inputs broadcast."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from .sweep import Sweep, scalar, swept
 
 VARIADIC = ("Max", "Min", "Sum")
 MOST_LINKS = 64
-# While it grows, a chain may use this many buffers more than a kernel supports; it is split later.
+# A growing chain may use MORE buffers above the limit of a kernel. `_parts` splits it if it still has too
+# many.
 MORE = 2
 
 
@@ -33,9 +34,9 @@ def chain_elements(graph: Graph) -> Graph:
 
 
 def _plainer(sweep: Sweep, node: Node) -> bool:
-    """Rewrite operators in simpler forms. Operators with several operands become binary operators.
-    BatchNormalization becomes a product and a sum, and a common power a product. A selection from two 8-bit
-    numbers becomes a selection from integers."""
+    """Rewrite an operator in simpler forms: one with several operands as binary operators,
+    BatchNormalization as a product and a sum, a power of 0.5, 2 or 3 as a square root or products, and a
+    selection between two 8-bit constants as a selection between integers."""
     if node.op == "where":
         return _selection(sweep, node)
     dtype = sweep.specs[node.inputs[0]].dtype if node.input(0) else ""
@@ -64,7 +65,8 @@ def _plainer(sweep: Sweep, node: Node) -> bool:
 
 
 def _selection(sweep: Sweep, node: Node) -> bool:
-    """Let the chain that computes the flags also compute the selection between two 8-bit numbers."""
+    """Replace a selection between two 8-bit constants by a Where on integers and a Cast, which join the
+    chain that computes the flags."""
     flags, result = sweep.specs[node.inputs[0]], sweep.specs[node.outputs[0]]
     numbers = [scalar(sweep.array(name)) for name in node.inputs[1:]]
     computed = flags.dtype == "bool" and sweep.producer(node.inputs[0], *elementwise.OPERATORS) is not None
@@ -112,7 +114,7 @@ class _Group:
 class _Chains:
     def __init__(self, graph: Graph):
         self.graph, self.uses = graph, graph.uses()
-        self.group_of: dict[str, _Group] = {}  # the chain that computes each value
+        self.group_of: dict[str, _Group] = {}  # maps a value to the chain that computes it
         self.constants: dict[str, Array] = {}  # constants that this pass adds
 
     def run(self) -> Graph:
@@ -124,15 +126,17 @@ class _Chains:
                 group.members.sort(key=lambda one: place[id(one.node)])
                 for name in group.made:
                     self.group_of[name] = group
-            for name in node.inputs:  # a reader outside a chain ends the chain's growth
+            # a node outside reads the chain's value: the chain must not grow any more
+            for name in node.inputs:
                 other = self.group_of.get(name)
                 if other is not None and other is not group:
                     other.open = False
         return self._written()
 
     def _joined(self, element: Element) -> _Group | None:
-        """Return the chain that contains a new node, merged with all chains whose results the node reads, or
-        with as many of them as fit."""
+        """Return the chain of a new node. Merge it with all open chains whose results the node reads; if
+        the merged chain does not fit, with the last one of them that fits; else the node is a chain alone.
+        Return None if a kernel does not support the node."""
         shape = self.graph.specs[element.node.outputs[0]].shape
         before: list[_Group] = []
         for name in element.node.inputs:
@@ -157,8 +161,8 @@ class _Chains:
         raise AssertionError("one member always fits")
 
     def _fits(self, group: _Group, more: int = 0) -> bool:
-        """Return True if a chain fits a kernel with *more* additional buffers. A chain may need fewer buffers
-        once it has grown, because a value whose readers are all in the chain needs no buffer."""
+        """Return True if a chain fits a kernel with *more* additional buffers. A growing chain may have
+        more, because a value whose readers all join the chain needs no buffer any longer."""
         inputs, results = self._ends(group)
         shapes = [self.graph.specs[name].shape for name in inputs]
         if len(inputs) + len(results) > MOST_BUFFERS + more or len(group.members) > MOST_LINKS or not inputs:
@@ -166,7 +170,8 @@ class _Chains:
         return fits(shapes, group.shape)
 
     def _ends(self, group: _Group) -> tuple[list[str], list[str]]:
-        """Return the values that a chain reads from memory, and the values that it writes to memory."""
+        """Return the names of the values that a chain reads from memory, and of those that it writes to
+        memory."""
         made, inside = group.made, Counter(name for one in group.members for name in one.node.inputs if name)
         inputs = [name for name in inside if name not in made and not self._number(name)]
         results = [
@@ -200,12 +205,12 @@ class _Chains:
                 held = zip(node.outputs, node.attributes["gives"], strict=True)
                 specs.update((name, Spec(dtype, node.attributes["shape"])) for name, dtype in held)
             elif any(specs[name].dtype == "bool" for name in node.outputs if name):
-                for name in node.outputs:  # infer again: the inputs may be bytes now
+                for name in node.outputs:  # an input may have become a byte
                     specs.pop(name, None)
         specs.update((name, Spec.of(array)) for name, array in self.constants.items())
         constants = {**self.graph.constants, **self.constants}
         graph = dataclasses.replace(self.graph, nodes=nodes, constants=constants, specs=specs)
-        return join(graph)  # join infers these specs again
+        return join(graph)  # `join` infers the specs removed above
 
     def _node(self, group: _Group) -> Node:
         inputs, results = self._ends(group)
@@ -223,15 +228,16 @@ class _Chains:
         return Node("chain", tuple(stored), tuple(results), attributes, group.members[-1].node.source)
 
     def _held(self, name: str) -> str:
-        """Return the type in which a chain reads a value. Bytes are read as float32 values equal to the
-        integers."""
+        """Return the type in which a chain computes with an input. Bytes and computed flags are converted
+        to float32 without a scale."""
         dtype = self.graph.specs[name].dtype
         return (
             "float32" if dtype in BYTES or (dtype == "bool" and name not in self.graph.constants) else dtype
         )
 
     def _stored(self, name: str) -> str:
-        """Return the name under which a chain reads a value: constant flags are stored as int32."""
+        """Return the name of the value that a chain reads from memory: *name*, or a copy in int32 of
+        constant flags."""
         array = self.graph.constants.get(name)
         if array is None or array.dtype != bool:
             return name

@@ -1,6 +1,8 @@
-"""Rewrites queries, keys and values as column Slices of one product. timm's attention splits the product by a
-Reshape to (batch, rows, 3, heads, columns), a Transpose and three Slices. After this pass, the heads of each
-Slice are stored side by side (`transposes`)."""
+"""Rewrites queries, keys and values as column Slices of one product.
+
+timm's attention splits the columns of a product by a Reshape to (batch, rows, 3, heads, columns), a
+Transpose and three Slices. After this pass each Slice reads columns of the product, so that the heads are
+side by side (`transposes`)."""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ PRODUCTS = ("Gemm", "MatMul", "linear")
 
 
 def take_columns(graph: Graph) -> Graph:
-    """Move column Slices before the Reshape that splits the columns; drop axes of length 1 from Transposes
-    between Reshapes; move lookups before Transposes, Reshapes and some Slices."""
+    """Move Slices before the Reshape that splits the columns; drop axes of length 1 from Transposes between
+    Reshapes; move lookups before Transposes, Reshapes and some Slices."""
     if "Slice" not in graph.kinds:
         return swept(graph, _visit, "lookup")
     graph = swept(graph, _visit, "Slice", "Reshape", "lookup")
@@ -33,14 +35,15 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def sliced(sweep: Sweep, node: Node) -> tuple[int, range] | None:
-    """Return `neighbours` of a Slice node."""
+    """Return (axis, indices) of a Slice node of consecutive elements along one axis, else None
+    (`neighbours`)."""
     arrays = [sweep.array(name) if name else None for name in node.inputs[1:]]
     return neighbours(node, sweep.specs[node.inputs[0]].shape, arrays)
 
 
 def _is_product(sweep: Sweep, name: str) -> bool:
-    """Return True if a product computes a value. Tables, additions of a constant bias, and Reshapes may
-    follow the product."""
+    """Return True if a matrix product computes a value, with at most quantizations, lookups, additions of a
+    constant, and Reshapes after it."""
     while (made := sweep.producer(name, "quantize", "Reshape", "lookup", "add")) is not None:
         own = [one for one in made.inputs if one not in sweep.constants]
         if len(own) != 1:
@@ -50,8 +53,8 @@ def _is_product(sweep: Sweep, name: str) -> bool:
 
 
 def _slice(sweep: Sweep, node: Node) -> bool:
-    """Replace a Slice after a Reshape (and a Transpose) by a Slice of columns before the Reshape. The old
-    Slice must be along the first of the axes into which the Reshape splits the columns."""
+    """Replace a Slice after a Reshape (and a Transpose) by a Slice of columns before the Reshape. The Slice
+    must be along the first axis of those into which the Reshape splits the columns."""
     turned = sweep.producer(node.inputs[0], "Transpose")
     name = turned.inputs[0] if turned else node.inputs[0]
     split, found = sweep.producer(name, "Reshape"), sliced(sweep, node)
@@ -74,8 +77,8 @@ def _slice(sweep: Sweep, node: Node) -> bool:
 
 
 def _reshape(sweep: Sweep, node: Node) -> bool:
-    """Drop the axes of length 1 of a Transpose if a Reshape before it adds them and this Reshape removes
-    them."""
+    """Given the nodes Reshape, Transpose and Reshape (*node*), drop the axes of length 1 that only the
+    Transpose sees: the first Reshape adds them, and the last removes them."""
     turned = sweep.producer(node.inputs[0], "Transpose")
     split = sweep.producer(turned.inputs[0], "Reshape") if turned else None
     if turned is None or split is None or sweep.uses.get(node.inputs[0]) != 1:
@@ -85,7 +88,7 @@ def _reshape(sweep: Sweep, node: Node) -> bool:
     long = [place for place, size in enumerate(to) if size > 1]
     if len(given) <= len(to) or [given[axis] for axis in perm] != [to[place] for place in long]:
         return False
-    order = sorted(perm)  # the long axes in the order before the Transpose
+    order = sorted(perm)  # the axes longer than 1, in their order before the Transpose
     shape, moved = list(to), list(range(len(to)))
     for place, axis, own in zip(long, perm, order, strict=True):
         shape[place], moved[place] = given[own], long[order.index(axis)]
@@ -95,8 +98,8 @@ def _reshape(sweep: Sweep, node: Node) -> bool:
 
 
 def _lookup(sweep: Sweep, node: Node) -> bool:
-    """Move a lookup before the Reshape of a product's result, so that the product's kernel can compute it, or
-    before the movement of sliced columns."""
+    """Move a lookup before Reshapes, so that the kernel of the product can compute it, or before the
+    Transposes and Reshapes that follow a Slice of columns."""
     name, between = node.inputs[0], list[Node]()
     while (made := sweep.producer(name, "Transpose", "Reshape")) is not None:
         if sweep.uses.get(name, 1) != 1:
@@ -116,13 +119,14 @@ def _lookup(sweep: Sweep, node: Node) -> bool:
     return True
 
 
-Part = tuple[range, Node | None]  # columns, and the lookup that reads them
+Part = tuple[range, Node | None]  # the columns of a Slice, and the lookup that reads the Slice
 
 
 def _sliced_tables(graph: Graph) -> dict[str, list[Part]]:
-    """Map each value whose node has different constants for its columns to the Slices of this value: their
-    columns, and their lookups. Only Slices of disjoint columns may read the value, and a lookup must read at
-    least one of them."""
+    """Map a value to the Slices that read it: (columns, lookup) of each.
+
+    Only a value is included whose node has a table or an addend for each column, that has no other readers
+    than Slices of disjoint columns, and whose Slices are read by at least one lookup."""
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for name in node.inputs:
@@ -147,7 +151,8 @@ def _sliced_tables(graph: Graph) -> dict[str, list[Part]]:
 
 
 def _differs_by_column(graph: Graph, node: Node) -> bool:
-    """Return True for a lookup with a table for each column, and for an addition of different constants."""
+    """Return True for a lookup with a table for each column, and for an addition of a constant whose
+    elements differ."""
     last = len(graph.specs[node.outputs[0]].shape) - 1
     if node.op == "lookup":
         return bool(node.attributes.get("axis", -1) == last)
@@ -157,8 +162,8 @@ def _differs_by_column(graph: Graph, node: Node) -> bool:
 
 @dataclasses.dataclass
 class _BeforeSlices:
-    """Replaces lookups after Slices by one lookup before them, with a table for each column. *parts*: see
-    `_sliced_tables`."""
+    """Replaces the lookups after Slices of one value by one lookup before the Slices, with a table for each
+    column. *parts* is the result of `_sliced_tables`."""
 
     parts: dict[str, list[Part]]
     wholes: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -1,5 +1,5 @@
-"""Rewrites QuantizeLinear and DequantizeLinear with parameters computed at run time as float arithmetic that
-gives the same bits."""
+"""Rewrites QuantizeLinear and DequantizeLinear whose parameters are computed at run time as float
+arithmetic with the same results, bit for bit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .words import Words
 
 
 def dequantize_linear(w: Words) -> bool:
-    """Emit ``(x - zero_point) * scale``; all steps but the last are exact."""
+    """Emit ``(x - zero_point) * scale``. Only the product is rounded."""
     shape = _shape(w)
     if shape is None or w.spec(0).dtype not in BYTES:
         return False
@@ -25,7 +25,8 @@ def dequantize_linear(w: Words) -> bool:
 
 
 def quantize_linear(w: Words) -> bool:
-    """Emit ``saturate(round_half_even(x / scale) + zero_point)``; NaN gives the type's smallest value."""
+    """Emit ``saturate(round_half_even(x / scale) + zero_point)``. NaN becomes the smallest value of the
+    type."""
     shape, zero = _shape(w), w.node.input(2)
     dtype = w.spec(2).dtype if zero else str(w.attributes.get("output_dtype", "uint8"))
     if shape is None or w.spec(0).dtype != "float32" or dtype not in BYTES:
@@ -40,9 +41,9 @@ def quantize_linear(w: Words) -> bool:
 
 
 def _shape(w: Words) -> list[int] | None:
-    """Return the shape in which the parameters broadcast to x. Return None for constant parameters,
-    parameters of blocks, and a scale that is not float32."""
-    if not (w.node.input(0) and w.node.input(1)):  # the operator itself says which input is missing
+    """Return the shape in which the parameters broadcast to x. Return None, so that the node stays, if the
+    parameters are constant or belong to blocks, or if the scale is not float32."""
+    if not (w.node.input(0) and w.node.input(1)):  # the operator's own check reports a missing input
         return None
     spec, scale = w.spec(0), w.spec(1)
     known = w.given(1) is not None and (not w.node.input(2) or w.given(2) is not None)

@@ -1,5 +1,5 @@
-"""Evaluates connected element-wise nodes for every value of a type. Results are cached, because a model's
-graphs for other input sizes need the same results."""
+"""Evaluates connected element-wise nodes for every value of a type. Results are cached: graphs of the same
+model for other input sizes need them again."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _kept: dict[Hashable, Array] = {}
 def evaluated(
     cone: Sequence[Node], name: str, given: Mapping[str, Array], constants: Mapping[str, Array]
 ) -> Array:
-    """Return the array of the value *name*, computed by a list of nodes from the *given* arrays and
-    constants. The array is read-only."""
+    """Return the array of the value *name*, read-only. The nodes *cone* compute it from the arrays *given*
+    and from constants."""
     key = _key(cone, name, given, constants)
     found = None if key is None else _kept.get(key)
     if found is None:
@@ -40,7 +40,8 @@ def _computed(
     values = dict(given)
     for node in cone:
         arrays = [None if not v else values[v] if v in values else constants[v] for v in node.inputs]
-        # A constant of one element must not add axes to the 1-D array of all values.
+        # Reshape a one-element constant to (): more axes would broadcast the 1-D array *given* to more
+        # axes.
         arrays = [a.reshape(()) if a is not None and a.size == 1 and v not in values else a
                   for a, v in zip(arrays, node.inputs, strict=True)]  # fmt: skip
         values.update(zip(node.outputs, compute(node, arrays), strict=True))
@@ -50,8 +51,8 @@ def _computed(
 def _key(
     cone: Sequence[Node], name: str, given: Mapping[str, Array], constants: Mapping[str, Array]
 ) -> Hashable | None:
-    """Return a cache key of everything that determines the result, without the names of values; None if the
-    key would be too large or not hashable."""
+    """Return a cache key of everything that determines the result, independent of the names of values.
+    Return None if the key would be too large or not hashable."""
     known: dict[str, Hashable] = {
         root: (i, array.dtype.str, array.shape, array.strides)
         for i, (root, array) in enumerate(given.items())

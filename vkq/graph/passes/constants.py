@@ -1,7 +1,7 @@
 """Constant folding: nodes that depend only on constants and shapes are computed in advance.
 
-DequantizeLinear of a constant stays, because quantized operators need its integers. This is the first pass
-that knows all shapes, so it also rewrites 1-D operators as image operators (`lines`)."""
+DequantizeLinear of a constant stays, because quantized operators need its integers. This pass is the first
+in which all shapes are known, so it also rewrites 1-D operators as image operators (`lines`)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Otherwise = Callable[[Node, str], Node]
 
 @dataclasses.dataclass
 class Rest:
-    """The part of a graph that cannot be planned yet. ``found``: nodes whose result shapes are known only at
-    run time. ``later``: nodes that read results of such nodes, or need the elements of the values
-    ``needed``."""
+    """The nodes of a graph that cannot be planned yet. ``found``: nodes that must run before the shapes of
+    their results are known. ``later``: nodes that read results of such nodes, or that need the elements of
+    the values ``needed``."""
 
     found: list[Node] = dataclasses.field(default_factory=list)
     later: list[Node] = dataclasses.field(default_factory=list)
     needed: set[str] = dataclasses.field(default_factory=set)
-    why: str = ""  # why the first node cannot be planned
+    why: str = ""  # the reason why the first of these nodes cannot be planned
 
     @property
     def nodes(self) -> list[Node]:
@@ -40,17 +40,17 @@ class Rest:
 
 
 def fold_constants(graph: Graph, otherwise: Otherwise | None = None) -> Graph:
-    """Remove Shape and Size, and nodes with only constant inputs.
+    """Compute Shape, Size and all nodes with only constant inputs; remove them from the graph.
 
-    otherwise: returns the replacement for a node in an unsupported form; its arguments are the node and the
-    reason. Raises OpenShape if a shape depends on values that exist only at run time."""
+    ``otherwise(node, reason)`` returns the replacement for a node in an unsupported form. Raises OpenShape
+    if a shape depends on values that exist only at run time."""
     sweep = Sweep(graph)
     return sweep.run(lambda sweep, node: _visit(sweep, node, otherwise))
 
 
 def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph, Rest]:
-    """Fold the part of the graph that can be planned now. Return this part, whose results include the inputs
-    of the rest, and the rest."""
+    """Fold the part of the graph that can be planned now. Return this part and the rest. The results of the
+    part include the inputs of the rest."""
     sweep, rest, unknown = Sweep(graph), Rest(), set[str]()
 
     def visit(sweep: Sweep, node: Node) -> bool:
@@ -68,7 +68,7 @@ def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph,
 
     sweep.walk(visit)
     read = read_by(rest.later)
-    # Repeat the DequantizeLinear in the rest, so that the integers are an input of the rest.
+    # Copy a DequantizeLinear that the rest reads into the rest, which then has the integers as its input.
     again = [n for n in graph.nodes if n.op == "DequantizeLinear" and not read.isdisjoint(n.outputs)]
     rest.later = [*(node for node in again if unknown.isdisjoint(node.outputs)), *rest.later]
     made, found = {name for node in rest.nodes for name in node.outputs}, read_by(rest.found)
@@ -92,7 +92,7 @@ def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
     try:
         if node.op != "DequantizeLinear" and (_fold(sweep, node) or as_image(sweep, node)):
             return True
-    # The image operator refuses this form; another rule may accept it.
+    # `as_image` refuses this form, but a rule of `_in_others` may accept it.
     except UnsupportedForm as error:
         refused = error
     if _in_others(sweep, node, otherwise):
@@ -111,8 +111,8 @@ def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 
 
 def _in_others(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
-    """Replace a node by simpler ones: by a rule of `plain`, or by its operator's definition. If the shape of
-    one of them is open, keep the node."""
+    """Replace a node by simpler nodes, with a rule of `plain` or with the definition of its operator.
+    Return False and keep the node if a simpler node has an open shape."""
     count = len(sweep.nodes)
     try:
         plain = in_plain_words(sweep, node, lambda one: _visit(sweep, one, otherwise))
@@ -123,8 +123,8 @@ def _in_others(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 
 
 def _defined(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
-    """Replace an operator by its definition for these shapes, if the model's reader provides one
-    (``expand``)."""
+    """Replace an operator by its definition for these input shapes, which the attribute ``expand``
+    computes. Return False if the model's reader gives none."""
     expand = node.attributes.get("expand")
     if expand is None:
         return False
@@ -141,8 +141,8 @@ def _defined(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 
 
 def _settled(sweep: Sweep, node: Node) -> Node:
-    """Return the node of an unknown operator with the model's types as attributes, because a device may store
-    the node's inputs and results in other types."""
+    """Return the node of an unknown operator with the types of its inputs and results in the model as
+    attributes. A device may store these values in other types."""
     if "takes" in node.attributes:
         return node
     takes = tuple(sweep.specs[name].dtype if name else "" for name in node.inputs)
@@ -156,8 +156,8 @@ def _given(x: Inputs) -> list[Spec]:
 
 
 def fold_weights(graph: Graph) -> Graph:
-    """Fold constants, and each DequantizeLinear of a constant that remains after the passes for quantized
-    operators."""
+    """Fold all constants, now also each DequantizeLinear of a constant. Run this pass after those that need
+    its integers."""
     return Sweep(graph).run(_fold)
 
 
@@ -174,7 +174,7 @@ def _fold(sweep: Sweep, node: Node) -> bool:
         return _fold_foreign(sweep, node, arrays)
     if node.op in TABLE and TABLE[node.op].compute is None:
         return False
-    sweep.keep(node)  # checks the node and its result sizes before the computation
+    sweep.keep(node)  # check the node and compute the sizes of its results before the computation
     size = sum(sweep.specs[name].nbytes for name in node.outputs if name)
     if size > min(LARGEST_FOLDED_BYTES, sweep.room_bytes):
         return True
@@ -184,8 +184,8 @@ def _fold(sweep: Sweep, node: Node) -> bool:
 
 
 def _fold_foreign(sweep: Sweep, node: Node, arrays: Sequence[Array | None]) -> bool:
-    """Compute an unknown operator with any available implementation. If its result sizes are known, they are
-    checked against the limit first."""
+    """Compute an unknown operator with ``compute`` of its attributes. If the specs of its results are
+    known, check their size first."""
     specs = [sweep.specs[name] if name else None for name in node.inputs]
     with contextlib.suppress(OpenShape):
         if sum(spec.nbytes for spec in infer(node, specs, arrays)) > LARGEST_FOLDED_BYTES:

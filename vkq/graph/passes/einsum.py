@@ -1,5 +1,5 @@
-"""Rewrites Einsum as matrix products. An axis that both operands have becomes a batch axis if the result has
-it, too; otherwise it is summed."""
+"""Rewrites Einsum as matrix products. An axis of both operands becomes a batch axis if the result or a
+later operand has it, and otherwise a summed axis."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def einsum(w: Words) -> bool:
 
 
 def _terms(equation: str, ranks: Sequence[int]) -> list[str] | None:
-    """Return the axes of each operand and of the result, one letter for each axis; None for an invalid
-    equation."""
+    """Return the letters of the axes of each operand and of the result; an ellipsis becomes unused letters.
+    Return None for an invalid equation."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     operands = left.split(",")
     if len(operands) != len(ranks):
@@ -61,7 +61,7 @@ def _terms(equation: str, ranks: Sequence[int]) -> list[str] | None:
 
 
 def _diagonal(w: Words, x: str, axes: str) -> tuple[str, str]:
-    """Return the diagonal of an operand along the axes that have the same letter."""
+    """Return the diagonal of an operand along axes with equal letters, and the remaining letters."""
     for axis in axes:
         while axes.count(axis) > 1:
             i = axes.index(axis)
@@ -110,7 +110,8 @@ def _shape(axes: str, sizes: dict[str, int]) -> tuple[int, ...]:
 
 
 def _permuted(w: Words, value: tuple[str, str], axes: str, sizes: dict[str, int]) -> str:
-    """Return an operand with its axes in this order; axes of length 1 are repeated to their full size."""
+    """Return an operand with the axes *axes* in this order; axes of length 1 are repeated to their full
+    size."""
     x, own = value
     if own != axes:
         x = w.emit("Transpose", [x], perm=tuple(own.index(axis) for axis in axes))
@@ -119,7 +120,8 @@ def _permuted(w: Words, value: tuple[str, str], axes: str, sizes: dict[str, int]
 
 
 def _aligned(w: Words, value: tuple[str, str], axes: str, sizes: dict[str, int], own: str) -> str:
-    """Return an operand reshaped so that it broadcasts to these axes."""
+    """Return an operand with its axes *own* in this order, and axes of length 1 inserted, so that it
+    broadcasts to *axes*."""
     x = _permuted(w, value, own, sizes)
     return w.reshape(x, [sizes[axis] if axis in own else 1 for axis in axes])
 

@@ -1,5 +1,5 @@
-"""Folds element-wise operators into embedding tables: if ids choose rows of a constant table, a function of
-these rows is computed for all rows of the table, once for a model."""
+"""Folds element-wise operators into embedding tables. If ids choose rows of a constant table, an operator
+on these rows is computed once for all rows of the table."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .sweep import Sweep, swept
 PAIRS = ("add", "sub", "mul", "lookup2")
 OPERATORS = (*PAIRS, "lookup")
 PART = 1 << 16  # elements computed at a time, so that temporary arrays stay in the processor's cache
-# New tables by the identity of the model's table: a model's graphs for other input sizes share them.
+# Computed tables, by the id() of the model's table. A model's graphs for other input sizes share them.
 _kept: dict[Hashable, tuple[weakref.ref[Array], Array]] = {}
 
 
 def fold_into_tables(graph: Graph) -> Graph:
-    """Let ids choose rows of an operator's results instead of rows of its operand, if the other operand is
-    equal for all ids."""
+    """Replace an operator on gathered rows by a Gather from the operator's results for all rows. The other
+    operand must not depend on the ids."""
     rows, ops = set[str](), set[str]()
     for node in graph.nodes:
         known = sum(name in graph.constants for name in node.inputs)
@@ -58,8 +58,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _table(sweep: Sweep, name: str) -> Array | None:
-    """Return the constant 8-bit table from which ids on the device gather a value along the first axis.
-    Return None if there is none, or if another node reads the value or the table."""
+    """Return the constant 8-bit table of a Gather along the first axis with ids computed on the device.
+    Return None if no such Gather computes the value, or if the value or the table has another reader."""
     made = sweep.producer(name, "Gather")
     if made is None or sweep.uses.get(name) != 1 or sweep.uses.get(made.inputs[0]) != 1:
         return None
@@ -70,19 +70,20 @@ def _table(sweep: Sweep, name: str) -> Array | None:
 
 
 def _of_one(node: Node, rank: int, lead: int) -> tuple[Array, Array] | None:
-    """Return (results, row) of a lookup, for `_chosen`; None if its tables differ between ids. Of the *rank*
-    axes of the value, the first *lead* axes are those of the ids."""
+    """Return the arguments (results, row) of `_chosen` for a lookup; None if its tables differ between ids.
+    The first *lead* of the *rank* axes of the value are the axes of the ids."""
     tables: Array = node.attributes["table"]
     if tables.ndim == 1:
         return tables[None], np.zeros(1, np.uint8)
-    behind = rank - 1 - node.attributes["axis"]  # axes after the axis of the tables
+    # the number of axes after the axis to which the tables belong
+    behind = rank - 1 - node.attributes["axis"]
     row = np.arange(len(tables)).reshape(-1, *(1,) * behind)
     return (tables, row) if node.attributes["axis"] >= lead else None
 
 
 def _of_two(sweep: Sweep, node: Node, at: int, lead: int) -> tuple[Array, Array] | None:
-    """Return (results, row) of an operator of two operands, for `_chosen`; None if the other operand is no
-    constant or differs between ids, whose axes are the first *lead*."""
+    """Return the arguments (results, row) of `_chosen` for an operator of two operands. Return None if the
+    other operand is computed, or differs along one of the first *lead* axes, which are those of the ids."""
     array, shapes = sweep.array(node.inputs[1 - at]), [sweep.specs[name].shape for name in node.inputs]
     if array is None or shapes[at] != sweep.specs[node.outputs[0]].shape:
         return None
@@ -93,15 +94,16 @@ def _of_two(sweep: Sweep, node: Node, at: int, lead: int) -> tuple[Array, Array]
     info = np.iinfo(array.dtype)
     every = np.arange(info.min, info.max + 1).astype(array.dtype)
     pair = [every[:, None], every[None, :]]
-    if node.op != "add" or not swaps(*shapes):  # in these shapes, a sum swaps its operands
+    # The shapes (256, 1) and (1, 256) make a sum swap its operands: keep them only if *shapes* do so, too.
+    if node.op != "add" or not swaps(*shapes):
         pair = [np.broadcast_to(x, (256, 256)) for x in pair]
     found = compute(node, pair)[0]
     return found if at == 1 else found.T, _codes(first.reshape(1, *first.shape[lead:]))
 
 
 def _chosen(results: Array, row: Array, table: Array) -> Array:
-    """Return results[row, code] for each element of a table: code is the element minus the smallest value of
-    its type. Results are cached by the table."""
+    """Return results[row, code] for each element of a table, where code is the element minus the smallest
+    value of its type. Results are cached for each table."""
     key = id(table), row.shape, row.tobytes(), results.shape, results.dtype.str, results.tobytes()
     of, found = _kept.get(key, (None, table))
     if of is None or of() is not table:

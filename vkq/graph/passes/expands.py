@@ -1,5 +1,5 @@
-"""Moves Expand after element-wise operators, which then compute fewer elements. An Expand vanishes before an
-operator that broadcasts its operands to the same shape."""
+"""Moves Expand after element-wise operators, which then compute fewer elements. If the operator broadcasts
+its operands to the shape of the Expand, the Expand is removed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ..graph import Graph, Node
 from ..operators.table import TABLE
 from .sweep import Sweep, swept
 
-# An Expand stays before these: operators with parameters for each channel, and dequantize, whose results are
-# wider than its operands.
+# An Expand is not moved after these operators: they have parameters for each channel, or, as dequantize,
+# results wider than their operands.
 OTHERS = ("BatchNormalization", "QuantizeLinear", "DequantizeLinear", "dequantize", "CastLike")
 ELEMENTWISE = frozenset(op for op, row in TABLE.items() if row.kind == "elementwise").difference(OTHERS)
-SUMS = ("Add", "Sum", "add")  # rounding depends on the order of the operands (`swaps`)
-SELECTIONS = ("Where", "where")  # on 8-bit values, a device copies an operand that it broadcasts
+SUMS = ("Add", "Sum", "add")  # the shapes decide the order of the operands (`swaps`) and so the rounding
+SELECTIONS = ("Where", "where")  # on a device, broadcasting an 8-bit operand is an additional copy
 
 
 def move_expands(graph: Graph) -> Graph:
-    """Let element-wise operators read values before they are expanded."""
+    """Move Expands from the operands of element-wise operators to their results."""
     expanded = {name for node in graph.nodes if node.op == "Expand" for name in node.outputs}
     read = any(node.op in ELEMENTWISE and not expanded.isdisjoint(node.inputs) for node in graph.nodes)
     return swept(graph, _visit, *ELEMENTWISE) if read else graph

@@ -1,7 +1,8 @@
-"""Replaces float convolutions and products with constant float weights by layers of the schemes f32 and f16.
+"""Replaces float convolutions and products with constant float weights by layers of the schemes f32 and
+f16.
 
-The pass runs after the passes that make quantized operators. By then, constants with a quantization that
-vkq's layers do not support have been folded to floats."""
+Run the pass after those for quantized operators. By then, constants whose quantization vkq's layers do not
+support are folded to floats."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from .sweep import Sweep, swept
 
 def to_float_layers(graph: Graph) -> Graph:
     """Replace float convolutions and products by layers. A Relu or Clip after a layer becomes the layer's
-    bounds."""
+    ``activation`` bounds."""
     return swept(graph, _visit, "Relu", "Clip", "Conv", "ConvTranspose", "MatMul", "Gemm")
 
 

@@ -17,10 +17,11 @@ MOST_NUMBERS = 1 << 24  # maximum number of elements of a matrix (64 MB)
 
 
 def waves(given: int, length: int, parts: int, results: int, inverse: bool = False) -> Matrix:
-    """Return the matrix (given * parts, results * 2) of a discrete Fourier transform of *length* points. The
-    first *given* points have *parts* values each (1: real; 2: real and imaginary part); the other points are
-    0. The output is the real and imaginary parts of the first *results* frequencies. The inverse has the
-    factor 1 / length."""
+    """Return the matrix (given * parts, results * 2) of a discrete Fourier transform of *length* points.
+
+    Only the first *given* points are inputs, the others are 0. A point has *parts* values: 1 if it is real,
+    2 for its real and imaginary part. The outputs are the real and imaginary parts of the first *results*
+    frequencies. The inverse transform has the factor 1 / length."""
     turns = np.outer(np.arange(given), np.arange(results)) % length
     angle = turns * (2 * math.pi / length) * (1 if inverse else -1)
     cos, sin = np.cos(angle), np.sin(angle)
@@ -29,22 +30,24 @@ def waves(given: int, length: int, parts: int, results: int, inverse: bool = Fal
 
 
 def real_waves(given: int, length: int) -> Matrix:
-    """Return the matrix (given * 2, length) that maps the first half of a spectrum to a real signal. The
-    other half is the mirror image of the first; an element that is its own mirror image counts once."""
+    """Return the matrix (given * 2, length) that maps the first half of a spectrum to a real signal. All
+    elements count twice, because the second half mirrors the first, except the elements without a mirror
+    image: frequency 0, and length / 2."""
     both = waves(given, length, 2, length, inverse=True)[:, ::2].reshape(given, 2, length)
     alone = np.isin(np.arange(given) * 2, (0, length))
     return (both * np.where(alone, 1, 2)[:, None, None]).reshape(given * 2, length)
 
 
 def dft(w: Words) -> bool:
-    """DFT: move the axis before the axis of real and imaginary parts, and multiply. With ``onesided`` the
-    result is the first half of a real signal's spectrum."""
+    """DFT: move the transformed axis before the axis of real and imaginary parts, and multiply by a matrix.
+    With ``onesided`` the spectrum of a real signal is only its first half."""
     spec, rank = w.spec(0), len(w.spec(0).shape)
     axis = _axis(w, rank)
     if axis is None:
         return False
     parts, inverse = spec.shape[-1], bool(w.attributes.get("inverse", 0))
-    half = bool(w.attributes.get("onesided", 0))  # half of a real signal's spectrum
+    # only the first half of a spectrum, which belongs to a real signal
+    half = bool(w.attributes.get("onesided", 0))
     whole = 2 * (spec.shape[axis] - 1) if half and inverse else spec.shape[axis]
     asked = w.given(1) if w.node.input(1) else np.array(whole)
     if asked is None or 0 in spec.shape or (half and parts != 1 + inverse):
@@ -69,7 +72,7 @@ def dft(w: Words) -> bool:
 
 
 def stft(w: Words) -> bool:
-    """STFT: gather the frames, and multiply. A constant window is multiplied into the matrix."""
+    """STFT: gather the frames and multiply them by a matrix. A constant window is folded into the matrix."""
     spec, step, own = w.spec(0), w.given(1), w.node.input(2)
     window = w.given(2) if own else None
     asked = w.given(3) if w.node.input(3) else np.array(w.spec(2).shape[0] if own else 0)
@@ -98,8 +101,8 @@ def stft(w: Words) -> bool:
 
 
 def _axis(w: Words, rank: int) -> Any:
-    """Return the axis of a DFT: before opset 20 an attribute (default 1), since then an input (default -2);
-    None if it is computed at run time."""
+    """Return the axis of a DFT; None if it is computed at run time. The axis is an attribute before opset
+    20 (default 1), and an input from opset 20 on (default -2)."""
     if w.node.attributes["opset"] < 20:
         return axis_of(w.node, rank, int(w.attributes.get("axis", 1)), "")
     if not w.node.input(2):

@@ -1,5 +1,5 @@
-"""Rewrites GridSample of images as a Gather of the nearest pixel, or of four neighbouring pixels that are
-then weighted."""
+"""Rewrites GridSample of images as Gathers: of the nearest pixel, or of the four neighbouring pixels, whose
+weighted sum is the result."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ MODES = ("linear", "bilinear", "nearest")
 
 
 def grid_sample(w: Words) -> bool:
-    """Sample x (N, C, H, W) at grid points (N, H', W', 2) from -1 to 1. Pixels outside the image are zeros,
-    or equal to the nearest border pixel."""
+    """Sample x (N, C, H, W) at grid points (N, H', W', 2) whose coordinates run from -1 to 1. Outside the
+    image, pixels are 0 or equal to the nearest border pixel."""
     a, x, grid = w.attributes, w.spec(0), w.spec(1)
     mode, padding = a.get("mode", "linear"), a.get("padding_mode", "zeros")
     known = mode in MODES and padding in ("zeros", "border") and x.dtype == grid.dtype == "float32"
@@ -30,7 +30,7 @@ def grid_sample(w: Words) -> bool:
 
 
 def _coordinate(w: Words, index: int, size: int, border: bool) -> str:
-    """Return the (fractional) row or column of each grid point."""
+    """Return the fractional row or column of the image for each grid point."""
     shape = w.spec(1).shape[:3]
     own = w.reshape(w.part(w.node.inputs[1], 3, index, index + 1), shape)
     shifted = w.emit("Add", [own, w.constant(1.0, "float32")])
@@ -62,7 +62,8 @@ def _between(w: Words, rows: str, places: list[str], padding: str) -> str:
 
 
 def _corner(w: Words, rows: str, places: list[str], padding: str) -> str:
-    """Return the pixels (N, H', W', C) at integer points; with *padding*, zeros outside the image."""
+    """Return the pixels (N, H', W', C) at integer positions. If *padding* is "zeros", pixels outside the
+    image are 0."""
     n, _, *sizes = w.spec(0).shape
     wholes = [
         w.cast(_clipped(w, place, size), "int32", range=(0, size - 1))

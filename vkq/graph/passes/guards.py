@@ -1,5 +1,5 @@
-"""Removes replacements of NaN in values that contain no NaN. PyTorch exports attention with ``Where(IsNaN(p),
-0, p)``, which equals p if p contains no NaN."""
+"""Removes replacements of NaN in values that contain no NaN. PyTorch exports attention weights p as
+``Where(IsNaN(p), 0, p)``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
     x, spec = node.inputs[2], sweep.specs[node.inputs[2]]
     sweep.keep(node)
     whole = sweep.specs[node.outputs[0]] == spec
-    if whole:  # otherwise the Where also broadcasts p
+    if whole:  # A Where that also broadcasts p must stay.
         sweep.nodes.pop()
         del sweep.made[node.outputs[0]]
         sweep.alias(node.outputs[0], x)
@@ -28,8 +28,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _finite(sweep: Sweep, name: str) -> bool:
-    """Return True if a value is known to contain no NaN: it is dequantized, a softmax, or a movement of such
-    values."""
+    """Return True if a value surely contains no NaN: it is a dequantized value, or a softmax or a movement
+    of dequantized values."""
     made = sweep.producer(name)
     while made is not None and (made.op == "Softmax" or (moves(made) and made.op not in ("Concat", "Pad"))):
         made = sweep.producer(made.inputs[0])

@@ -1,9 +1,9 @@
-"""Computes the values after DequantizeLinear in float32 in quantized float16 graphs, as far as possible.
+"""Computes the values after DequantizeLinear in float32 in quantized float16 graphs, where possible.
 
 Values computed only from dequantized values and constants become float32, so that float16 graphs get the
-quantized operators of float32 graphs. A value is rounded to float16 where an operator combines it with other
-float16 values. The results then have the bits of the network's float32 form; ONNX Runtime, in contrast,
-rounds after each operator."""
+quantized operators of float32 graphs. Such a value is rounded to float16 only where an operator combines it
+with other float16 values. The results have the bits of the network's float32 form, whereas ONNX Runtime
+rounds to float16 after each operator."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ LINEAR = ("QuantizeLinear", "DequantizeLinear")
 
 
 def widen_dequantized(graph: Graph) -> Graph:
-    """Make dequantized values and their scales float32."""
+    """Compute dequantized values, their scales, and all values that depend only on them and on constants in
+    float32."""
     if not any(node.op in LINEAR and graph.specs[node.inputs[1]].dtype == HALF for node in graph.nodes):
         return graph
     return _Halves(graph).run()
 
 
 class _Halves:
-    """The state of the pass. ``wide``: float16 values and their float32 replacements."""
+    """The state of the pass. ``wide`` maps a float16 value to the float32 value that replaces it."""
 
     def __init__(self, graph: Graph):
         self.sweep, self.wide = Sweep(graph), dict[str, str]()
-        # Maps the old name of a wide value to the value rounded to float16.
+        # Maps a float16 value to its float32 replacement rounded to float16.
         self.rounded: dict[str, str] = {}
 
     def run(self) -> Graph:
@@ -79,7 +80,7 @@ class _Halves:
             if node.inputs[1] not in sweep.constants:
                 return self._kept(node)
             if node.inputs[0] in sweep.constants:
-                sweep.keep(node)  # dequantizes a weight, which float16 layers read
+                sweep.keep(node)  # float16 layers read the weight in float16, too
             self.wide[node.outputs[0]] = sweep.fresh(f"{node.outputs[0]}/wide")
             result = self.wide[node.outputs[0]]
         else:
@@ -102,13 +103,13 @@ class _Halves:
         return self.sweep.emit("Cast", [name], to=SINGLE)
 
     def _kept(self, node: Node) -> bool:
-        """Keep a node that computes in float16."""
+        """Keep a node. If one of its inputs has become float32, round this input to float16."""
         inputs = tuple(self._rounded(name) if name in self.wide else name for name in node.inputs)
         self.sweep.keep(node if inputs == node.inputs else dataclasses.replace(node, inputs=inputs))
         return True
 
     def _rounded(self, name: str) -> str:
-        if name in self.sweep.made:  # a dequantized weight, kept in float16
+        if name in self.sweep.made:  # a dequantized weight exists in float16, too
             return name
         if name not in self.rounded:
             self.rounded[name] = self.sweep.emit("Cast", [self.wide[name]], to=HALF)

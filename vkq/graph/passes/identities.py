@@ -1,5 +1,5 @@
-"""Rules of `simplify` for nodes whose result is a copy of an input, perhaps broadcast, and for Reshapes of
-flags."""
+"""Rules of `simplify` for nodes whose result is a copy of an input, perhaps broadcast. Also moves Reshapes
+before operators that compute flags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..graph import Node
 from ..operators import elementwise
 from .sweep import Sweep, every_equal
 
-# Logic with this constant flag returns the other operand.
+# If one operand is this constant flag, the result is the other operand.
 NEUTRAL = {"And": True, "Or": False}
 COPIES = ("Expand", "Where", *NEUTRAL)
 
@@ -43,15 +43,18 @@ def _copy_of(sweep: Sweep, node: Node) -> str:
 
 
 def _flag(sweep: Sweep, name: str) -> bool | None:
-    """Return the flag that all elements of a constant equal; None if there is none."""
+    """Return the flag that a constant has in all its elements; None if the value is computed or its flags
+    differ."""
     array = sweep.array(name)
     return None if array is None or not every_equal(array) else bool(array.reshape(-1)[0])
 
 
 def reshape(sweep: Sweep, x: str, shape: Sequence[int], output: str, source: str) -> str:
-    """Emit a Reshape, and return the result's name. The Reshape replaces a Reshape before it, and vanishes if
-    the shape stays. It moves before operators that compute flags: these read floats and integers, which are
-    row-major in memory, so that their Reshapes need no dispatch."""
+    """Emit a Reshape and return the name of its result. Two Reshapes become one; no Reshape is emitted if
+    the shape stays.
+
+    A Reshape of computed flags moves before the operator that computes them, to its operands: these are
+    floats or integers, whose memory is row-major, so that their Reshape needs no dispatch."""
     before = sweep.producer(x, "Reshape")
     x = before.inputs[0] if before is not None else x
     if sweep.specs[x].shape == tuple(shape):
@@ -68,8 +71,9 @@ def reshape(sweep: Sweep, x: str, shape: Sequence[int], output: str, source: str
 
 
 def _test(sweep: Sweep, name: str, rank: int) -> tuple[int, Node] | None:
-    """Return the element-wise node that computes flags from one value and numbers of at most *rank* axes, and
-    the index of the value; None if the flags have other readers."""
+    """Return (i, node): the element-wise node that computes the flags *name*, and the index i of the only
+    operand with more than one element. Return None if the flags have other readers, if there are several
+    such operands, or if another operand has more than *rank* axes."""
     made = sweep.producer(name, *elementwise.OPERATORS)
     if made is None or sweep.specs[name].dtype != "bool" or sweep.uses.get(name) != 1:
         return None

@@ -1,8 +1,8 @@
-"""Rewrites operators that read or write elements by index: as index arithmetic, and one Gather or one scatter
-of rows.
+"""Rewrites operators that read or write elements by index as index arithmetic, and one Gather or one
+scatter of rows.
 
-A run-time index out of range reads the nearest element; a constant index out of range is refused. Indices
-that are a model input are checked against the axis when the input is given (``within``: `types`)."""
+A constant index out of range is refused. An index computed at run time is clamped to the axis. Indices that
+are a model input are compared with the axis when the input is given (``within``: `types`)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .words import FLOATS, INTEGERS, Words
 
 
 def _positions(w: Words, ids: str, sizes: Sequence[int]) -> str:
-    """Convert *ids* to non-negative indices into axes of these sizes. ids[..., i] is an index into the axis
-    of size sizes[i]; if there is one size, all ids are indices into that axis."""
+    """Return *ids* as non-negative indices, clamped to the axes. ids[..., i] is an index into an axis of
+    size sizes[i]; if *sizes* has one element, all ids are indices into an axis of that size."""
     dtype = w.of(ids).dtype
     size = np.asarray(sizes if len(sizes) > 1 else sizes[0])
     known = w.sweep.array(ids)
@@ -37,8 +37,8 @@ def _positions(w: Words, ids: str, sizes: Sequence[int]) -> str:
 
 
 def _flat(w: Words, ids: str, sizes: Sequence[int]) -> str:
-    """Convert each tuple of indices along the last axis of *ids* to one flat index into axes of these
-    sizes."""
+    """Return one flat index for each tuple of indices along the last axis of *ids*. *sizes*: the sizes of
+    the indexed axes."""
     at, lead, k = _positions(w, ids, sizes), w.of(ids).shape[:-1], len(sizes)
     total = ""
     for j in range(k):
@@ -76,8 +76,8 @@ def gather_elements(w: Words) -> bool:
 
 
 def _element(w: Words, ids: str, shape: Sequence[int], axis: int) -> str:
-    """Convert indices along *axis* to flat indices into an array of this shape. The coordinates of an element
-    along the other axes are those of its index in *ids*."""
+    """Return flat indices into an array of shape *shape*. ids[i, j, ...] is an index along *axis*; along
+    all other axes, the index into the array is that into *ids*."""
     spec = w.of(ids)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     at = _positions(w, ids, [shape[axis]])
@@ -106,7 +106,7 @@ def scatter_nd(w: Words) -> bool:
 
 
 def _scattered(w: Words, flat: str, inner: int) -> bool:
-    """Scatter rows of *inner* elements to the flat indices *flat*."""
+    """Emit the operator's result: x with its rows of *inner* elements at the flat indices *flat* updated."""
     x, reduction = w.spec(0), str(w.attributes.get("reduction", "none"))
     if reduction not in REDUCTIONS or x.dtype not in (*TYPES, "int64", "bool"):
         return False
@@ -128,8 +128,8 @@ def _scattered(w: Words, flat: str, inner: int) -> bool:
 
 
 def _placed(w: Words, rows: str, updates: str, ids: np.ndarray) -> bool:
-    """Replace a scatter with constant indices by a Gather from the concatenated rows and updates; the last
-    update of each row wins."""
+    """Replace a scatter with constant indices by a Gather from the concatenated rows and updates. If an
+    index occurs several times, its last update counts."""
     count, _ = w.of(rows).shape
     places = np.arange(count)
     places[ids] = count + np.arange(ids.size)
@@ -140,7 +140,7 @@ def _placed(w: Words, rows: str, updates: str, ids: np.ndarray) -> bool:
 
 
 def tensor_scatter(w: Words) -> bool:
-    """TensorScatter: write rows into a cache, for each batch element at its own position."""
+    """TensorScatter: write rows into a cache. Each batch element has its own position in the cache."""
     x, u = w.spec(0), w.spec(1)
     axis = axis_of(w.node, len(x.shape), int(w.attributes.get("axis", -2)), "")
     if 0 in (*x.shape, *u.shape) or not axis:
@@ -175,8 +175,8 @@ def one_hot(w: Words) -> bool:
 
 
 def reverse_sequence(w: Words) -> bool:
-    """ReverseSequence: along ``time_axis``, reverse the first n elements of each batch element; n is the
-    element's length."""
+    """ReverseSequence: along ``time_axis``, reverse the first n elements of each batch element, whose
+    length n is an input."""
     x, lengths = w.spec(0), w.node.inputs[1]
     time, batch = int(w.attributes.get("time_axis", 0)), int(w.attributes.get("batch_axis", 1))
     rank, dtype = len(x.shape), w.of(lengths).dtype
@@ -198,7 +198,7 @@ def reverse_sequence(w: Words) -> bool:
 
 
 def trilu(w: Words) -> bool:
-    """Trilu: keep the elements on one side of a diagonal, and set the others to zero."""
+    """Trilu: keep the elements on or above (or below) a diagonal, and set all others to zero."""
     x, k = w.spec(0), w.node.input(1)
     if x.dtype not in (*FLOATS, *INTEGERS, "bool") or len(x.shape) < 2:
         return False

@@ -1,9 +1,9 @@
 """Replaces an operator between dequantize and quantize by vkq's operator on 8-bit values.
 
-The conditions are those of ONNX Runtime's selectors: activations and result have one type; weights are
-constant, and quantized per tensor or per output channel; the bias is int32 with the scale x * w (within 1 %;
-any other bias becomes ``round(bias / (x_scale * w_scale))``). Relu and Clip become bounds of the result. A
-convolution, product or softmax without a quantize after it returns float32."""
+The conditions are those of ONNX Runtime's selectors. Activations and result must have one type. Weights
+must be constant, and quantized per tensor or per output channel. The bias must be int32 with the scale
+x_scale * w_scale (within 1 %); any other bias becomes ``round(bias / (x_scale * w_scale))``. Relu and Clip
+become bounds of the result. A convolution, product or softmax without a quantize after it returns float32."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _bounds(sweep: Sweep, node: Node) -> Bounds | None:
-    """Return the real bounds of a Relu or Clip with constant bounds."""
+    """Return the bounds of a Relu or Clip as real numbers; None if a bound is computed at run time."""
     if node.op == "Relu":
         return activation_range("relu")
     found = []
@@ -56,11 +56,11 @@ def _bounds(sweep: Sweep, node: Node) -> Bounds | None:
 
 
 def bounded_layer(sweep: Sweep, node: Node) -> bool:
-    """Fuse a Relu or Clip of a layer's float32 result into the layer as bounds."""
+    """Fuse a Relu or Clip of a layer's float32 result into the layer, as the bounds ``activation``."""
     layer, bounds = sweep.producer(node.inputs[0], *LAYERS), _bounds(sweep, node)
     if layer is None or bounds is None or layer.attributes["y"] is not None:
         return False
-    # If the result has other readers, the layer would be computed twice.
+    # A result with other readers stays, so fusing would compute a layer of float activations twice.
     if layer.attributes["x"] is None and sweep.uses[node.inputs[0]] > 1:
         return False
     low, high = activation_range(layer.attributes["activation"])
@@ -72,8 +72,8 @@ def bounded_layer(sweep: Sweep, node: Node) -> bool:
 
 
 def _redundant(bounds: Bounds, q: QParams) -> bool:
-    """Return True if q cannot represent values outside the bounds of a Relu or Clip. In this case ONNX
-    Runtime drops the Relu or Clip before the quantize."""
+    """Return True if the range of *q* is within the bounds of a Relu or Clip. ONNX Runtime then drops the
+    Relu or Clip before the quantize."""
     low, high = (np.float32(q.scale) * np.float32(limit - q.zero_point) for limit in (q.qmin, q.qmax))
     slack = np.finfo(np.float32).eps
     return not (slack < bounds[0] - low or slack < high - bounds[1])
@@ -96,7 +96,8 @@ def _quantized(sweep: Sweep, node: Node) -> bool:
         if before.op == "Add":
             return _bounded_sum(sweep, node, before, q, bounds)
         if before.op == "Mul" or not ONE_STEP[before.op](sweep, node, before, q, ""):
-            return False  # element-wise operators later become a table, which is exact
+            # `to_tables` replaces the remaining element-wise operators by tables, which are exact
+            return False
         return _clamped(sweep, sweep.nodes[-1].outputs[0], q, bounds, node)
     return made.op in ONE_STEP and ONE_STEP[made.op](sweep, node, made, q, node.outputs[0])
 
@@ -109,15 +110,15 @@ def _clamped(sweep: Sweep, name: str, q: QParams, bounds: Bounds, node: Node) ->
 
 
 def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
-    """Fuse a layer and the quantize of its result into one node with an int32 bias. Keep both nodes if the
-    types of x and the result differ."""
+    """Fuse a layer and the quantize of its result into one node with an int32 bias. Return False, which
+    keeps both nodes, if the types of x and the result differ."""
     attributes, inputs = dict(made.attributes), list(made.inputs)
     x: QParams | None = attributes["a" if made.op == "matmul" else "x"]
     if x is None or x.dtype != q.dtype:
         return False
     biases, why, floats = (attributes.pop(key, None) for key in ("biases", "why", "floats"))
     if (biases or why) and (floats or not _redundant(activation_range(attributes["activation"]), q)):
-        # The float32 sums must not wrap: emit a layer with a float32 result, and a quantize.
+        # The bias is too large for int32, or the sums would wrap: keep a float32 result and its quantize.
         return biases is not None and _quantized_after(sweep, node, made, biases[1])
     if biases:
         inputs[2] = sweep.constant(biases[0], inputs[2])
@@ -137,7 +138,7 @@ def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
 
 
 def _quantized_after(sweep: Sweep, node: Node, made: Node, bias: Array) -> bool:
-    """Emit a layer with a float32 result and this bias, and a quantize after it."""
+    """Emit a layer with a float32 result and the float32 bias *bias*, and a quantize of the result."""
     real = [*made.inputs[:2], sweep.constant(bias, f"{made.inputs[2]}/real")]
     result = sweep.emit(made.op, real, source=made.source, **made.attributes)
     sweep.emit("quantize", [result], node.outputs[0], node.source, **node.attributes)
@@ -153,8 +154,8 @@ def _binary(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bo
 
 
 def _bounded_sum(sweep: Sweep, node: Node, made: Node, q: QParams, bounds: Bounds) -> bool:
-    """Replace a sum before a Relu or Clip, which ONNX Runtime adds in float, if a bounded QLinearAdd returns
-    the same bytes. Other sums become a table later."""
+    """Replace a sum before a Relu or Clip by an ``add`` with bounds, if the ``add`` returns the bytes of
+    ONNX Runtime's float addition. Return False otherwise; `to_tables` then makes a table of the nodes."""
     a, b = (parameters(sweep, name) for name in made.inputs)
     if a is None or b is None or not a[1].dtype == b[1].dtype == q.dtype:
         return False
@@ -177,7 +178,7 @@ def _average(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> b
     how = window(made, sweep.specs[x[0]].shape)
     if how.whole:
         return _global_average(sweep, node, made, q, output)
-    if how.dilation != (1, 1):  # avg_pool2d has no dilation
+    if how.dilation != (1, 1):  # avg_pool2d does not support dilation
         return False
     sweep.emit(
         "avg_pool2d", [x[0]], output, made.source, x=x[1], y=q, kernel=how.kernel, stride=how.stride,
@@ -196,8 +197,8 @@ def _global_average(sweep: Sweep, node: Node, made: Node, q: QParams, output: st
 
 
 def _resize(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bool:
-    """Replace a linear Resize. The new node uses ONNX Runtime's float arithmetic if no product of this
-    arithmetic can be subnormal."""
+    """Replace a Resize with linear interpolation. The new node repeats ONNX Runtime's float arithmetic if
+    the scales exclude subnormal products."""
     x = parameters(sweep, made.inputs[0])
     usual = x is not None and all(2.0**-60 < scale < 2.0**60 for scale in (x[1].scale, q.scale))
     if x is None or x[1].dtype != q.dtype or not (usual or x[1] == q):
@@ -208,8 +209,8 @@ def _resize(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bo
 
 
 def _where(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bool:
-    """Replace a Where: requantize both operands to the result's parameters, then select. A selection by
-    constant flags becomes movement."""
+    """Replace a Where: requantize both operands to the result's parameters, and select. If the flags are
+    constant, replace the selection by a Gather from the concatenated operands."""
     chosen = sweep.array(made.inputs[0])
     shape = sweep.specs[made.outputs[0]].shape
     if chosen is None:

@@ -1,9 +1,9 @@
 """Fuses chains and functions of rows with their neighbours.
 
-The kernel of a function of rows (reduction, softmax or normalization) also computes the chain, the
-QuantizeLinear and the DequantizeLinear after it. A Transpose of 8-bit rows and a neighbouring Reshape become
-one movement (permute). A permute that merges the heads of a product is removed, because the product can write
-its heads side by side."""
+A function of rows is a reduction, softmax or normalization. Its kernel also computes the chain, the
+QuantizeLinear and the DequantizeLinear after it. A Transpose of 8-bit rows and a Reshape before or after it
+become one movement (permute). A permute that merges the heads of a product is removed, because the product
+can write its heads side by side."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .links import BYTES
 from .rows import by_last_axis, whole_words
 from .sweep import Sweep
 
-OTHERS = MOST_BUFFERS - 1  # maximum number of operands of a chain, without the row function's result
+OTHERS = MOST_BUFFERS - 1  # maximum number of a chain's operands besides the results of the function of rows
 
 
 def join(graph: Graph) -> Graph:
-    """Fuse such neighbours if no other node reads the value between them."""
+    """Fuse neighbours (see the module) if the value between them has no other reader."""
     ops = {"chain", "quantize", "dequantize"} if "rows" in graph.kinds else set()
     if any(spec.dtype in BYTES for spec in graph.specs.values()):
         ops |= {"Transpose", "Reshape"}
@@ -43,13 +43,14 @@ class _Joined:
         return _quantized(sweep, node, made) if node.op == "quantize" else _chained(sweep, node, made)
 
     def _rows(self, sweep: Sweep, name: str) -> Node | None:
-        """Return the function of rows that computes a value, if the value has one reader and the function
-        does not quantize its results yet."""
+        """Return the function of rows that computes a value. Return None if there is none, if the value has
+        several readers, or if the function already quantizes its results."""
         made = sweep.producer(name, "rows") if self.uses[name] == 1 else None
         return made if made is not None and "y" not in made.attributes and by_last_axis(sweep, made) else None
 
     def _real(self, sweep: Sweep, node: Node) -> bool:
-        """Let a function of rows dequantize the results that it quantized, if no other node reads them."""
+        """Let a function of rows dequantize its own quantized results, if the dequantize node is their only
+        reader."""
         made = sweep.producer(node.inputs[0], "rows") if self.uses[node.inputs[0]] == 1 else None
         if made is None or made.attributes.get("y") != node.attributes["x"]:
             return False
@@ -58,8 +59,8 @@ class _Joined:
         return True
 
     def _moved(self, sweep: Sweep, node: Node) -> bool:
-        """Fuse a Transpose and a Reshape that split or merge attention heads, or turn pixels into rows. Other
-        Transposes of images stay, because images have their own kernels."""
+        """Replace a Transpose and a Reshape by a permute if they split or merge attention heads, or turn
+        pixels into rows. Other Transposes of images stay, because images have their own kernels."""
         source = node.inputs[0]
         made = sweep.producer(source, "Reshape" if node.op == "Transpose" else "Transpose")
         spec = sweep.specs[source]
@@ -78,7 +79,8 @@ class _Joined:
         return True
 
     def _put_together(self, sweep: Sweep, node: Node, source: str, perm: tuple[int, ...]) -> bool:
-        """Let a product write its heads side by side, instead of a permute that merges them."""
+        """Replace a product and the permute that merges its heads by a product that writes its heads side
+        by side."""
         made, shape = sweep.producer(source, "matmul"), sweep.specs[source].shape
         if made is None or self.uses[source] > 1 or perm != SWAPPED or shape[1] == 1:
             return False
@@ -104,8 +106,8 @@ def _quantized(sweep: Sweep, node: Node, made: Node) -> bool:
 
 
 def _chained(sweep: Sweep, node: Node, made: Node) -> bool:
-    """Fuse a chain of element-wise operators into the kernel of the function of rows that it follows. Return
-    False if that kernel cannot read the chain's operands."""
+    """Fuse a chain into the kernel of the function of rows *made* that computes one of its inputs. Return
+    False if this kernel cannot read the chain's other inputs."""
     chain, shape, result = node.attributes["chain"], sweep.specs[made.outputs[0]].shape, made.outputs[0]
     others = [name for name in node.inputs if name != result]
     ways = [
@@ -121,10 +123,10 @@ def _chained(sweep: Sweep, node: Node, made: Node) -> bool:
 
 
 def _way(sweep: Sweep, name: str, dtype: str, shape: tuple[int, ...]) -> int | None:
-    """Return the code (LIKE, PLACES or ONE) by which the kernel addresses an operand of the chain for rows of
-    this shape; None if the kernel cannot read the operand."""
+    """Return the code (LIKE, PLACES or ONE) by which the kernel of a function of rows with results of shape
+    *shape* addresses an operand of the chain. Return None if the kernel cannot read the operand."""
     own = sweep.specs[name]
-    if own.dtype != dtype:  # flags or bytes, which must be converted first
+    if own.dtype != dtype:  # the operand has flags or bytes, and only a chain kernel converts these
         return None
     if own.shape == shape:
         return LIKE

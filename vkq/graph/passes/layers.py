@@ -1,15 +1,15 @@
 """Replaces convolutions, products and softmax of dequantized values by vkq's layers, at first with float32
 results.
 
-Weights are constants, quantized per tensor or per output channel. An int32 bias must have the scale x * w
-(within 1 %). Any other bias stays float32; it is rounded to int32 with that scale if a quantize follows
-(`integers`).
+Weights are constants, quantized per tensor or per output channel. An int32 bias must have the scale x_scale
+* w_scale (within 1 %). Any other bias stays float32; if a quantize follows, `integers` rounds the bias to
+int32 with that scale.
 
-ONNX Runtime computes int32 sums, which wrap on overflow, in linear layers whose weight has zero points, and
-in convolutions before a quantize; vkq's sums wrap in the same cases. ONNX Runtime computes all other layers
-in floats (the attribute ``floats`` marks them). If the bias of such a layer is too large for int32, it is
-added to the float result (``biases`` has the int32 and the float form). If the products of a convolution are
-too large, the convolution is refused (``why``)."""
+ONNX Runtime computes int32 sums, which wrap on overflow, in convolutions before a quantize and in linear
+layers whose weight has zero points. vkq's sums wrap in the same cases. ONNX Runtime computes all other
+layers in floats; the attribute ``floats`` marks them. If the bias of such a layer is too large for int32,
+it is added to the float result, and ``biases`` holds both its int32 and its float form. If the products of
+a convolution are too large, the convolution is refused, for the reason ``why``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ FLOATS = ("float32", "float16")
 
 
 def parameters(sweep: Sweep, name: str) -> tuple[str, QParams] | None:
-    """Return the 8-bit value (or constant) that was dequantized to *name*, and its parameters."""
+    """Return (8-bit value or constant, its parameters) for a value that was dequantized; None for other
+    values."""
     made = sweep.producer(name, "dequantize")
     if made is not None:
         return made.inputs[0], made.attributes["x"]
@@ -45,8 +46,8 @@ def parameters(sweep: Sweep, name: str) -> tuple[str, QParams] | None:
 
 
 def _weight(sweep: Sweep, name: str, axis: int | None = None) -> tuple[Array, Array, Array] | None:
-    """Return (integers, scales, zero points) of a dequantized constant. There is one scale, or one for each
-    slice along *axis*."""
+    """Return (integers, scales, zero points) of a dequantized constant, with one scale, or one for each
+    slice along *axis*. Return None if the value is not such a constant."""
     made = sweep.producer(name, "DequantizeLinear")
     data, scale = (sweep.array(made.inputs[i]) for i in (0, 1)) if made is not None else (None, None)
     if (
@@ -70,8 +71,8 @@ def _weight(sweep: Sweep, name: str, axis: int | None = None) -> tuple[Array, Ar
 
 
 def _bias(sweep: Sweep, name: str, x: QParams, w_scale: Array) -> Array | None:
-    """Return a bias as int32 if it has the scale x * w within 1 %, else as float32; None if it is not
-    constant."""
+    """Return a constant bias: as int32 if its scale is x_scale * w_scale within 1 %, else as float32.
+    Return None if the bias is computed."""
     expected = np.float32(x.scale) * w_scale
     made = sweep.producer(name, "DequantizeLinear")
     data = sweep.array(made.inputs[0]) if made is not None else sweep.array(name)
@@ -100,8 +101,9 @@ def _layer(
     x: tuple[str, QParams] | None = None,
     **options: Any,
 ) -> bool:
-    """Emit a layer with a float32 result for a node with inputs x, weight, bias. x: the 8-bit activations and
-    their parameters, by default from the dequantize of the node's first input."""
+    """Emit a layer with a float32 result for a node with the inputs x, weight and bias. The argument *x* is
+    the 8-bit activations and their parameters; by default they come from the dequantize of the node's first
+    input."""
     x = x or parameters(sweep, node.inputs[0])
     if weight is None or weight[0].dtype.name not in ("int8", "uint8"):
         return False
@@ -141,8 +143,8 @@ def of_floats(
     channels: int,
     **options: Any,
 ) -> bool:
-    """Emit a layer of float activations with a float32 bias. The scheme is q8csw; it is f32 or f16 if the
-    weight is float and has no scales."""
+    """Emit a layer of float activations with a float32 bias. Its scheme is q8csw for a weight with scales,
+    and f32 or f16 for a float weight."""
     if node.inputs[0] in sweep.constants or sweep.specs[node.inputs[0]].dtype not in FLOATS:
         return False
     data, scale, zero = weight
@@ -183,11 +185,11 @@ def _conv(sweep: Sweep, node: Node) -> bool:
 
 
 def _each_channel(sweep: Sweep, name: str, channels: int) -> tuple[str, Array, Any] | None:
-    """If a value was dequantized with one scale for each channel, return (8-bit value, scales, zero point);
+    """Return (8-bit value, scales, zero point) if a value was dequantized with one scale for each channel;
     else None.
 
-    A depthwise convolution sums within one channel, so the scale of its sums is the product of this channel's
-    scale and the weight's scale."""
+    A depthwise convolution sums within one channel, so the scale of its sums is the product of this
+    channel's scale and the weight's scale."""
     made = sweep.producer(name, "DequantizeLinear")
     if made is None or made.inputs[0] in sweep.constants or sweep.specs[name].dtype != "float32":
         return None
@@ -209,7 +211,8 @@ def _conv_transpose(sweep: Sweep, node: Node) -> bool:
     weight = _weight(sweep, node.inputs[1], 1)
     if weight is None or len(shapes[0]) != 4:
         return False
-    if weight[1].size > 1:  # one scale for each channel of a group, repeated for all groups
+    # the weight has one scale for each output channel of a group; all groups use these scales
+    if weight[1].size > 1:
         weight = weight[0], np.tile(weight[1], groups), np.tile(weight[2], groups)
     return _layer(
         sweep, node, "conv_transpose2d", weight, shapes[1][1] * groups, **transposed_options(node, *shapes)
@@ -221,7 +224,7 @@ def _linear_weight(weight: tuple[Array, Array, Array], transposed: bool) -> tupl
 
 
 def _matmul(sweep: Sweep, node: Node) -> bool:
-    """Emit a linear layer if the right matrix is constant, else a product of two activations."""
+    """Emit a linear layer if the right matrix is constant. Otherwise emit a product of two activations."""
     a_shape, b_shape = (sweep.specs[name].shape for name in node.inputs)
     weight = _weight(sweep, node.inputs[1], 1)
     if weight is not None and len(b_shape) == 2 and len(a_shape) > 1:
@@ -238,7 +241,7 @@ def _product(sweep: Sweep, node: Node) -> bool:
 
 
 def _gemm(sweep: Sweep, node: Node) -> bool:
-    """Emit a linear layer for a Gemm, whose right matrix is constant (`products`)."""
+    """Emit a linear layer for a Gemm. The pass `products` has made the right matrix the constant one."""
     transposed = bool(node.attributes.get("transB", 0))
     weight = _weight(sweep, node.inputs[1], 0 if transposed else 1)
     if weight is None:
@@ -262,7 +265,8 @@ def _sum(sweep: Sweep, node: Node) -> bool:
 
 
 def _arg_extreme(sweep: Sweep, node: Node) -> bool:
-    """Compute ArgMax and ArgMin on the 8-bit input of dequantize: dequantize keeps the order of values."""
+    """Compute ArgMax or ArgMin on the input of dequantize, because dequantize keeps the order of the 8-bit
+    values."""
     made, x = sweep.producer(node.inputs[0], "dequantize"), node.inputs[0]
     if made is None and sweep.specs[x].dtype not in ("int8", "uint8"):
         return False

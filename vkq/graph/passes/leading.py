@@ -1,9 +1,9 @@
 """Removes the Reshapes around Gemm. Exporters and ONNX Runtime's optimizer write a linear layer on values
-(batch, rows, columns) as three nodes: a Reshape to (batch * rows, columns), a Gemm, and a Reshape back. vkq's
-linear layers read values of any rank, so they need neither Reshape.
+(batch, rows, columns) as three nodes: a Reshape to (batch * rows, columns), a Gemm, and a Reshape back.
+vkq's linear layers read values of any rank, so they do not need these Reshapes.
 
-The first Reshape moves after linear layers and tables until it meets the second, which cancels it. The first
-may also merge the heads of an attention's result."""
+The pass moves the first Reshape after linear layers and tables until the second Reshape cancels it. The
+first Reshape may also merge the heads of an attention's result."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ...numerics.qparams import QParams
 from ..graph import Graph, Node, Spec
 from .sweep import Sweep
 
-Leading = tuple[int, ...] | None  # batch and rows
+Leading = tuple[int, ...] | None  # the axes (batch, rows); None if unknown
 
 
 def keep_leading_axes(graph: Graph) -> Graph:
-    """Let linear layers read 8-bit values (batch, rows, columns) without a Reshape, if every matrix that
-    these layers compute is reshaped back to such a value."""
+    """Let linear layers read 8-bit values (batch, rows, columns) without a Reshape, where Reshapes split
+    the rows of all their results into (batch, rows) again."""
     matrices = {
         node.outputs[0] for node in graph.nodes if node.op == "Reshape" and _merges(graph.specs, node)
     }
@@ -37,8 +37,8 @@ def _merges(specs: Mapping[str, Spec], node: Node) -> bool:
 
 
 def _leading_axes(graph: Graph) -> dict[str, Leading]:
-    """Return the axes (batch, rows) into which Reshapes split the rows of each matrix, directly or after
-    layers and tables; None if another node reads the matrix, or the Reshapes differ."""
+    """Map each matrix to the axes (batch, rows) into which Reshapes split its rows, perhaps after more
+    layers and tables. The axes are None if a reader is no such node, or if the readers disagree."""
     found: dict[str, Leading] = dict.fromkeys(graph.outputs)
     for node in reversed(graph.nodes):
         own: Leading = None
@@ -61,7 +61,8 @@ def _keeps_rows(node: Node) -> bool:
 
 @dataclasses.dataclass
 class _Moved:
-    """Moves Reshapes after the layers and tables whose results get their leading axes back."""
+    """Moves a Reshape that merges (batch, rows) after the layer or table that reads its result, if
+    ``leading`` says that a later Reshape splits the rows of that node's result again."""
 
     leading: dict[str, Leading]
 

@@ -37,7 +37,7 @@ def as_image(sweep: Sweep, node: Node) -> bool:
 
 
 def _inputs(sweep: Sweep, node: Node) -> list[str] | None:
-    """Return the inputs with an axis for the height added; None if the operator is not 1-D."""
+    """Return the node's inputs with an axis of height 1 inserted; None if the operator is not 1-D."""
     n, c, length = sweep.specs[node.inputs[0]].shape
     inputs, rest = [node.inputs[0]], list(node.inputs[1:])
     if node.op in WEIGHTED:
@@ -57,7 +57,7 @@ def _inputs(sweep: Sweep, node: Node) -> list[str] | None:
 
 
 def _weight(sweep: Sweep, node: Node, name: str) -> str:
-    """Return a weight with an axis for the height added. The weight may be a constant, dequantized or
+    """Return a weight with an axis of height 1 inserted. The weight may be constant, dequantized or
     computed."""
     first, second, length = sweep.specs[name].shape
     weight, made = sweep.array(name), sweep.producer(name, "DequantizeLinear")

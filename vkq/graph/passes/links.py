@@ -1,4 +1,4 @@
-"""Turns element-wise nodes into links of a chain (`vkq.kernels.chain`)."""
+"""Turns element-wise nodes into links of a chain: the steps of its kernel (`vkq.kernels.chain`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ BYTES = ("int8", "uint8")
 
 @dataclasses.dataclass(frozen=True)
 class Element:
-    """An element-wise node with the types of its arithmetic, its operands and its result."""
+    """An element-wise node that may join a chain. ``dtype`` is the type of its arithmetic, ``operands`` and
+    ``result`` are the types of its operands and its result."""
 
     node: Node
     dtype: str
@@ -24,13 +25,14 @@ class Element:
 
 
 class Writer:
-    """Writes a chain's links. Values are numbered: constants first, then the results of the links."""
+    """Writes the links of a chain. `chain` numbers its values: inputs first, then constants, then the
+    results of the links."""
 
     def __init__(self, graph: Graph, inputs: Sequence[str], types: Sequence[str]):
         self.graph, self.inputs = graph, tuple(types)
         self.constants: list[tuple[str, float]] = []
         self.links: list[Link] = []
-        # ("input" | "constant" | "link", its index), and the type.
+        # Maps a name to ((kind, index), type); the kind is "input", "constant" or "link".
         self.values: dict[str, tuple[tuple[str, int], str]] = {
             name: (("input", i), dtype) for i, (name, dtype) in enumerate(zip(inputs, types, strict=True))
         }
@@ -43,7 +45,8 @@ class Writer:
         if node.op == "Clip":
             bounds = zip(("min", "max"), (node.input(1), node.input(2)), strict=True)
             attributes["bounds"] = tuple(which for which, name in bounds if name)
-        if node.op == "Cast" and element.result in BYTES:  # an integer in the chain, stored as bytes
+        # round to an integer; bytes are stored from float32
+        if node.op == "Cast" and element.result in BYTES:
             whole = self._link("Cast", operands, element.dtype, "int32", {"to": "int32"})
             made = self._link("Cast", [whole], "int32", "float32", {"to": "float32"})
         else:
@@ -71,8 +74,8 @@ class Writer:
         return "link", len(self.links) - 1
 
     def result(self, name: str) -> tuple[tuple[str, int], str]:
-        """Return a result's entry in ``values``, with the type in which it is stored; flags are stored as
-        bytes."""
+        """Return a result's entry of ``values``, with the type in which it is stored. Flags are stored as
+        uint8."""
         number, dtype = self.values[name]
         if dtype == "bool":
             return self._link("Cast", [number], "bool", "float32", {"to": "float32"}), "uint8"
@@ -93,7 +96,7 @@ class Writer:
 
 
 def element_of(graph: Graph, node: Node) -> Element | None:
-    """Return a node as an element of a chain; None if it is not an element-wise node."""
+    """Return a node as an element of a chain; None if the chain kernel cannot compute it."""
     names = [name for name in node.inputs if name]
     if len(node.outputs) != 1 or not names or node.op == "Identity" or "why" in node.attributes:
         return None

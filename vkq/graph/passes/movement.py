@@ -1,8 +1,9 @@
-"""Makes movement operators move 8-bit elements: dequantize moves after them, and quantize before them.
+"""Makes movement operators move 8-bit elements: moves each dequantize after them, and each quantize before
+them.
 
-Both changes are exact, because movement (also the maximum of a window) commutes with an increasing function.
-A quantize cancels a dequantize with the same parameters. If the parameters differ, a table remains
-(`tables`)."""
+Both moves are exact, because movement, including the maximum of a window, commutes with an increasing
+function. A quantize cancels a dequantize with the same parameters. If the parameters differ, a table
+remains (`tables`)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from .sweep import Sweep, scalar, swept
 
 
 def move_in_8_bits(graph: Graph) -> Graph:
-    """Move quantization past movement operators."""
+    """Move each dequantize after, and each quantize before, the movement operators."""
     if graph.kinds.isdisjoint(("quantize", "dequantize", "DequantizeLinear")):
         return graph
     return swept(graph, _visit, "quantize", *OPERATORS)
@@ -36,8 +37,7 @@ def _replace(sweep: Sweep, name: str, found: str) -> None:
 
 
 def _moved(node: Node) -> int:
-    """Return the number of inputs of a node that are data; the other inputs are parameters of the
-    movement."""
+    """Return the number of a node's data inputs, which come first. Its other inputs are parameters."""
     return len(node.inputs) if node.op == "Concat" else 1
 
 
@@ -77,8 +77,8 @@ def _rows(sweep: Sweep, node: Node) -> bool:
 
 
 def _with_fill(sweep: Sweep, node: Node, inputs: tuple[str, ...], q: QParams) -> tuple[str, ...] | None:
-    """Return the inputs of a node's 8-bit form, with the fill value of a Pad quantized; None if no 8-bit
-    value represents the fill value exactly."""
+    """Return the inputs of the 8-bit form of a node; for a Pad, with the quantized fill value. Return None
+    if no 8-bit value represents the fill value exactly."""
     if node.op != "Pad" or node.attributes.get("mode", "constant") != "constant":
         return inputs
     fill = np.float32(0)
@@ -94,8 +94,8 @@ def _with_fill(sweep: Sweep, node: Node, inputs: tuple[str, ...], q: QParams) ->
 
 
 def quantized(sweep: Sweep, name: str, q: QParams, output: str = "", source: str = "") -> str:
-    """Return the name of quantize(value), computed as early in the graph as possible. If a new node is
-    emitted, the name is *output*."""
+    """Return the name of quantize(value), computed as early in the graph as possible. If this needs a new
+    node, its result has the name *output*."""
     constant = sweep.array(name)
     if constant is not None and constant.dtype == np.float32:
         return sweep.constant(quantize(constant, q), f"{name}/quantized")

@@ -1,5 +1,5 @@
-"""Rewrites normalizations with several results, or along other axes than the last ones. Also rewrites
-Dropout."""
+"""Rewrites normalizations with several results and normalizations along other axes than the last ones. Also
+rewrites Dropout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .words import FLOATS, Words
 
 
 def dropout(w: Words) -> bool:
-    """Replace Dropout with a mask result by its input and a mask that is all True."""
+    """Replace a Dropout that returns a mask by its input and a mask that is True everywhere."""
     names = w.node.outputs
     training = w.given(2)
     on = w.node.input(2) and (training is None or bool(training.any()))
@@ -65,7 +65,8 @@ def lp_normalization(w: Words) -> bool:
 
 
 def local_response(w: Words) -> bool:
-    """LRN: x / (bias + alpha / size * the sum of squares of neighbouring channels) ^ beta."""
+    """LRN: x / (bias + alpha / size * s) ^ beta, where s is the sum of the squares of ``size`` neighbouring
+    channels."""
     x, spec, a = w.node.inputs[0], w.spec(0), w.attributes
     size, channels = int(a["size"]), spec.shape[1]
     if spec.dtype != "float32" or 0 in spec.shape or not 0 < size <= 64:

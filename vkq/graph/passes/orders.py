@@ -13,11 +13,12 @@ from ..operators.movement import moves
 from ..operators.operator import axis_of
 from .words import FLOATS, Words
 
-MOST_EXACT = 1 << 24  # float32 represents all integers from 0 to this value exactly
+MOST_EXACT = 1 << 24  # float32 represents every integer from 0 to this value
 
 
 def _dequantized(w: Words, name: str) -> bool:
-    """Return True if a value is dequantized (and moved): its bytes can be compared instead."""
+    """Return True if a value is dequantized, perhaps with movements after it. Its bytes are then compared
+    instead."""
     made = w.sweep.producer(name)
     while made is not None and moves(made):
         made = w.sweep.producer(made.inputs[0])
@@ -25,9 +26,9 @@ def _dequantized(w: Words, name: str) -> bool:
 
 
 def _extreme_index(w: Words, axis: int, smallest: bool, last: bool) -> str:
-    """Return the first (*last*: the last) index of the largest (*smallest*: the smallest) element along an
-    axis, as float32; the axis keeps length 1. If an element is NaN, return the first (or last) index of the
-    axis."""
+    """Return the index of the largest (*smallest*: smallest) element along an axis as float32; the axis
+    keeps length 1. Of equal elements the first (*last*: last) counts. If any element is NaN, return the
+    first (last) index of the axis."""
     x, spec = w.node.inputs[0], w.spec(0)
     rank, length = len(spec.shape), spec.shape[axis]
     x = w.wide(x)
@@ -76,7 +77,7 @@ def hardmax(w: Words) -> bool:
 
 
 def top_k(w: Words) -> bool:
-    """TopK: make the axis the last one, and select the largest elements of each row."""
+    """TopK: move the axis to the end, and select the largest (or smallest) elements of each row."""
     spec, count = w.spec(0), w.given(1)
     if count is None or spec.dtype not in FLOATS or not spec.shape or 0 in spec.shape:
         return False

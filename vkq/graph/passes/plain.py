@@ -1,7 +1,7 @@
-"""Rewrites operators that the graph does not support in terms of other operators, once shapes are known.
+"""Rewrites operators that the graph does not support as other operators, once shapes are known.
 
-A rule gets a node (`words.Words`) and emits its replacement. If the rule returns False, the node stays; a
-fallback computes it, or it is refused."""
+A rule gets a node (`words.Words`) and emits its replacement. If the rule returns False, the node stays, and
+a fallback must compute it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Normalizes MatMul and Gemm with one constant matrix: afterwards this matrix is the right operand, and the
-bias is a vector.
+"""Normalizes MatMul and Gemm with one constant matrix: the right operand becomes the constant one, and the
+bias becomes a vector.
 
-A constant matrix is a constant, or a DequantizeLinear of constants; a Transpose of it is folded. If the left
-matrix is constant, the operands are exchanged and transposed, and so is the result. transA, alpha, beta, and
-an addend of another shape become separate nodes."""
+A constant matrix is a constant or a DequantizeLinear of constants. A Transpose of it is folded. If the left
+matrix is constant, the pass transposes and exchanges the operands, and transposes the result. transA,
+alpha, beta, and an addend that is not a vector become separate nodes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _transposed_weight(sweep: Sweep, node: Node) -> bool:
 
 def _moved(sweep: Sweep, name: str, perm: Sequence[int]) -> str:
     array: Array = sweep.constants[name]
-    if array.ndim < 2:  # one scale for each slice
+    if array.ndim < 2:  # a vector has one scale or zero point for each slice, and needs no transpose
         return name
     return sweep.constant(np.ascontiguousarray(array.transpose(perm)), f"{name}/transposed")
 
@@ -85,7 +85,7 @@ def _transposed(sweep: Sweep, name: str, node: Node, output: str = "") -> str:
 
 
 def _matmul(sweep: Sweep, node: Node) -> bool:
-    """Rewrite weight @ x as (x.T @ weight.T).T."""
+    """Rewrite weight @ x as (x.T @ weight.T).T. The transpose of the constant weight is folded."""
     weight, x = node.inputs
     if len(sweep.specs[weight].shape) != 2 or len(sweep.specs[x].shape) < 2:
         return False
@@ -95,7 +95,8 @@ def _matmul(sweep: Sweep, node: Node) -> bool:
 
 
 def _of_activations(sweep: Sweep, node: Node) -> bool:
-    """Replace Gemm of two computed matrices by MatMul."""
+    """Replace a Gemm of two computed matrices by a MatMul, a product with alpha, and a sum with beta times
+    the addend."""
     a = node.attributes
     pair = [
         _transposed(sweep, name, node) if a.get(key, 0) else name
@@ -111,7 +112,8 @@ def _of_activations(sweep: Sweep, node: Node) -> bool:
 
 
 def _in_turn(node: Node, x: str, steps: Sequence[Callable[[str, str], str]]) -> bool:
-    """Call *steps* one after the other with (input, output name); the last step emits the node's result."""
+    """Call ``step(x, output)`` for all *steps*; each gets the result of the step before it as x. The last
+    step writes the node's output."""
     for step in steps[:-1]:
         x = step(x, "")
     steps[-1](x, node.outputs[0])
@@ -125,12 +127,13 @@ def _gemm(sweep: Sweep, node: Node, left: bool) -> bool:
     width = sweep.specs[two].shape[0 if turn_two else 1]
     vector = not added or _is_vector(sweep, added, width)
     single = bool(added) and int(np.prod(sweep.specs[added].shape)) != width
-    single = single and sweep.producer(one, "dequantize") is None  # else the bias becomes int32
+    # A quantized layer rounds its bias to int32, also a bias of one element.
+    single = single and sweep.producer(one, "dequantize") is None
     if not left and not turn_one and alpha == beta == 1.0 and vector and not single:
         return False
     if left:  # (A B).T = B.T A.T
         one, two, turn_one, turn_two = two, one, not turn_two, not turn_one
-    whole = not left and alpha == beta == 1.0 and vector  # True if the Gemm can keep its bias
+    whole = not left and alpha == beta == 1.0 and vector  # the addend is the Gemm's bias
     more = [_vector(sweep, added, width)] if whole and added else []
     steps: list[Callable[[str, str], str]] = [
         lambda x, y: sweep.emit("Gemm", [x, two, *more], y, node.source, transB=int(turn_two))

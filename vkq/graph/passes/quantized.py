@@ -1,5 +1,6 @@
-"""Fuses the QuantizeLinear of a float32 image into the convolution that is its only reader. The convolution
-quantizes while it loads, or first writes the bytes in its kernel's layout."""
+"""Fuses the QuantizeLinear of a float32 image into the convolution that is its only reader. Depending on
+its kernel, the convolution quantizes the image while loading it, or first writes the bytes in the kernel's
+layout."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ def hull(ranges: Sequence[Range]) -> Range:
 
 
 def result_range(node: Node, given: Sequence[Range], specs: Mapping[str, Spec]) -> Range | None:
-    """Return the range of an operator's integer result; *given* has the ranges of its operands in order. None
-    if the range is unknown."""
+    """Return the range of an operator's integer result; None if it is unknown. *given* has the ranges of
+    the operands in order."""
     op = node.op
     if op in ("Add", "Sum"):
         return sum(low for low, _ in given), sum(high for _, high in given)

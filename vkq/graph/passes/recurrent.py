@@ -1,5 +1,5 @@
-"""Rewrites LSTM, GRU and RNN: one product for the inputs of all steps, and for each step a product with the
-state and a chain of the gates."""
+"""Rewrites LSTM, GRU and RNN. One product handles the inputs of all time steps; then each step is a product
+with the state and a chain for the gates."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from .words import FLOATS, Words
 
-MOST_STEPS = 512  # maximum number of steps, because each step adds several nodes to the plan
+MOST_STEPS = 512  # maximum number of time steps; each of them adds several nodes to the plan
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 ACTIVATIONS = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",),
 }  # fmt: skip
 # Activations that have no parameters.
 ALONE = ("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")
-# (Product of a step's input, state) -> the next state.
+# Computes one time step: (product of the step's input, state) -> the next state.
 Step = Callable[[str, list[str]], list[str]]
 
 
@@ -49,7 +49,7 @@ def _full_length(w: Words, steps: int) -> bool:
 
 
 class _Direction:
-    """The computation of one direction."""
+    """The computation of one direction, forwards or backwards in time."""
 
     def __init__(
         self, w: Words, x: str, d: int, count: int, activations: Sequence[str], backwards: bool
@@ -61,7 +61,7 @@ class _Direction:
         self.count = count
 
     def _own(self, index: int, shape: Sequence[int]) -> str:
-        """Return this direction's slice of an input."""
+        """Return this direction's part of an input, reshaped to *shape*."""
         w, name = self.w, self.w.node.inputs[index]
         return w.reshape(w.part(name, 0, self.d, self.d + 1) if self.count > 1 else name, shape)
 
@@ -75,7 +75,7 @@ class _Direction:
         return w.reshape(w.part(name, 1, self.d, self.d + 1), shape)
 
     def run(self) -> tuple[str, list[str]]:
-        """Return the hidden states of all steps, (steps, 1, batch, hidden), and the last state."""
+        """Return the hidden states of all time steps, (steps, 1, batch, hidden), and the last state."""
         w, gates = self.w, GATES[self.op] * self.hidden
         weight = w.emit("Transpose", [self._own(1, (gates, self.inner))], perm=(1, 0))
         self.r = w.emit("Transpose", [self._own(2, (gates, self.hidden))], perm=(1, 0))
@@ -135,8 +135,8 @@ class _Direction:
 
 
 def _results(w: Words, lines: list[str], states: list[list[str]]) -> None:
-    """Emit the results: Y with all steps, and the last states. With ``layout`` the batch is the first
-    axis."""
+    """Emit the results: Y with the hidden states of all time steps, and the last states. With ``layout`` 1
+    the batch is the first axis."""
     first = bool(w.attributes.get("layout", 0))
     values = [w.emit("Concat", lines, axis=1) if len(lines) > 1 else lines[0]]
     for i in range(len(states[0])):

@@ -1,8 +1,8 @@
 """Rewrites reductions along any axes. A mean or a maximum becomes a pool of images whose pixels are the
-reduced elements; a sum becomes a product with ones.
+reduced elements. A sum becomes a product with ones.
 
-A mean without a quantize after it also becomes a product with ones: an exact sum, times x_scale / count in
-float32."""
+A mean without a quantize after it also becomes a product with ones: the sum is exact, and its float32
+factor is x_scale / count."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ REAL = ("float32", "int8", "uint8")
 
 
 def as_pool(sweep: Sweep, node: Node) -> bool:
-    """Replace ReduceMean by GlobalAveragePool, and ReduceMax by MaxPool of the whole image."""
+    """Replace ReduceMean by GlobalAveragePool, and ReduceMax by a MaxPool with one window over the whole
+    image."""
     spec, axes = sweep.specs[node.inputs[0]], _axes(sweep, node)
     if not axes or spec.dtype not in REAL or 0 in spec.shape:
         return False
@@ -52,7 +53,8 @@ def _result(shape: Sequence[int], axes: Sequence[int], node: Node) -> tuple[int,
 
 
 def _pixels(sweep: Sweep, x: str, axes: Sequence[int], node: Node) -> str:
-    """Return x as images of one row, (1, kept axes, 1, reduced axes)."""
+    """Return x transposed and reshaped to (1, kept elements, 1, reduced elements): each kept element is a
+    channel."""
     shape = sweep.specs[x].shape
     kept = [i for i in range(len(shape)) if i not in axes]
     perm = (*kept, *axes)
@@ -63,7 +65,8 @@ def _pixels(sweep: Sweep, x: str, axes: Sequence[int], node: Node) -> str:
 
 
 def summed(sweep: Sweep, node: Node, x: str, q: QParams) -> bool:
-    """Replace ReduceSum of a dequantized value by a product of *x* with ones."""
+    """Replace ReduceSum of a dequantized value by a product with ones. *x* is the 8-bit value, *q* its
+    parameters."""
     axes = _axes(sweep, node)
     if not axes or 0 in sweep.specs[x].shape:
         return False
@@ -85,7 +88,7 @@ def _product(sweep: Sweep, node: Node, x: str, q: QParams, axes: Sequence[int], 
 
 
 def to_sums(graph: Graph) -> Graph:
-    """If a mean of dequantized values stays float32, replace it by a product with ones."""
+    """Replace each mean of a dequantized value that is still float32 by a product with ones."""
 
     def visit(sweep: Sweep, node: Node) -> bool:
         made = sweep.producer(node.inputs[0], "dequantize")

@@ -1,5 +1,5 @@
-"""Rewrites float reductions, softmax and normalizations as functions of rows, which a device computes in one
-dispatch (`vkq.kernels.rows`)."""
+"""Rewrites float reductions, softmax and normalizations as functions of rows: a device computes the results
+of a row in one dispatch (`vkq.kernels.rows`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ SOFTMAX = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 
 
 def find_normalizations(graph: Graph) -> Graph:
-    """Replace (x - mean) / sqrt(mean((x - mean)^2) + epsilon) over the last axes by one node."""
+    """Replace the nodes of (x - mean) / sqrt(mean((x - mean)^2) + epsilon) over the last axes by one
+    Normalization."""
     return swept(graph, _spelled_out, "Div")
 
 
@@ -42,7 +43,8 @@ def _spelled_out(sweep: Sweep, node: Node) -> bool:
 
 
 def _last_mean(sweep: Sweep, name: str) -> tuple[str, int] | None:
-    """Return (x, first axis) of a mean over the last axes of x that keeps these axes."""
+    """Return (x, first axis) if a value is the mean of x over its last axes, with these axes kept as length
+    1. Return None for other values."""
     made = sweep.producer(name, "ReduceMean") if name else None
     if made is None or not made.attributes.get("keepdims", 1):
         return None
@@ -71,7 +73,7 @@ def to_rows(graph: Graph) -> Graph:
 
 
 def by_last_axis(sweep: Sweep, node: Node) -> bool:
-    """Return True if a function of rows reduces only the last axis, and keeps the shape."""
+    """Return True if a row of the function is the last axis, and its results have the shape of its input."""
     a, shape = node.attributes, sweep.specs[node.inputs[0]].shape
     axes = range(a["axis"], a["axis"] + a["count"])
     return FUNCTIONS[a["function"]].each is not None and _last_alone(axes, shape)
@@ -82,7 +84,7 @@ def _last_alone(axes: Sequence[int], shape: Sequence[int]) -> bool:
 
 
 def whole_words(sweep: Sweep, name: str) -> bool:
-    """Return True if 8-bit rows of this value's shape fill whole words, and the value has a matrix layout."""
+    """Return True if a value is stored as a matrix and its rows, in 8 bits, fill whole 32-bit words."""
     shape = sweep.specs[name].shape
     return len(shape) != 4 and bool(shape) and shape[-1] % 4 == 0
 
@@ -114,7 +116,7 @@ def _emit(sweep: Sweep, node: Node, function: str, axes: Sequence[int], keep: bo
     if not axes or int(np.prod([shape[i] for i in axes])) > MOST_LENGTH:
         return False
     kept = [i for i in range(len(shape)) if i not in axes]
-    if axes[-1] - axes[0] + 1 != len(axes):  # the axes are not neighbours: move them last
+    if axes[-1] - axes[0] + 1 != len(axes):  # the reduced axes are not neighbours: move them to the end
         x, axes = (
             sweep.emit("Transpose", [x], source=source, perm=(*kept, *axes)),
             range(len(kept), len(shape)),

@@ -37,7 +37,7 @@ REWRITTEN = (
 
 
 def simplify(graph: Graph) -> Graph:
-    """Normalize the graph."""
+    """Replace equivalent forms of nodes by one form (see the module)."""
     return swept(graph, _visit, *REWRITTEN)
 
 
@@ -70,7 +70,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _window(sweep: Sweep, node: Node) -> bool:
-    """Compute a pool of float16 images as ONNX Runtime does: in float32, then rounded."""
+    """Compute a pool of float16 images in float32 and round its result, as ONNX Runtime does."""
     if sweep.specs[node.inputs[0]].dtype != "float16" or len(node.outputs) > 1:
         return False
     wide = sweep.emit("Cast", node.inputs, source=node.source, to="float32")
@@ -84,7 +84,8 @@ def _keeps_its_type(sweep: Sweep, node: Node) -> bool:
 
 
 def _reshape(sweep: Sweep, node: Node) -> bool:
-    """Replace a Flatten, Squeeze, Unsqueeze or Reshape by one Reshape to constant sizes, or by none."""
+    """Replace a Flatten, Squeeze, Unsqueeze or Reshape by a Reshape to a constant shape; drop it if the
+    shape stays."""
     sweep.keep(node)
     shape = sweep.specs[node.outputs[0]].shape
     sweep.nodes.pop()
@@ -99,7 +100,7 @@ def _quantization(sweep: Sweep, node: Node) -> bool:
     zero = scalar(sweep.array(zero_name)) if zero_name else np.uint8(0)
     if scale is None or zero is None or zero.dtype.name not in ("int8", "uint8") or scale.dtype != np.float32:
         return False
-    if not are_scales(scale):  # ONNX allows any value as a scale
+    if not are_scales(scale):  # ONNX allows scales that vkq does not: negative, not finite, subnormal
         return False
     q = _parameters(float(scale), int(zero), zero.dtype.name)
     if node.op == "QuantizeLinear" and sweep.specs[node.inputs[0]].dtype == "float32":
@@ -115,7 +116,7 @@ def _quantization(sweep: Sweep, node: Node) -> bool:
 
 @functools.lru_cache(4096)
 def _parameters(scale: float, zero: int, dtype: QDType) -> QParams:
-    """Return quantization parameters; graphs of a model for all input sizes share the cached object."""
+    """Return cached quantization parameters. All graphs of a model share one object for equal parameters."""
     return QParams(scale, zero, dtype)
 
 
@@ -137,8 +138,8 @@ def slice_of(sweep: Sweep, node: Node, x: str, y: str, axis: int, first: int, en
 
 
 def _gather(sweep: Sweep, node: Node) -> bool:
-    """Replace a Gather of one slice or of neighbouring slices by a Slice, and a Gather of all slices in their
-    order by a Reshape."""
+    """Replace a Gather of consecutive indices by a Slice, or by a Reshape if it gathers all slices of the
+    axis."""
     index, shape = sweep.array(node.inputs[1]), sweep.specs[node.inputs[0]].shape
     if index is None or not index.size:
         return False

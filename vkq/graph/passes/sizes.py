@@ -1,5 +1,5 @@
-"""Rewrites two kinds of Resize as one Gather or weighted sum (``taps``) for each resized axis: a Resize of
-floats, and a Resize in a form that the graph does not support."""
+"""Rewrites a Resize one axis at a time, as a Gather or as a weighted sum (``taps``). This applies to a
+Resize with interpolation of floats, and to a Resize in a form that the operator does not support."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .words import FLOATS, Words
 
 
 def other_resize(w: Words) -> bool:
-    """Rewrite a Resize in an unsupported form."""
+    """Rewrite a Resize only if it has a form that `resize_of` does not support."""
     shape = w.spec(0).shape
     given = [None, *(w.given(i) for i in (1, 2, 3))]
     if given[2] is None and given[3] is None:
@@ -28,7 +28,7 @@ def other_resize(w: Words) -> bool:
 
 
 def to_taps(graph: Graph) -> Graph:
-    """Replace each linear Resize of floats by weighted sums."""
+    """Replace each Resize with linear interpolation of floats by weighted sums."""
 
     def visit(sweep: Sweep, node: Node) -> bool:
         linear = node.attributes.get("mode", "nearest") == "linear"
@@ -67,7 +67,7 @@ def resized(w: Words) -> bool:
 
 
 def _axes(w: Words, coordinates: str) -> dict[int, ResizedAxis]:
-    """Return the resize parameters of each axis that the node resizes."""
+    """Map the number of each resized axis to its parameters."""
     shape, a = w.spec(0).shape, w.attributes
     roi, scales, sizes = (w.given(i) for i in (1, 2, 3))
     numbers = [int(v) % len(shape) for v in a.get("axes", range(len(shape)))]
@@ -96,7 +96,7 @@ def _axes(w: Words, coordinates: str) -> dict[int, ResizedAxis]:
 
 
 def _outside(w: Words, x: str, axes: dict[int, ResizedAxis]) -> str:
-    """Return x with the fill value at points whose coordinate is beyond an axis."""
+    """Return the resized x with the fill value at the points whose coordinates are outside the input."""
     rank = len(w.of(x).shape)
     outside = np.zeros((1,) * rank, bool)
     for number, axis in axes.items():

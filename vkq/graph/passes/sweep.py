@@ -1,5 +1,5 @@
-"""The walk over a graph's nodes in order, which every pass uses. A pass keeps or replaces each node, and can
-look up the nodes that make the node's inputs."""
+"""The walk over a graph's nodes that every pass uses. A pass visits the nodes in order, and keeps or
+replaces each of them. It can look up the nodes that compute an input."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..graph import Array, Graph, Node, Spec, unused
 from ..operators.table import infer
 
 BROKEN = (VkqError, KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError)
-# Constant folding may add at most MOST_FOLDED times the bytes of the model's constants, or LEAST_ROOM_BYTES
-# if that is more. Without a limit, a small model could fill any memory.
+# Constant folding may add MOST_FOLDED times the bytes of the model's constants, and always
+# LEAST_ROOM_BYTES. Without a limit, a small model could fill any memory.
 MOST_FOLDED, LEAST_ROOM_BYTES = 4, 1 << 30
 
 
@@ -23,7 +23,7 @@ Visit = Callable[["Sweep", Node], bool]
 
 
 class Sweep:
-    """A new graph under construction. ``made`` maps each value visited so far to the node that computes
+    """A new graph under construction. ``made`` maps each value of the new graph to the node that computes
     it."""
 
     def __init__(self, graph: Graph):
@@ -31,10 +31,10 @@ class Sweep:
         self.constants, self.specs = dict(graph.constants), dict(graph.specs)
         self.nodes: list[Node] = []
         self.made: dict[str, Node] = {}
-        self.same: dict[str, str] = {}  # values that are aliases of other values
+        self.same: dict[str, str] = {}  # maps an alias to the value that replaces it
         self._own = set(map(id, graph.nodes))
         self._outputs = {name for node in graph.nodes for name in node.outputs if name}
-        # Values that are new, or whose spec differs from the old graph's.
+        # Values that the old graph lacks, or whose spec has changed.
         self._changed = self._outputs - graph.specs.keys()
         self._texts: dict[tuple[str, bytes, tuple[int, ...]], str] = {}
 
@@ -56,18 +56,20 @@ class Sweep:
         return self.old.uses()
 
     def array(self, name: str) -> Array | None:
-        """Return the constant *name*; None if there is none."""
+        """Return the array of the constant *name*; None if no constant has this name."""
         return self.constants.get(name)
 
     def producer(self, name: str, *ops: str) -> Node | None:
-        """Return the node that makes a value, if it is one of these operators."""
+        """Return the node that computes a value if its operator is in *ops* (default: any operator); else
+        None."""
         node = self.made.get(name)
         return node if node is not None and (not ops or node.op in ops) else None
 
     # -------------------------------------------------------------------------------------------- new things
 
     def constant(self, array: Array, hint: str = "constant") -> str:
-        """Return the name of a constant; small equal constants share one name."""
+        """Add a constant and return its name. A small constant (at most 64 elements) is added once and
+        reused."""
         key = (array.dtype.str, array.tobytes(), array.shape) if array.size <= 64 else ("", b"", ())
         if array.size <= 64 and key in self._texts:
             return self._texts[key]
@@ -77,24 +79,25 @@ class Sweep:
         return name
 
     def fresh(self, hint: str) -> str:
-        """Return a new name."""
+        """Return an unused name that begins with *hint*."""
         return unused(hint, self._taken)
 
     def emit(
         self, op: str, inputs: Sequence[str], output: str = "", source: str = "", **attributes: Any
     ) -> str:
-        """Emit a node with one result; return the result's name, which is *output* or a new name."""
+        """Emit a node with one result. Return the name of the result: *output*, or a new name if *output*
+        is ""."""
         name = output or self.fresh(f"{inputs[0]}/{op}")
         self.keep(Node(op, tuple(inputs), (name,), attributes, source))
         return name
 
     def reshape(self, x: str, shape: Sequence[int], output: str = "", source: str = "") -> str:
-        """Emit a Reshape to a constant shape, as `emit`."""
+        """Emit a Reshape to the constant shape *shape*. Return the name of the result, as `emit`."""
         wanted = self.constant(np.array(shape, np.int64), "shape")
         return self.emit("Reshape", [x, wanted], output, source, allowzero=1)
 
     def keep(self, node: Node) -> None:
-        """Add a node to the new graph."""
+        """Add a node to the new graph, and infer the specs of its results."""
         if not self._as_before(node):
             arrays = [self.constants.get(name) for name in node.inputs]
             found = infer(node, [self.specs[name] if name else None for name in node.inputs], arrays)
@@ -121,7 +124,7 @@ class Sweep:
         self.specs[name] = spec
 
     def fold(self, name: str, array: Array) -> None:
-        """Make the value *name* a constant with these elements."""
+        """Make the value *name* a constant with the elements *array*."""
         self.made.pop(name, None)
         self._changed.add(name)
         self.constants[name], self.specs[name] = array, Spec.of(array)
@@ -133,14 +136,14 @@ class Sweep:
     # ---------------------------------------------------------------------------------------------- the walk
 
     def run(self, visit: Visit, ops: Container[str] | None = None) -> Graph:
-        """Call *visit* for the nodes (`walk`), and return the new graph."""
+        """Return the new graph after a `walk` with the same arguments."""
         self.walk(visit, ops)
         return self.finish(list(self.old.outputs))
 
     def walk(self, visit: Visit, ops: Container[str] | None = None) -> None:
-        """Call *visit* for the nodes of these operators (all by default). A node stays if *visit* returns
-        False, or if its operator is not in *ops*."""
-        with np.errstate(all="ignore"):  # a broken model may have scales that overflow
+        """Call *visit* for each node whose operator is in *ops* (None: all operators). A node is kept if
+        *visit* returns False, or if it is not visited."""
+        with np.errstate(all="ignore"):  # scales of a broken model may overflow
             for node in self.old.nodes:
                 if self.same and not self.same.keys().isdisjoint(node.inputs):
                     inputs = tuple(self.same.get(name, name) for name in node.inputs)
@@ -150,12 +153,12 @@ class Sweep:
                         self.keep(node)
                 except ModelError:
                     raise
-                # Attributes of wrong types, scales below 0, shapes that do not match.
+                # Causes are attributes of wrong types, negative scales, or shapes that do not match.
                 except BROKEN as error:
                     raise ModelError(f"{node}: {type(error).__name__}: {error}") from error
 
     def finish(self, outputs: list[str]) -> Graph:
-        """Return the new graph with these results; they keep their names."""
+        """Return the new graph with the results *outputs*, under their old names."""
         for name in outputs:
             if name in self.same and name not in self.made:
                 self._named(name, self.same[name])
@@ -175,8 +178,8 @@ class Sweep:
 
 
 def swept(graph: Graph, visit: Visit, *ops: str) -> Graph:
-    """Return the graph after *visit* was called for its nodes of these operators. If there are no such nodes,
-    return the same graph."""
+    """Return the graph after *visit* was called for the nodes with an operator in *ops*. Without such
+    nodes, return *graph* itself."""
     if graph.kinds.isdisjoint(ops):
         return graph
     return Sweep(graph).run(visit, frozenset(ops))
@@ -198,7 +201,7 @@ def without_dead(graph: Graph) -> Graph:
 
 
 def scalar(array: Array | None) -> Any:
-    """Return the element of a constant with one element; else None."""
+    """Return the element of a constant with one element; None for other arrays."""
     return None if array is None or array.size != 1 else array.reshape(-1)[0]
 
 

@@ -1,9 +1,10 @@
 """Replaces connected element-wise operators between two 8-bit values by a table of 256 entries.
 
 HardSwish, SiLU, GELU, BatchNormalization and chains with constants are computed step by step in NumPy, once
-for all 256 inputs. If a constant differs between channels, each channel has a table. A function of two 8-bit
-values (a - b, a / b, max(a, b)) becomes a table of 256 x 256 entries. A float function of an 8-bit value
-becomes a table of 256 float32 entries if it is a graph result, or if an operator that sums reads it."""
+for all 256 inputs. If a constant differs between channels, each channel has its own table. A function of
+two 8-bit values (a - b, a / b, max(a, b)) becomes a table of 256 x 256 entries. A float function of an
+8-bit value becomes a table of 256 float32 entries if the value is a graph result, or if an operator that is
+not element-wise reads it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ ELEMENTWISE = frozenset(name for name, operator in TABLE.items() if operator.kin
 
 
 def to_tables(graph: Graph) -> Graph:
-    """Replace element-wise operators by tables."""
+    """Replace element-wise operators on 8-bit values by tables."""
     if not any(spec.dtype in BYTES for spec in graph.specs.values()):
         return graph
     rows = [node for node in graph.nodes if node.op not in ELEMENTWISE]
@@ -36,14 +37,15 @@ def to_tables(graph: Graph) -> Graph:
 
 @dataclasses.dataclass
 class Tables:
-    """``needed``: graph results, and values read by operators that are not element-wise. ``roots``: for each
-    value, the one or two 8-bit values from which it is computed element by element (empty for a constant)."""
+    """The state of the pass. ``needed``: the graph results, and all values that an operator reads that is
+    not element-wise. ``roots`` maps a value to the one or two 8-bit values from which it is computed
+    element by element."""
 
     needed: set[str]
     roots: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def visit(self, sweep: Sweep, node: Node) -> bool:
-        # In this pass, every Identity names a graph result.
+        # an Identity only gives a graph result its name
         if node.op == "Identity" or len(node.outputs) != 1:
             return False
         node = _with_scalars(sweep, node) if node.op in FORMULAS else node
@@ -64,7 +66,7 @@ class Tables:
             return True
         done = self._one(sweep, node, *roots) if len(roots) == 1 else self._two(sweep, node, *sorted(roots))
         if not done:
-            del self.roots[name]  # so the value becomes a root
+            del self.roots[name]  # no table is possible: the value is itself a root for the nodes after it
         return True
 
     def _of(self, sweep: Sweep, name: str) -> frozenset[str] | None:
@@ -115,7 +117,8 @@ class Tables:
         numbers = _all_values(specs[0].dtype, 1, -1, ())
         try:
             table = evaluated(cone, name, {a: numbers[:, None], b: numbers[None, :]}, sweep.constants)
-        except ModelError:  # the result also depends on another value, such as a computed bound
+        # the nodes also read a value that is neither a root nor a constant, such as a computed bound
+        except ModelError:
             return False
         sweep.nodes.pop()
         sweep.emit(
@@ -129,8 +132,8 @@ class Tables:
 
 
 def _with_scalars(sweep: Sweep, node: Node) -> Node:
-    """Return the node with a scalar in place of each constant with equal elements, such as a mask of zeros.
-    The node's result must have the shape of the other operand."""
+    """Return the node with each constant of equal elements, such as a mask of zeros, replaced by a scalar.
+    This is only done if the other operand has the shape of the result."""
     names, shape = list(node.inputs), sweep.specs[node.outputs[0]].shape
     for i, name in enumerate(names):
         array = sweep.array(name)
@@ -141,12 +144,12 @@ def _with_scalars(sweep: Sweep, node: Node) -> Node:
 
 
 def _stored(table: Array) -> Array:
-    """Return a table of flags as uint8, which is how a device stores flags."""
+    """Return a table of flags as uint8, the type in which a device stores flags. Other tables stay."""
     return table.astype(np.uint8) if table.dtype == bool else table
 
 
 def _cone(sweep: Sweep, name: str, roots: set[str]) -> list[Node]:
-    """Return the nodes between the roots and a value in topological order."""
+    """Return the nodes that compute the value *name* from the values *roots*, in topological order."""
     found: dict[int, Node] = {}
     waiting = [(name, False)]
     while waiting:
@@ -162,8 +165,8 @@ def _cone(sweep: Sweep, name: str, roots: set[str]) -> list[Node]:
 
 
 def _channel_axis(sweep: Sweep, cone: list[Node], rank: int) -> int | None:
-    """Return the axis along which the elements of constants differ; -1 if there is no such axis, None if
-    there are several."""
+    """Return the only axis along which the constants of these nodes have several elements. Return -1 if
+    there is no such axis, and None if there are several."""
     axes: set[int] = set()
     for node in cone:
         if node.op == "lookup" and "axis" in node.attributes:
@@ -194,8 +197,8 @@ def _ones_except(rank: int, sizes: dict[int, int]) -> tuple[int, ...]:
 
 
 def _all_values(dtype: str, rank: int, axis: int, shape: tuple[int, ...]) -> Array:
-    """Return all 256 values of an 8-bit type: as a 1-D array, or, if constants differ along *axis*, along
-    another axis of an array with *rank* axes."""
+    """Return all 256 values of an 8-bit type as a 1-D array. If *axis* is not negative, constants differ
+    along it: then return an array of *rank* axes that has the values along another axis."""
     info = np.iinfo(dtype)
     numbers = np.arange(info.min, info.max + 1).astype(dtype)
     if axis < 0:

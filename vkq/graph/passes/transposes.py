@@ -1,7 +1,8 @@
 """Joins or cancels Transposes, and removes those that move no element.
 
-A product of two 8-bit activations can read its second operand transposed; this counts as one more Transpose
-to join or cancel. The product can also read an operand whose heads are stored side by side."""
+A product of two 8-bit activations can read its second operand transposed: the pass adds such a Transpose to
+the operand, where it may cancel another. The product can also read an operand whose heads are stored side
+by side."""
 
 from __future__ import annotations
 
@@ -40,13 +41,14 @@ def _columns(sweep: Sweep, node: Node) -> bool:
 
 
 def _side_by_side(sweep: Sweep, name: str) -> tuple[str, int]:
-    """If an operand is a value whose heads are stored side by side, return that value and the number of
-    heads; else the operand and 1."""
+    """Return (value, number of heads) from which a product can read an operand. If a Reshape and a
+    Transpose split the heads of a value that are stored side by side, it is this value; else it is the
+    operand itself, with 1 head."""
     turned = sweep.producer(name, "Transpose")
     made = sweep.producer(turned.inputs[0], "Reshape") if turned else None
     if turned is None or made is None:
         return name, 1
-    # A Squeeze after the Reshape that splits the columns is a second Reshape.
+    # More than one Reshape may come before the Transpose, for example one that was a Squeeze.
     while (before := sweep.producer(made.inputs[0], "Reshape")) is not None:
         made = before
     given, shape = sweep.specs[made.inputs[0]].shape, sweep.specs[name].shape
@@ -59,7 +61,8 @@ def _side_by_side(sweep: Sweep, name: str) -> tuple[str, int]:
 
 
 def _transposed(sweep: Sweep, source: str, perm: list[int], output: str, label: str) -> str:
-    """Return the name of a transposed value. If a node is emitted, the name is *output*."""
+    """Return the name of *source* transposed by *perm*, merged with a Transpose before it. If a node is
+    emitted, its result has the name *output*."""
     before = sweep.producer(source, "Transpose")
     if before is not None:
         first = permutation(before, len(perm))

@@ -1,9 +1,9 @@
 """Replaces the model's types by types that a device stores: bool becomes uint8, and int64 becomes int32.
 
-Integers known only at run time (ids, positions, lengths, masks) become int32 if their range proves that every
-value fits. The range of inputs is checked at run time (``Graph.bounds``), and the range of every result
-follows from it. Arithmetic that could overflow int32 stays int64, between Casts that state the reason; a
-device refuses these Casts."""
+Integers known only at run time (ids, positions, lengths, masks) become int32 if their range proves that all
+values fit. The ranges of results are computed from those of the inputs, and the inputs are checked at run
+time (``Graph.bounds``). Arithmetic that could overflow int32 stays int64, between Casts that state the
+reason; a device refuses these Casts."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .constants import HELD
 from .ranges import INT32, Range, fits, result_range
 from .sweep import Sweep
 
-# Candidate ranges [-half, half) of integer inputs, the widest first. The pass uses the first half for which
-# all arithmetic stays in int32.
+# Candidate ranges [-half, half) of integer inputs, the widest first. The pass chooses the first candidate
+# for which no arithmetic can overflow int32.
 WIDEST = (1 << 31, 1 << 24, 1 << 16, 1 << 15)
 CARRIED = {"Cast", "Identity", *movement.OPERATORS} - {"Concat", "Pad", "Split"}
 
 
 def hold_types(graph: Graph) -> Graph:
-    """Replace types by types that a device stores. Results of operators unknown to vkq have such types
-    already."""
+    """Replace all types by types that a device stores. Only operators unknown to vkq are left out: their
+    results have such types already."""
     made = (name for node in graph.nodes if node.op != "foreign" for name in node.outputs if name)
     found = {graph.specs[name].dtype for name in (*graph.inputs, *made)}
     replaces = not found.isdisjoint((*HELD, "int64"))
@@ -39,24 +39,23 @@ def hold_types(graph: Graph) -> Graph:
         if not types.wide or half == WIDEST[-1]:
             break
     if types.wide and not replaces:
-        return graph  # int32 arithmetic wraps, so no range follows from its operands
+        return graph  # int32 arithmetic may wrap, so the ranges of its results are unknown
     bounds = {name: types.bounds[name] for name in graph.inputs if name in types.bounds}
     any_int32 = [x for x, bound in bounds.items() if bound == INT32 and graph.specs[x].dtype == "int32"]
-    for name in any_int32:  # nothing to check
+    for name in any_int32:  # every int32 value is allowed, so nothing has to be checked
         del bounds[name]
     return dataclasses.replace(held, bounds=bounds)
 
 
 class _Types:
-    """Replaces a graph's types under the assumption that integer inputs are in [-half, half). ``wide``
-    collects the nodes whose results could overflow int32."""
+    """The pass for inputs in [-half, half). ``wide`` has the nodes whose results could overflow int32."""
 
     def __init__(self, graph: Graph, half: int):
         self.sweep = Sweep(graph)
         self.wide: list[Node] = []
         self.bounds: dict[str, Range] = {}  # ranges of graph inputs
         self.ranges: dict[str, Range] = {}
-        self.origin: dict[str, str] = {}  # the graph input whose elements a value contains unchanged
+        self.origin: dict[str, str] = {}  # maps a value to the graph input whose elements it contains
         for name in graph.inputs:
             spec = graph.specs[name]
             if spec.dtype in ("int64", "int32"):
@@ -68,10 +67,11 @@ class _Types:
     def visit(self, sweep: Sweep, node: Node) -> bool:
         if node.op == "foreign":
             return False
-        if "range" in node.attributes:  # the range of the node's last result, which is int32
+        if "range" in node.attributes:  # the attribute states the range of the last result, which is int32
             self.sweep.keep(node)
             if node.op == "append_cache":
-                self.bounds.pop(node.input(2), None)  # words of any content, which need no check
+                # the past cache has packed bytes, so every word is allowed
+                self.bounds.pop(node.input(2), None)
             self.ranges[node.outputs[-1]] = node.attributes["range"]
             return True
         if node.op == "Concat" and sweep.old.specs[node.outputs[0]].dtype in HELD:
@@ -87,7 +87,7 @@ class _Types:
         gives = sweep.old.specs[node.outputs[0]].dtype
         if gives == "int64" and (found is None or not fits(found)):
             return self._stays_wide(node, found)
-        if any(r is None for r in ranges):  # an operand stays int64
+        if any(r is None for r in ranges):  # one of the operands stays int64
             return self._stays_wide(node, None)
         self._keep(node, whole)
         if gives in ("int64", "int32") and found is not None:
@@ -96,7 +96,7 @@ class _Types:
         return True
 
     def _byte(self, name: str) -> str:
-        """Convert flags to uint8, the type of flags in inputs and tables."""
+        """Return flags converted to uint8; other values stay."""
         if self.sweep.specs[name].dtype != "bool":
             return name
         array = self.sweep.array(name)
@@ -105,8 +105,8 @@ class _Types:
         return self.sweep.constant(array.astype(HELD["bool"]), f"{name}/bytes")
 
     def _integer_operands(self, node: Node) -> list[str]:
-        """Return the integer inputs that an operator computes with; other integer inputs are parameters of a
-        movement."""
+        """Return the int32 and int64 inputs that a node computes with or moves. Its other integer inputs,
+        such as axes, are parameters."""
         every = node.op in elementwise.OPERATORS or node.op in ("Concat", "Gather", "scatter")
         names = node.inputs[1:] if node.op == "Where" else node.inputs if every else node.inputs[:1]
         kinds = ("int64", "int32")
@@ -119,7 +119,7 @@ class _Types:
         return self.ranges.get(name)
 
     def _keep(self, node: Node, whole: Sequence[str]) -> None:
-        """Keep a node; it computes in int32 now."""
+        """Keep a node, and let it compute in int32."""
         names = {name: self._held(name) for name in whole}
         inputs = tuple(names.get(name, name) for name in node.inputs)
         self.sweep.keep(dataclasses.replace(node, inputs=inputs))
@@ -131,8 +131,8 @@ class _Types:
         return self.sweep.constant(array.astype(np.int32), f"{name}/int32")
 
     def _cast(self, node: Node, whole: Sequence[str]) -> bool:
-        """Replace a Cast to int64 by a Cast to int32. Flags and shorter integers fit int32; floats may not
-        fit."""
+        """Replace a Cast to int64 by a Cast to int32 if the values fit. Flags and shorter integers always
+        fit. Floats may not fit: their Cast stays, with the reason why a device refuses it."""
         name, dtype = node.inputs[0], self.sweep.specs[node.inputs[0]].dtype
         limits = {
             "bool": (0, 1),
@@ -153,7 +153,7 @@ class _Types:
         return True
 
     def _stays_wide(self, node: Node, found: Range | None) -> bool:
-        """Keep a node in int64, between Casts."""
+        """Keep a node in int64. Casts of its int32 inputs state why a device refuses them."""
         self.wide.append(node)
         said = f"from {found[0]} to {found[1]}" if found else "of an unknown range"
         why = f"{node}: its results, {said}, may exceed int32, and a device has no int64"
@@ -167,8 +167,8 @@ class _Types:
         return True
 
     def _note(self, node: Node) -> None:
-        """If a Gather's indices are unchanged elements of a graph input, narrow the bounds of this input to
-        the gathered axis."""
+        """Record that a moved value still contains a graph input's elements. Where these elements index an
+        axis, narrow the bounds of the graph input to that axis."""
         first = node.inputs[0]
         if node.op in CARRIED and first in self.origin and node.outputs[0] in self.ranges:
             self.origin[node.outputs[0]] = self.origin[first]

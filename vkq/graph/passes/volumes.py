@@ -1,8 +1,8 @@
 """Rewrites convolutions and pools of volumes (N, C, D, H, W) as convolutions and pools of images.
 
-The depth taps of a convolution become channels, so that one convolution of images sums over all taps; for
-integers the sum is exact. A pool is computed along height and width first, then along depth. This is possible
-for a maximum, and for a mean, whose element count is a product of counts along the axes."""
+The depth taps of a convolution become channels, so that one convolution of images sums over all taps; the
+sum of integers is exact. A pool runs along height and width, and then along depth. Both a maximum and a
+mean can be split so; the element count of a mean is the product of the counts along the axes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..operators.images import padding
 from ..operators.operator import axis_of
 from .words import Words
 
-AXES = 3  # the spatial axes of a volume
+AXES = 3  # number of spatial axes of a volume
 LISTS = ("strides", "dilations", "output_padding")
 
 
 def convolution(w: Words) -> bool:
-    """Rewrite Conv. Each depth slice of the result reads several slices of x, which become channels (c,
-    tap)."""
+    """Rewrite Conv. A depth slice of the result reads one slice of x for each depth tap of the kernel; the
+    pairs (channel, tap) become the channels of an image."""
     shape, kernel = w.spec(0).shape, w.spec(1).shape[2:]
     if not _is_volume(w) or tuple(w.attributes.get("kernel_shape", kernel)) != kernel:
         return False
@@ -37,8 +37,8 @@ def convolution(w: Words) -> bool:
 
 
 def transposed_convolution(w: Words) -> bool:
-    """Rewrite ConvTranspose. For each depth slice of the result, each depth tap reads at most one slice of
-    x."""
+    """Rewrite ConvTranspose. A depth slice of the result reads at most one slice of x for each depth tap;
+    the pairs (channel, tap) become the channels of an image."""
     shape, kernel = w.spec(0).shape, w.spec(1).shape[2:]
     given = w.attributes.get("output_shape"), w.attributes.get("auto_pad", "NOTSET")
     if not _is_volume(w) or given != (None, "NOTSET"):
@@ -71,7 +71,7 @@ def pool(w: Words) -> bool:
 
 
 def whole(w: Words) -> bool:
-    """Rewrite GlobalAveragePool and GlobalMaxPool."""
+    """Rewrite GlobalAveragePool and GlobalMaxPool of a volume as the operator on one image (D * H, W)."""
     shape = w.spec(0).shape
     if len(shape) != AXES + 2 or 0 in shape:
         return False
@@ -81,7 +81,8 @@ def whole(w: Words) -> bool:
 
 
 def _is_volume(w: Words, kernel: Sequence[int] | None = None) -> bool:
-    """Return True if x is a volume, and the kernel has three axes."""
+    """Return True if x is a volume that is not empty, and the kernel and all attributes have three spatial
+    axes."""
     shape = w.spec(0).shape
     rank = len(w.spec(1).shape) - 2 if kernel is None else len(kernel)
     lists = [w.attributes[name] for name in LISTS if name in w.attributes]
@@ -101,8 +102,8 @@ def _image(w: Words, pads: Sequence[int]) -> dict[str, Any]:
 
 
 def _slices(w: Words, index: Array) -> str:
-    """Return depth slices of x as (N * slices, C * taps, H, W). *index* (taps, slices) has their indices
-    along the depth; slices out of range are zeros."""
+    """Return depth slices of x, (N * slices, C * taps, H, W). *index* (taps, slices) are their indices
+    along the depth; an index out of range gives a slice of zeros."""
     n, c, d, *image = w.spec(0).shape
     x, (taps, count) = w.node.inputs[0], index.shape
     outside = (index < 0) | (index >= d)
@@ -114,8 +115,8 @@ def _slices(w: Words, index: Array) -> str:
 
 
 def _weight(w: Words, axis: int, perm: Sequence[int] | None, shape: Sequence[int]) -> str:
-    """Return a rearranged weight. If it is dequantized with one scale, or with scales along *axis*, rearrange
-    its integers."""
+    """Return a weight transposed by *perm* and reshaped. If it is dequantized with one scale, or with
+    scales along *axis*, its integers are rearranged before the DequantizeLinear."""
 
     def arranged(name: str) -> str:
         return w.reshape(w.emit("Transpose", [name], perm=tuple(perm)) if perm else name, shape)

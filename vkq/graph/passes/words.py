@@ -17,7 +17,7 @@ INTEGERS = ("int64", "int32")
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-    """A node that is being replaced. ``visit`` is called for each new node, and may fold it."""
+    """A node that a rule replaces. ``visit`` is called for each emitted node, and may fold or rewrite it."""
 
     sweep: Sweep
     node: Node
@@ -63,7 +63,8 @@ class Words:
         return x if self.of(x).dtype == "float32" else self.cast(x, "float32")
 
     def along(self, numbers: Any, axis: int, rank: int, dtype: str) -> str:
-        """Return a 1-D constant with its elements along *axis* of *rank* axes."""
+        """Return a constant of *rank* axes that has the elements *numbers* along *axis* and length 1 along
+        the others."""
         shape = [1] * rank
         shape[axis] = -1
         return self.constant(np.asarray(numbers).reshape(shape), dtype)
