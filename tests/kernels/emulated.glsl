@@ -1,8 +1,9 @@
-// Subgroup matrices for devices without matrix units: the declarations of coopmat_types.glslh and the
-// functions of GL_KHR_cooperative_matrix, in plain GLSL. A subgroup here is SUBGROUP neighbouring
-// invocations, whatever the device's subgroup size. Invocation e % SUBGROUP holds element e of an accumulator
-// (m = e / MN, n = e % MN), and the row of W and the column of X that the element needs. emulated.py sets
-// ELEMENTS, K_RUNS and HALF.
+// Emulated subgroup matrices for devices without matrix units. This file replaces coopmat_types.glslh and
+// the functions of GL_KHR_cooperative_matrix with plain GLSL. An emulated subgroup is SUBGROUP neighbouring
+// invocations, whatever the device's subgroup size. Invocation i of the subgroup holds the accumulator's
+// elements e = i + j * SUBGROUP (m = e / MN, n = e % MN) and, for each of them, a row of W and a column of
+// X. emulated.py defines ELEMENTS (the number of j), K_RUNS (the uvec4s in a row of W) and HALF (1:
+// elements of 16 bits).
 #include "dot_forms.glslh"
 
 layout(constant_id = 10) const uint MM = 16;
@@ -15,7 +16,7 @@ layout(constant_id = 16) const bool SIGNED = false;
 const bool SIGNED = false;
 #endif
 
-#if FLOAT16_IMAGES  // float_numbers.glslh without 16-bit storage
+#if FLOAT16_IMAGES  // replaces float_numbers.glslh, which needs 16-bit storage
 #define FLOAT_NUMBERS_GLSLH
 #define Number uint
 #define Stored uint
@@ -61,7 +62,7 @@ struct MatrixAcc {
   SUM e[ELEMENTS];
 };
 
-#define subgroup_stores(n, n_end) true  // here a subgroup's barrier is a workgroup's
+#define subgroup_stores(n, n_end) true  // all subgroups meet at its barrier, which is a workgroup's here
 
 #define element(i) (gl_LocalInvocationIndex % SUBGROUP + (i) * SUBGROUP)
 #define place_gl_CooperativeMatrixLayoutRowMajor(i) (element(i) / MN)
@@ -73,7 +74,7 @@ struct MatrixAcc {
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS * K_RUNS; i_++) \
     matrix.k[i_] = array[(at) + place_##layout_(i_ / K_RUNS) * (stride) + i_ % K_RUNS]
 
-// Load a matrix whose memory has one line for each k, with the elements of all rows.
+// Load a transposed matrix of 16-bit elements: in memory, line k holds element k of every row.
 #define load_matrix_of_lines(matrix, at, stride)                                                      \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS * TERMS; i_++) {                                   \
     uint row_ = element(i_ / TERMS) % MN;                                                              \
@@ -100,7 +101,8 @@ struct MatrixAcc {
     atomicOr(tile[line_ + half_ / 8u][half_ / 2u % 4u], float16_bits(matrix.e[i_]) << shift_); \
   }
 
-// Macros instead of functions that take and return matrices, because drivers copy the arguments of functions.
+// These are macros, not functions, because drivers would copy the matrices that a function takes and
+// returns.
 #define clear(matrix) \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) matrix.e[i_] = SUM(0)
 
@@ -120,7 +122,7 @@ struct MatrixAcc {
 
 #define brains_of(two) upper_halves(floatBitsToUint((two).x), floatBitsToUint((two).y))
 
-// Pairs of bytes in 16-bit elements become two matrices.
+// Split a matrix whose 16-bit elements are two bytes each into two float16 matrices, one for each byte.
 #define pair_word(word, nth, biased)                                                    \
   (SIGNED ? ((nth) == 0u ? (word) : (word) >> 8 | (word) << 24) & 0x807f807fu            \
           : (word) >> 8u * (nth) & 0x00ff00ffu | (biased))
@@ -133,20 +135,20 @@ struct MatrixAcc {
     high.k[r_][c_] = less_zeros(pair_word(word_, 1u, 0x64006400u), zero_);       \
   }
 
-// The words of a matrix that one invocation holds, with two elements each.
+// Number of words of a matrix in one invocation; a word holds two elements.
 #define WORDS_W (4u * ELEMENTS * K_RUNS)
 #define WORDS_X WORDS_W
 #define MOST_WORDS_W WORDS_W
 #define MOST_WORDS_X WORDS_W
 #define word_of_matrix(m, q) m.k[(q) / 4u][(q) % 4u]
 #define set_word(m, q, word) m.k[(q) / 4u][(q) % 4u] = word
-#define first_of(q) ((q) - (q) / 4u % 2u * 4u)  // here an invocation holds whole rows
+#define first_of(q) ((q) - (q) / 4u % 2u * 4u)  // K is contiguous in an invocation
 #define further(q) ((q) / 4u % 2u)
 #define LOADS_X (WORDS_X / 2u)
 #define MOST_LOADS_X LOADS_X
 #define word_of_run(l) ((l) / 4u * 8u + (l) % 4u)
 #define further_word(l) (word_of_run(l) + 4u)
-// Here 16 neighbouring invocations hold 16 columns of x.
+// The first 8 of 16 neighbouring invocations store *word*, the other 8 *further*.
 #define WORDS_BOTH WORDS_X
 #define set_both(m, q, word, further) set_word(m, q, gl_LocalInvocationIndex % 16u < 8u ? (word) : (further))
 #define f16vec2 vec2
@@ -155,7 +157,7 @@ struct MatrixAcc {
   [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++)        \
     m.k[i_ / 4u][i_ % 4u] = less_zeros(m.k[i_ / 4u][i_ % 4u], zeros.k[i_ / 4u][i_ % 4u])
 
-// Quantized codes in 16-bit elements become a float16 matrix; the scales of outputs become an accumulator.
+// Convert a matrix of quantized codes in 16-bit elements to float16.
 #define halves_of_codes(codes, nth, biased, zeros, halves)                                       \
   [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++) {                        \
     uint r_ = i_ / 4u, c_ = i_ % 4u, word_ = codes.k[r_][c_];                                    \
@@ -163,7 +165,8 @@ struct MatrixAcc {
     else word_ = pair_word(word_, nth, biased);                                                  \
     halves.k[r_][c_] = less_zeros(word_, zeros.k[r_][c_]);                                       \
   }
-// The value is not a constant, because Mesa 22.3 reads the upper half of a constant as 0.
+// The sum with 0 hides a constant value from the compiler: Mesa 22.3 reads the upper half of a constant as
+// 0.
 #define fill_halves(matrix, value)                                        \
   [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++)   \
     matrix.k[i_ / 4u][i_ % 4u] = packHalf2x16(vec2((value) + float(p.first_group >> 31)))

@@ -1,11 +1,11 @@
-"""Emulated matrix units for devices without them: the shaders are unchanged, and matrices are plain GLSL
-(emulated.glsl).
+"""Emulate matrix units on devices without them: plain GLSL (emulated.glsl) replaces matrices in the
+shaders.
 
-Emulation covers every shape of matrices and every subgroup size. It cannot show what depends on hardware: the
-distribution of matrices over a subgroup, and the driver's code for loops.
+Emulation covers every shape of matrices and every subgroup size. It does not cover what depends on
+hardware: the distribution of matrices over a subgroup, and the driver's code for loops.
 
-Mesa 22.3's llvmpipe loses private arrays that are live across a barrier if loops index them. So loops are
-unrolled for llvmpipe only, which takes seconds a shader.
+Mesa 22.3's llvmpipe loses private arrays that are live across a barrier if loops index them. Therefore
+loops are unrolled on llvmpipe, and compiling a shader takes seconds there.
 """
 
 from __future__ import annotations
@@ -54,22 +54,23 @@ EXTENSIONS = (
     "GL_EXT_shader_explicit_arithmetic_types_int8", "GL_EXT_shader_explicit_arithmetic_types_float16",
     "GL_EXT_shader_explicit_arithmetic_types_int16", "GL_EXT_bfloat16", "GL_EXT_shader_16bit_storage",
 )  # fmt: skip
-IN_PLACE = (  # expressions -> the macros of emulated.glsl
+IN_PLACE = (  # (expression of the shader, macro of emulated.glsl)
     (r"MatrixAcc (\S+) = matrix_of_zeros\(\);", r"MatrixAcc \1; clear(\1);"),
     (r"(\S+) = matrix_of_zeros\(\);", r"clear(\1);"),
     (r"\S+ = coopMatMulAdd\(matrix_of_ones\(\), (\S+), (\S+)\);", r"add_sums(\2, \1);"),
     (r"\S+ = coopMatMulAdd\((\S+), (\S+), (\S+)\);", r"add_product(\3, \1, \2);"),
 )
 
-# Emulation is slow, so only hardware (if VKQ_TEST_DEVICE names a GPU) gets many repeated runs.
+# Number of repeated runs. Emulation is slow, so only hardware (VKQ_TEST_DEVICE names a GPU) gets many.
 REPLAYS = 200 if "VKQ_TEST_DEVICE" in os.environ else 4
 
-Wrong = tuple[str, str] | None  # (pattern, replacement)
-NOTHING = (r"add_product\(.*\);", ";")  # removes products, as if the driver did not support the shape
+Wrong = tuple[str, str] | None  # (pattern, replacement) in the shader's text
+NOTHING = (r"add_product\(.*\);", ";")  # removes all products, as a driver without this shape may
 
 
 def row(shape: str, form: str = "s8s8") -> CooperativeMatrix:
-    """Return the entry of a device's list for ``MxNxK``, or ``MxNxK form``."""
+    """Return the cooperative-matrix entry for *shape*: ``MxNxK``, or ``MxNxK form``, whose form overrides
+    *form*."""
     shape, _, own = shape.partition(" ")
     form = own or form
     m, n, k = map(int, shape.split("x"))
@@ -98,7 +99,7 @@ def emulate(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, *shapes: str, wrong: Wrong = None,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Give the device matrix units: see `capabilities`.
+    """Give the device emulated matrix units; *shapes* and *options* are those of `capabilities`.
 
     *wrong*: a rewrite of the shader that imitates a faulty driver.
     """
@@ -141,7 +142,8 @@ def emulate(
 
 
 def _tile_bytes(program: Program, push: Mapping[str, int | float]) -> int:
-    """Return the bytes of the buffer that replaces the workgroups' shared memory in a dispatch."""
+    """Return the size in bytes of the buffer that replaces the shared memory of all workgroups of a
+    dispatch. Return 0 if the program has no such buffer."""
     if all(binding.name != "tile" for binding in program.variant.bindings):
         return 0
     workgroups = program.variant.workgroups({"first_group": 0, **push}, program.constants)
@@ -165,7 +167,7 @@ def _frozen(source: str, variant: Variant, values: Mapping[str, Value]) -> str:
 
     def plain(match: re.Match[str]) -> str:
         kind, name = match[1], match[2]
-        if name not in values:  # used only in a branch that the preprocessor removes
+        if name not in values:  # a preprocessor branch that is not taken uses it
             return match[0]
         value = str(values[name]).lower()
         return f"const {kind} {name} = {value}{'u' if kind == 'uint' else ''};"
@@ -183,8 +185,8 @@ def _frozen(source: str, variant: Variant, values: Mapping[str, Value]) -> str:
 def _source(
     variant: Variant, values: tuple[tuple[str, Value], ...], number: int, unroll: bool, wrong: Wrong
 ) -> str:
-    """Return the variant's text with emulated matrices, and with its largest shared array in a buffer,
-    because few CPU devices have enough shared memory."""
+    """Return the variant's text with emulated matrices. A buffer replaces its largest shared array, because
+    few CPU devices have enough shared memory."""
     v = dict(values)
     size = _tile(variant, v)
     source = _frozen(text(variant), variant, v)
@@ -200,7 +202,7 @@ def _source(
     for pattern, call in IN_PLACE:
         source = re.sub(pattern, call, source)
     elements = int(v["MM"]) * int(v["MN"]) // int(v["SUBGROUP"])
-    half = "shaderInt8" not in variant.requires  # the text also has the includes of other types
+    half = "shaderInt8" not in variant.requires  # the text cannot tell: it has both types
     runs = int(v["MK"]) // (8 if half else 16)
     defines = (
         f"#define ELEMENTS {elements}u\n#define K_RUNS {runs}u\n#define HALF {int(half)}\n"

@@ -15,7 +15,7 @@ from vkq.probe.matrices import Matrices, advertised, lacking
 from . import emulated
 
 Q, Y = vkq.QParams(0.05, 3), vkq.QParams(0.7, -5)
-# Float activations: rows, columns and k that are not multiples of tiles, steps and runs of 8.
+# Convolutions for float activations: M, N and K are multiples neither of the tile sizes nor of 8.
 CONVOLUTIONS = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]",
     "conv2d[N=1,IC=48,H=7,W=9,OC=40,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",
@@ -23,7 +23,7 @@ CONVOLUTIONS = (
 
 
 def with_matrices(device: vkq.Device, *rows: Any) -> vkq.Capabilities:
-    """Return the device's capabilities with these entries in the list of cooperative matrices, and subgroups
+    """Return the device's capabilities with *rows* as the list of cooperative matrices, and with subgroups
     of 32."""
     properties = {**device.capabilities.properties, "minSubgroupSize": 32, "maxSubgroupSize": 32}
     return dataclasses.replace(device.capabilities, cooperative_matrices=rows, properties=properties)
@@ -51,7 +51,7 @@ def layer_of(device: vkq.Device, weight_shape: tuple[int, ...], **options: Any) 
 
 
 def only(monkeypatch: pytest.MonkeyPatch, tile: str, parts: int | None = None) -> None:
-    """Force this tile for products, and this number of parts of k."""
+    """Force the tile of float-activation products on matrix units, and the number of parts of k (split-K)."""
     made = HalfMatrices.__init__
 
     def init(self: HalfMatrices, *args: Any, **options: Any) -> None:
@@ -62,13 +62,14 @@ def only(monkeypatch: pytest.MonkeyPatch, tile: str, parts: int | None = None) -
 
 
 def known(monkeypatch: pytest.MonkeyPatch, **says: Any) -> None:
-    """Override fields of the profile for products of float activations."""
+    """Override fields of the device profile in the kernels for float activations."""
     for module in (half, half_configs):
         monkeypatch.setattr(module, "profile", lambda c: dataclasses.replace(profile(c), **says))
 
 
 def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, matrices: Matrices) -> None:
-    """Give the device only these matrix units: real ones if it has them, else emulated ones."""
+    """Give the device only these matrix units: real ones if it has them, emulated ones if it has no matrix
+    units. Skip the test if its matrix units have other shapes."""
     shape = f"{matrices.m}x{matrices.n}x{matrices.k}"
     if lacking(device.capabilities) is not None:
         emulated.emulate(device, monkeypatch, shape, form=matrices.form, subgroup=matrices.subgroup)
@@ -82,7 +83,7 @@ def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, matrices: Matrice
 
 
 SHAPES = [
-    Matrices(16, 16, 32),  # NVIDIA, which lists both
+    Matrices(16, 16, 32),  # NVIDIA lists this shape and the next
     Matrices(16, 8, 32),
     Matrices(16, 16, 32, "u8u8"),
     Matrices(16, 8, 32, "u8u8"),

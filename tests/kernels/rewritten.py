@@ -1,4 +1,4 @@
-"""Programs with rewritten shader text, for software drivers that lack the shaders' requirements."""
+"""Programs with rewritten shader text, for software drivers that lack features that the shaders require."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from vkq.runtime.program import LazyPipeline, Program
 from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Binding, Value, Variant
 
-# Pipelines of each device, by text and constants: compiling one may take seconds, and many tests share it.
+# Cache of pipelines: device -> (text, constants) -> pipeline. Compiling one may take seconds, and many
+# tests use the same pipeline.
 _pipelines: weakref.WeakKeyDictionary[vkq.Device, dict[Any, LazyPipeline]] = weakref.WeakKeyDictionary()
 
 
 def program(
     device: vkq.Device, variant: Variant, values: dict[str, Value], source: str, *more: Binding
 ) -> Program:
-    """Return the variant with *source* instead of its text, and *more* bindings after its own; it is compiled
-    when it is first recorded."""
+    """Return a program of the variant with *source* as its text and with the bindings *more* appended. The
+    program is compiled when it is first recorded."""
     variant = dataclasses.replace(variant, bindings=(*variant.bindings, *more))
     made = _pipelines.setdefault(device, {})
     key = source, tuple(values.items()), len(more)

@@ -1,4 +1,4 @@
-// float_numbers.glslh for float16 without 16-bit storage: a word holds two numbers.
+// Replacement of float_numbers.glslh without 16-bit storage: a 32-bit word holds two float16 elements.
 #define FLOAT_NUMBERS_GLSLH
 #define Number uint
 #define Stored uint

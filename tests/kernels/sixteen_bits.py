@@ -47,12 +47,13 @@ def _program(device: vkq.Device, variant: Variant, values: dict[str, Value]) -> 
 
 
 def words() -> str:
-    """Return the replacement of common/float_numbers.glslh."""
+    """Return the GLSL text that replaces common/float_numbers.glslh."""
     return (shaders_folder() / "common" / "float16.glslh").read_text() + WORDS.read_text()
 
 
 def check_rows(device: vkq.Device, layer: vkq.Linear, x: npt.NDArray[np.float32], variant: str) -> None:
-    """Check that one kernel reads and writes float16 rows, with the results of float32 rounded once."""
+    """Check that *layer* runs one kernel, *variant*, on float16 rows, and that the result is the float32
+    result for the same values, rounded to float16."""
     given = vkq.Tensor.from_numpy(x.astype(np.float16), device)
     assert layer.plan(given.spec).variants == (variant,)
     got = layer(given)

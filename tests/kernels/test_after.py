@@ -1,5 +1,5 @@
-"""Tests of tables and sums as the epilogue of convolutions and linear layers, in every kernel: results have
-the bytes of the separate operators."""
+"""Tests of epilogues (lookup tables and sums) of convolutions and linear layers, in every kernel. Results
+equal those of separate operators bit for bit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from vkq.shader.catalog import catalog
 from . import emulated
 
 Kind = Literal["lookup", "add", "sub", "lookup+add"]
-# (problem, method, path): ragged channels and pixels; each form of the dot product, and each kind of store.
+# (problem, method, path). Channels and pixels do not fill tiles; every form of the dot product and every
+# kind of store occurs.
 KERNELS = [
     ("conv2d[N=1,IC=8,H=5,W=7,OC=10,KH=1,KW=1]", "pointwise", "dot_s8s8"),
     ("conv2d[N=2,IC=5,H=1,W=1,OC=6,KH=1,KW=1]", "pointwise", "dot_u8s8"),  # runs the GEMV kernel
@@ -50,7 +51,7 @@ BLOCKS = [
 MATRIX = [
     "conv2d[N=1,IC=40,H=6,W=9,OC=20,KH=1,KW=1]",
     "conv2d[N=1,IC=24,H=9,W=11,OC=37,KH=3,KW=3,padding=1]",
-    "conv2d[N=1,IC=300,H=6,W=6,OC=20,KH=1,KW=1]",  # subgroups share k
+    "conv2d[N=1,IC=300,H=6,W=6,OC=20,KH=1,KW=1]",  # several subgroups split the sum over k
 ]
 TIES = 2.0  # ratio of a sum's scale to its operands' scales: half of all results are ties
 
@@ -82,7 +83,7 @@ def planned(
         last, before = through_table(signed(entries), own).then(last), entries[before.astype(int) - own.qmin]
     layer.finish(last)
     tensors.append(Tensor.from_numpy(given, device, layout))
-    # A copy of the residual, because the plan overwrites it.
+    # Copy the residual, because the sum overwrites its operand.
     copied = table.looked_up(b, b.input(tensors[1].spec), table_of("identity", other, other), None)
     y = layer.build(b, x, copied)
     assert y.slot == copied.slot or layer.input_layout(p.x_shape) != copied.spec.layout
@@ -94,7 +95,7 @@ def planned(
 @pytest.mark.parametrize(("name", "method", "path"), KERNELS)
 def test_every_kernel(device: vkq.Device, name: str, method: str, path: str, kind: Kind) -> None:
     plan, tensors, want = planned(device, name, kind, method, path)
-    for _ in range(3):  # the runs do not change the operand of the sum
+    for _ in range(3):  # repeat: a run must not change the inputs
         np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
 
 
@@ -113,7 +114,8 @@ def test_words_in_place_of_texels(device: vkq.Device, name: str, method: str, pa
 @pytest.mark.parametrize("kind", ["lookup", "add", "lookup+add"])
 @pytest.mark.parametrize(("name", "path"), BLOCKS)
 def test_blocks_of_channels(device: vkq.Device, name: str, path: str, kind: Kind) -> None:
-    """Direct kernels also store in kPackedInt8_16C, whose rows have no padding."""
+    """Direct kernels with an epilogue also store kPackedInt8_16C (blocks of 16 channels, rows without
+    padding), and give the oracle's result."""
     plan, tensors, want = planned(device, name, kind, "auto", path, layout=BLOCKED)
     assert plan.result.layout == BLOCKED
     np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
@@ -121,7 +123,8 @@ def test_blocks_of_channels(device: vkq.Device, name: str, path: str, kind: Kind
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("first", [True, False])
-# Scales with many ties, with few, and scales for which only the table is exact.
+# Ratios of scales with many ties among the results, with few ties, and with results that are exact only if
+# they come from a table.
 @pytest.mark.parametrize("ratio", [TIES, 1.37, 2.0**-12])
 @pytest.mark.parametrize("kind", ["add", "sub"])
 def test_sums(any_device: vkq.Device, kind: Kind, ratio: float, first: bool, dtype: str) -> None:
@@ -139,7 +142,7 @@ def test_sums_on_a_device_that_rounds_otherwise(
 
 
 def test_one_element(any_device: vkq.Device) -> None:
-    """The operands of a sum of single elements are swapped, as in ONNX Runtime."""
+    """A sum of two single elements swaps its operands, as ONNX Runtime does, and gives the oracle's result."""
     name = "conv2d[N=1,IC=3,H=1,W=1,OC=1,KH=1,KW=1]"
     for first in (True, False):
         plan, tensors, want = planned(any_device, name, "add", "auto", "auto", "int8", first, 1.37)
@@ -181,8 +184,9 @@ Linears = tuple[vkq.Linear, vkq.Linear, np.ndarray]  # (layer without epilogue, 
 
 
 def linears(device: vkq.Device, rows: int, method: str, dtype: Any, path: str, last: Any) -> Linears:
-    """Return a layer, the same layer with an epilogue, and x, after checking both. *last* returns the
-    epilogue for the parameters of y. The bound of the activation lies between two quantized results."""
+    """Return a layer, the same layer with an epilogue, and its input x. *last* maps y's quantization
+    parameters to the epilogue. The activation's upper bound, 20.7 scales, lies between two quantized
+    results."""
     p, rng = parse(f"linear[M={rows},K=70,N=37]"), np.random.default_rng(rows)
     data = random_data(p, rng, dtype, "int8")
     options: Any = {"x_qparams": data.x_q, "y_qparams": data.y_q, "bias": data.bias, "method": method}
@@ -193,7 +197,8 @@ def linears(device: vkq.Device, rows: int, method: str, dtype: Any, path: str, l
 
 
 def as_numbers(device: vkq.Device, rows: int, method: str, dtype: Any, path: str = "auto") -> str:
-    """Check a linear layer that stores dequantized results; return the kernel's variant."""
+    """Check that a linear layer that stores float32 equals the int8 layer and `dequantize`; return the name
+    of the kernel's variant."""
     layer, numbers, x = linears(device, rows, method, dtype, path, lambda q: AS_NUMBERS)
     q = layer.y_qparams
     want = dequantize(layer(x), q)
@@ -216,7 +221,8 @@ def test_numbers_of_matrix_units(strict_device: vkq.Device, monkeypatch: pytest.
 
 
 def through_tables(device: vkq.Device, rows: int, method: str, dtype: Any, path: str = "auto") -> str:
-    """Check a linear layer with a table for each channel; return the kernel's variant."""
+    """Check a linear layer with a lookup table for each output channel; return the name of the kernel's
+    variant."""
     entries = np.random.default_rng(rows).integers(0, 256, (37, 256), np.uint8).view(dtype)
     last = through_table(signed(entries), QParams(0.5, 4, dtype))
     layer, ended, x = linears(device, rows, method, dtype, path, lambda q: last)
@@ -239,11 +245,12 @@ def test_tables_of_matrix_units(strict_device: vkq.Device, monkeypatch: pytest.M
 
 
 def test_all_that_can_have_a_last_step_read_what_they_overwrite() -> None:
-    """The YAML of every kernel with an epilogue marks it as in-place (it reads the array that it overwrites):
-    the mark orders a sum after the step that computed its other operand."""
+    """A kernel with an epilogue marks its output y as in-place in YAML, because its sum reads the array
+    that the kernel overwrites. The mark orders the kernel after the step that computes the sum's other
+    operand."""
     for variant in catalog().variants.values():
         marked = [binding.name for binding in variant.bindings if binding.in_place]
-        with_sums = variant.shader.startswith(("conv2d_q8csw__direct", "conv2d_f32__direct"))  # for windows
+        with_sums = variant.shader.startswith(("conv2d_q8csw__direct", "conv2d_f32__direct"))  # y adds up
         tables_alone = variant.shader.startswith("conv2d_q8ta_q8csw__expand_depthwise")
         last_step = not tables_alone and bool({"AFTER", "CONTINUE"} & variant.specialization.keys())
         assert (marked == ["y"]) == (with_sums or last_step)

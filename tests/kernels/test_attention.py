@@ -1,5 +1,5 @@
-"""Tests of attention in tiles: the device gives the bits of NumPy's steps, close to a softmax of all scores
-at once."""
+"""Tests of tiled attention: the device's results equal the tiled NumPy reference bit for bit. The reference
+is close to attention with one softmax over all scores."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_bits(device: vkq.Device, name: str, dtype: str) -> None:
 
 
 def test_hidden_keys_infinities_and_nan(device: vkq.Device) -> None:
-    """Masks of -inf and of the lowest float hide keys, at the left and in whole rows; infinities and NaN in
-    the operands give NumPy's bits."""
+    """A bias of -inf or of the lowest float hides keys: the first keys, or all keys of a row. Results have
+    NumPy's bits, also if q holds a NaN or v an infinity."""
     sizes = AttentionSizes(1, 6, 6, 3, 70, 8, 12)
     bias, given = np.zeros((1, 6, 1, 70), np.float32), operands(sizes)
     bias[0, 0, 0, :66] = -np.inf
@@ -105,7 +105,8 @@ def test_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def unfused(given: list[np.ndarray], scale: float, seen: Seen, heads: int) -> tuple[np.ndarray, ...]:
-    """Return, in float64, the result, the sum of the terms' magnitudes, and the range of the scores."""
+    """Return float64 attention without tiles: the result, the sum of the magnitudes of the terms weight *
+    v, and the range of each row's scores."""
     q, k, v = (x.astype(np.float64) for x in given)
     k, v = (np.repeat(x, heads // x.shape[1], 1) for x in (k, v))
     scores = q @ k.swapaxes(2, 3) * scale
@@ -118,8 +119,8 @@ def unfused(given: list[np.ndarray], scale: float, seen: Seen, heads: int) -> tu
 
 @pytest.mark.parametrize("seen", [Seen(), Seen(True, 200, 90)], ids=["all", "window"])
 def test_near_the_real_value(seen: Seen) -> None:
-    """Results are within a bound of the real value. Scores are small integers and so exact: only the later
-    steps need a bound."""
+    """The tiled NumPy reference is within a rounding bound of float64 attention. q and k are small
+    integers, so that scores are exact and only the later steps round."""
     sizes, r = AttentionSizes(1, 4, 2, 31, 231, 16, 24), np.random.default_rng(5)
     given = operands(sizes)
     given[:2] = [r.integers(-3, 4, x.shape).astype(np.float32) for x in given[:2]]
@@ -132,7 +133,7 @@ def test_near_the_real_value(seen: Seen) -> None:
 
 
 def test_sizes_of_tiles() -> None:
-    """Every tile fits the shared memory that all devices have, and has rows for all lanes."""
+    """Every tile fits 16 KiB of shared memory, which all devices have. Its lanes divide its number of keys."""
     for width in (1, 40, 64, 65, 128, 129, 256, 512):
         for lines in (1, 2, 3, 5, 9, 17, 100):
             tile = Tile.of(lines, width)

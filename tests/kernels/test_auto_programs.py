@@ -1,4 +1,4 @@
-"""Tests that the programs in compiler statistics are the programs that layers use."""
+"""Tests that compiler statistics cover the programs that layers use."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_a_videocore_takes_gemv_for_one_row_alone() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_a_videocore_takes_two_rows_of_a_float_product(name: str) -> None:
-    """Only a VideoCore computes float products in two rows; its direct convolution computes four rows without
-    spilling registers."""
+    """A VideoCore, and no other device, uses register tiles of two rows (2x4) for float products. Its
+    direct convolution keeps four rows, because they do not spill registers."""
     c = reported(name)
     found = {each.layer: each.variant for each in auto_programs(c)}
     small = found["float32 linear 49x2048x512"].axes.get("tile") == "2x4"
@@ -54,8 +54,8 @@ def test_only_a_videocore_takes_two_rows_of_a_float_product(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_phones_take_weights_in_groups_a_word_after_the_other(name: str) -> None:
-    """Phones read grouped weights one word at a time. A Mali and a VideoCore compute one row at a time,
-    because two rows would spill registers."""
+    """GPUs of phones and VideoCores read grouped weights one word at a time. A Mali and a VideoCore compute
+    one row at a time, because two rows would spill registers."""
     found = {each.layer: each for each in auto_programs(reported(name))}
     few, many = (found[f"float32 linear {shape}, 4 bits"] for shape in ("1x4096x4096", "49x2048x512"))
     small = name.startswith(("mali", "videocore"))
@@ -85,8 +85,8 @@ def test_an_adreno_6xx_with_packed_dot_products_and_lavapipe_read_texels(name: s
 
 @pytest.mark.parametrize("name", NAMES)
 def test_pools_and_transpositions_are_those_of_the_device(name: str) -> None:
-    """Pools read a 3x3 window at once on devices with many registers; transpositions are the same on all
-    devices."""
+    """An H200 reads the whole 3x3 window of a pool at once, because it has many registers; other devices do
+    not. The constants of a transposition are the same on all devices."""
     found = {each.layer: dict(each.constants) for each in auto_programs(reported(name))}
     known = {"LOCAL_X": 128, "KERNEL": 3, "STRIDE": 2, "ASIDE": 3, "THREADS": 1}
     any_window = {"LOCAL_X": 64, "KERNEL": 0, "STRIDE": 1, "ASIDE": 0, "THREADS": 1}
@@ -113,9 +113,9 @@ def test_columns_of_a_workgroup_of_one_row(name: str) -> None:
     assert (one["LOCAL_X"], one["LOCAL_Y"]) == known.get(name.partition("-")[0], (2, 128))
 
 
-# For each device: the blocks of k that a GEMV reads at once; True if direct convolutions read one channel at
-# a time; True if 16 channels are quantized at once; the workgroup of a depthwise convolution of 32 channels;
-# and the tile for 8 rows of 4-bit weights.
+# Expected choices of each device: the blocks of k that a GEMV reads at once; whether direct convolutions
+# read one channel at a time; whether 16 channels are quantized at once; the workgroup of a depthwise
+# convolution of 32 channels; the tile for 8 rows of 4-bit weights.
 ADRENO, MALI = (4, False, False, (2, 32), None), (4, False, False, (8, 8), None)
 VIDEOCORE, CPU = (2, True, False, (8, 8), None), (4, False, True, (8, 8), None)
 LARGE, UNCOUNTED = ((4, False, False, (8, 8), tile) for tile in ("32x32x4", "32x32x2"))

@@ -1,5 +1,5 @@
-"""Tests of every operator on images and matrices in blocks of 16 channels: results have the reference's bits,
-and layout-preserving operators keep the layout."""
+"""Tests of every operator on images and matrices in blocks of 16 channels. Results equal the reference bit
+for bit; operators that can keep the layout keep it."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def twice(op: str) -> Case:
 
 
 def around(shape: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return padding of the first and last axis, or of all axes of an image: five padded axes would be
-    refused."""
+    """Return pads (before, after) for each axis: all four axes of an image get (1, 2); in other shapes only
+    the first and the last axis do, because `pad` refuses five padded axes."""
     return [(1, 2) if len(shape) == 4 or i in (0, len(shape) - 1) else (0, 0) for i in range(len(shape))]
 
 

@@ -37,8 +37,8 @@ def test_float32_as_float16(device: vkq.Device, count: int) -> None:
 
 @pytest.mark.parametrize("special", [np.nan, -np.inf, 65520.0, 1e30, -3e38])
 def test_what_is_beyond_float16_leaves_its_neighbour_alone(device: vkq.Device, special: float) -> None:
-    """Values beyond float16 do not change the neighbouring half: SwiftShader's packHalf2x16 sets bits in
-    it."""
+    """A value beyond the range of float16 does not change the other element of its 32-bit word, although
+    SwiftShader's packHalf2x16 sets bits of that element."""
     x = np.float32([special, -758.0625, 3.0, special, special, 0.1])
     got = convert(device, x, "float16")
     assert (np.isnan(got) == np.isnan(x)).all()

@@ -1,4 +1,4 @@
-"""Tests of chains of element-wise operators: the device gives the bits of NumPy's steps."""
+"""Tests of fused chains of element-wise operators: the device's results equal NumPy's bit for bit."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def one(op: str, dtype: str, result: str, attributes: Any = ()) -> Chain:
 
 
 def reals(seed: int, count: int) -> np.ndarray:
-    """Return floats of every exponent, of common sizes, and edge cases."""
+    """Return edge cases, floats of random bits (every exponent), and floats of common size."""
     r = np.random.default_rng(seed)
     every = r.integers(0, 2**32, count, dtype=np.uint64).astype(np.uint32).view(np.float32)
     return np.concatenate([r.permutation(EDGES), every, r.normal(0, 5, count).astype(np.float32)])
@@ -64,7 +64,7 @@ def compared(device: vkq.Device, chain: Chain, *arrays: np.ndarray) -> None:
 
 @pytest.mark.parametrize("op", [*REAL, *TESTS])
 def test_real(device: vkq.Device, op: str) -> None:
-    """Operators on float32 values of all exponents give NumPy's bits, with the attributes' defaults."""
+    """Each operator, with its default attributes, gives NumPy's bits for float32 values of all exponents."""
     result = "bool" if op in TESTS else "float32"
     chain = one(op, "float32", result, CLIP if op == "Clip" else ())
     compared(device, chain, *(reals(i, 1501) for i in range(len(chain.inputs))))
@@ -72,7 +72,8 @@ def test_real(device: vkq.Device, op: str) -> None:
 
 @pytest.mark.parametrize("op", ["Add", "Div", "Gelu", "Less", "Round", *ARCS])
 def test_half(device: vkq.Device, op: str) -> None:
-    """Operators on every float16 give NumPy's bits, with an odd number of elements."""
+    """Operators give NumPy's bits for every float16; the number of elements is odd, so the last word is
+    half empty."""
     chain = one(op, "float16", "bool" if op in TESTS else "float16")
     every = np.arange(65536, dtype=np.uint16).view(np.float16)[:65535]
     compared(device, chain, *[every, np.random.default_rng(1).permutation(every)][: len(chain.inputs)])
@@ -80,8 +81,8 @@ def test_half(device: vkq.Device, op: str) -> None:
 
 @pytest.mark.parametrize("op", ["Add", "Mul", "Div", "Exp", "Cos", "Floor"])
 def test_software(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
-    """Operators whose sums and products are computed in integers have NumPy's bits, also for infinities and
-    NaN."""
+    """On a device that rounds differently, operators compute in integers and have NumPy's bits, also for
+    infinities and NaN."""
     monkeypatch.setattr(device, "_soft_float", True)
     chain = one(op, "float32", "float32")
     compared(device, chain, *(reals(i, 501) for i in range(len(chain.inputs))))
@@ -94,7 +95,7 @@ def test_whole(device: vkq.Device, op: str) -> None:
     r, ends = np.random.default_rng(2), np.array([0, 1, -1, 7, -7, 2**31 - 1, -(2**31)], np.int32)
     given = [np.concatenate([r.permutation(ends), r.integers(-50, 50, 500), r.integers(-(2**31), 2**31, 500)])
              for _ in chain.inputs]  # fmt: skip
-    if op == "fixed_point":  # 31-bit multipliers and every shift; ties are rounded away from zero, or up
+    if op == "fixed_point":  # multipliers of 31 bits, every shift; ties round away from zero, or up
         given[1:] = [r.integers(2**30, 2**31, len(given[0])), r.integers(coded(-31), coded(0), len(given[0]))]
     compared(device, chain, *(x.astype(np.int32) for x in given))
 
@@ -119,7 +120,7 @@ def test_cast(device: vkq.Device, to: str) -> None:
 
 
 def gelu_by_hand() -> Chain:
-    """Return the chain x * 0.5 * (1 + erf(x / 1.4142)) + bias, selected by a flag, with two results."""
+    """Return a chain with the result flag ? x * 0.5 * (1 + erf(x / 1.4142)) + bias : 1."""
     f = "float32"
     return Chain(
         (f, f, "bool"), ((f, 1.4142135), (f, 1.0), (f, 0.5)),
@@ -142,15 +143,15 @@ def gelu_by_hand() -> Chain:
     ],
 )
 def test_broadcast(device: vkq.Device, shapes: list[tuple[int, ...]]) -> None:
-    """Any broadcast is correct in one dispatch, and other sizes use the same kernel."""
+    """A chain broadcasts its operands to a common shape in one dispatch, and gives NumPy's bits."""
     r = np.random.default_rng(4)
     x, z = (r.normal(0, 2, shape).astype(np.float32) for shape in shapes[:2])
     compared(device, gelu_by_hand(), x, z, r.random(shapes[2]) < 0.5)
 
 
 def test_many(device: vkq.Device) -> None:
-    """A chain with several elements for each invocation, and a remainder, gives NumPy's bits; float16 is
-    mixed with float32, and there are two results."""
+    """Invocations compute several elements each, and the elements are no multiple of that number. A chain
+    with a float32 and a float16 result gives NumPy's bits."""
     f, h = "float32", "float16"
     steps = (Link("Mul", (0, 1), f, f), Link("Cast", (2,), f, h, (("to", h),)))
     chain = Chain((f, f), (), steps, (2, 3))
