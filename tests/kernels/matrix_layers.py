@@ -15,7 +15,7 @@ from vkq.probe.matrices import Matrices, advertised, lacking
 from . import emulated
 
 Q, Y = vkq.QParams(0.05, 3), vkq.QParams(0.7, -5)
-# Convolutions for float activations: M, N and K are multiples neither of the tile sizes nor of 8.
+# Convolutions for float activations: M, N and K do not fill the tiles; one K is a multiple of 8.
 CONVOLUTIONS = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]",
     "conv2d[N=1,IC=48,H=7,W=9,OC=40,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",

@@ -142,7 +142,7 @@ def test_sums_on_a_device_that_rounds_otherwise(
 
 
 def test_one_element(any_device: vkq.Device) -> None:
-    """A sum of two single elements swaps its operands, as ONNX Runtime does, and gives the oracle's result."""
+    """A sum of two single elements swaps its operands, as in ONNX Runtime, and gives the oracle's result."""
     name = "conv2d[N=1,IC=3,H=1,W=1,OC=1,KH=1,KW=1]"
     for first in (True, False):
         plan, tensors, want = planned(any_device, name, "add", "auto", "auto", "int8", first, 1.37)

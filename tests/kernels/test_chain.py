@@ -162,8 +162,8 @@ def test_many(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("shape", [(4,), (3, 8), (1, 6, 20), (2, 3, 5, 12), (130, 9000)], ids=str)
 def test_bytes(device: vkq.Device, shape: tuple[int, ...]) -> None:
-    """A chain stores one result as saturated bytes, and another as float32. Rows are padded to a multiple of
-    four, and an operand is broadcast."""
+    """A chain stores one result as saturated int8 and uint8, another as float32. Byte rows are padded to a
+    multiple of four, and an operand is broadcast."""
     f = "float32"
     whole = Link("Cast", (2,), f, "int32", (("to", "int32"),))
     steps = (Link("Add", (0, 1), f, f), whole, Link("Cast", (3,), "int32", f, (("to", f),)))
@@ -212,8 +212,8 @@ def test_what_is_described() -> None:
 
 
 def test_whole_vectors_of_every_type(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long arrays are read and written in vectors of four: of one type, of several types, and with scalars as
-    operands."""
+    """Long arrays are read and written in vectors of four. Results are right for arrays of one type, of
+    several types, and with a scalar operand."""
     monkeypatch.setattr("vkq.kernels.chain.MANY", 64)
     r = np.random.default_rng(4)
     x, one_number = np.resize(reals(3, 1502), (29, 104)), np.float32([0.75])
@@ -230,5 +230,5 @@ def test_whole_vectors_of_every_type(device: vkq.Device, monkeypatch: pytest.Mon
     compared(device, Chain(("float16", "float32"), (), casts, (3, 4, 5)), half, x)
     compared(device, Chain(("int32",) * 2, (), (Link("Mul", (0, 1), "int32", "int32"),), (2,)),
              *r.integers(-9999, 9999, (2, 5, 40), dtype=np.int32))  # fmt: skip
-    ragged = x.reshape(-1)[:999]  # not a multiple of a vector
+    ragged = x.reshape(-1)[:999]  # no multiple of a vector's 4
     compared(device, Chain(("float32",) * 2, (), (add,), (2,)), ragged, ragged)

@@ -15,7 +15,7 @@ INFINITY = 0x7F800000
 LARGEST = INFINITY - 1
 Bits = npt.NDArray[np.uint32]
 
-# Zero, the ends of the subnormal and the normal range, powers of two and their neighbours.
+# Zero; the smallest and largest subnormal and normal numbers; powers of two and their neighbours.
 EDGES = np.array(
     [0, 1, 2, 3, 0x400000, 0x7FFFFE, 0x7FFFFF, 0x800000, 0x800001, 0xFFFFFF, 0x1000000, LARGEST, LARGEST - 1]
     + [(e << 23) + d for e in range(1, 255, 11) for d in (0, 1, 0x400000, 0x7FFFFF)],
@@ -43,7 +43,7 @@ def pairs(seed: int) -> tuple[Bits, Bits]:
     tiny_quotient = np.stack(
         [rng.integers(1, 0x6000000, 50_000), rng.integers(0x3F000000, 0x4D000000, 50_000)], axis=1
     )
-    # Values with few significant bits: their sums and products often end in exactly half an ulp.
+    # Values of few significant bits, because their sums and products often are ties (half an ulp).
     round_ = rng.integers(0, 1 << 13, (50_000, 2), dtype=np.uint32) * np.uint32(1 << 11) + np.uint32(
         0x3F800000
     )
@@ -70,8 +70,8 @@ def test_division_is_correctly_rounded(device):
 
 
 def test_division_by_255_over_every_fraction_of_two_binades(device):
-    """Division by 255, which gives a row's scale, is correct for all significands, in a normal binade and
-    where the result is subnormal."""
+    """Division by 255, which computes a row's scale, is right for random significands, both in a normal
+    binade and where the result is subnormal."""
     fractions = np.arange(1 << 20, dtype=np.uint32) << 3 | np.random.default_rng(2).integers(
         0, 8, 1 << 20, dtype=np.uint32
     )
@@ -104,8 +104,8 @@ def test_product_of_normals_is_correctly_rounded_and_bounded(device):
 
 
 def test_quantized_quotient_over_ties(device):
-    """The quotient of quantization, round_half_even(float32(x / scale)), is correct at ties: x is k + 1/2
-    steps or a neighbouring float, for scales that are not powers of two."""
+    """The quantizing quotient, round_half_even(float32(x / scale)), is right at and next to ties: x is
+    scale * (k + 1/2) or a neighbouring float, and no scale is a power of two."""
     rng = np.random.default_rng(5)
     scale = rng.uniform(0.001, 100, 40).astype(np.float32)
     ties = (scale[:, None] * (np.arange(0, 300) + np.float32(0.5))).astype(np.float32)
@@ -121,8 +121,8 @@ def test_quantized_quotient_over_ties(device):
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_integers_become_the_nearest_float(device, soft):
-    """An int32 converts to the nearest float32: ties above 2^24 (to the even value), their neighbours, and
-    both ends of int32. The other factor of the product is 1."""
+    """Requantization with a factor of 1 converts an int32 to the nearest float32: ties above 2^24 (to even)
+    and their neighbours, and both extremes of int32."""
     ties = [
         sign * (2**e + k)
         for e in range(24, 31)

@@ -1,4 +1,4 @@
-"""Tests of squeeze-and-excite in one dispatch: results have the bytes of the separate operators."""
+"""Tests of squeeze-and-excite in one dispatch: results equal those of the separate operators bit for bit."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ MEAN, HIDDEN = (0.03, -3), (0.06, -20)
 def layers(
     device: vkq.Device, channels: int, hidden: int, path: str, dtype: Any, points: bool
 ) -> tuple[vkq.Conv2d, vkq.Conv2d]:
-    """Return two layers: the first has a clamp, the second a table."""
+    """Return the two layers of squeeze-and-excite: the first has an activation, the second a lookup table."""
     rng, moved = np.random.default_rng(channels), 128 if dtype == "uint8" else 0
     mean, between = (QParams(scale, zero + moved, dtype) for scale, zero in (MEAN, HIDDEN))
     made = []
@@ -46,9 +46,9 @@ def layers(
         (20, 6, "dot_s8s8", BLOCKED, "int8", False),
         (70, 4, "dot_u8s8", IMAGE, "int8", True),
         (37, 9, "dot_u8u8", BLOCKED, "uint8", True),
-        (33, 253, "portable", IMAGE, "int8", False),  # hidden outputs fill more than half of their buffer
-        (1153, 5, "portable", BLOCKED, "int8", False),  # float32 cannot hold the sums
-        (300, 38, "dot_u8u8", BLOCKED, "int8", True),  # a second batch of weights, not full
+        (33, 253, "portable", IMAGE, "int8", False),  # hidden channels fill over half of their buffer
+        (1153, 5, "portable", BLOCKED, "int8", False),  # float32 cannot hold the sums exactly
+        (300, 38, "dot_u8u8", BLOCKED, "int8", True),  # the last batch of weights is not full
     ],
 )
 def test_the_bytes_of_the_operators_apart(
@@ -61,8 +61,8 @@ def test_the_bytes_of_the_operators_apart(
 
 @pytest.mark.parametrize(("layout", "across"), [(IMAGE, 4), (BLOCKED, 1)])
 def test_workgroups_of_large_images(device: vkq.Device, layout: str, across: int) -> None:
-    """Workgroups are as large as those of means, here 512 invocations, unless the device has too little
-    shared memory for them."""
+    """Workgroups have as many invocations as the kernel of means (here 512), unless the device lacks shared
+    memory."""
     first, second = layers(device, 37, 9, "portable", "int8", True)
     x = np.random.default_rng(4).integers(-128, 128, (2, 37, 64, 63), np.int8)
     with preferred({"mean_invocations": 512}):
@@ -88,7 +88,7 @@ def check(
     given, result = Tensor.from_numpy(x, device, layout, q), Tensor.of(device, plan.result)
     with device.record() as recording:
         recording.add(plan, [given.buffer], [result.buffer])
-    for _ in range(3):  # each run leaves the counters at 0
+    for _ in range(3):  # repeat: a run must reset its counters to 0
         recording.run()
         np.testing.assert_array_equal(result.numpy(), want)
     return plan
@@ -109,7 +109,7 @@ def planned(device: vkq.Device, excite: Excite, x: Spec, mean: QParams) -> Plan:
 def test_what_does_not_fit(device: vkq.Device) -> None:
     one, two = layers(device, 20, 6, "portable", "int8", False)
     other, _ = layers(device, 24, 6, "portable", "int8", False)
-    assert not excite_of(device, other, two).fits  # the layers do not fit together
+    assert not excite_of(device, other, two).fits  # 20 channels against 24
     wide, back = layers(device, 20, 260, "portable", "int8", False)
-    assert not excite_of(device, wide, back).fits  # too many hidden outputs
+    assert not excite_of(device, wide, back).fits  # too many hidden channels
     assert excite_of(device, one, two).fits

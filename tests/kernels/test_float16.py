@@ -1,6 +1,6 @@
-"""Tests of products and convolutions in float16 arithmetic, without matrix units: they give the bits of the
-same steps in NumPy. On a device without float16 the shader computes in float32 and rounds to float16 after
-each step."""
+"""Tests of products and convolutions in float16 arithmetic, without matrix units: results equal the same
+steps in NumPy bit for bit. On a device without float16, the rewritten shader computes in float32 and rounds
+to float16 after each step."""
 
 import dataclasses
 import re
@@ -28,8 +28,8 @@ from vkq.shader.spec import Value, Variant
 
 from . import rewritten, sixteen_bits
 
-# Rows, columns and k that are not multiples of tiles, runs and blocks; strides, dilation, uneven padding,
-# groups.
+# M, N and K are multiples of neither the tiles nor the blocks of k. Convolutions have strides, dilation,
+# uneven padding and groups.
 PROBLEMS = (
     "linear[M=37,K=16,N=33]",
     "linear[M=70,K=41,N=6]",
@@ -216,8 +216,8 @@ def test_float16_tensors_and_an_epilogue(arithmetic: vkq.Device) -> None:
 
 
 def test_where_it_is_not_taken(arithmetic: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Float16 arithmetic is not used for few rows, few channels, depthwise convolutions, weights beyond
-    float16, and loops that the driver would end."""
+    """Other kernels compute few rows, few channels, depthwise convolutions, weights too large for a storage
+    buffer, and loops that are too long for the driver."""
     few = vkq.Linear(np.ones((8, 64), np.int8), 1.0, compute="float16", device=arithmetic)
     thin = vkq.Conv2d(np.ones((8, 4, 3, 3), np.int8), 1.0, compute="float16", device=arithmetic)
     each = vkq.Conv2d(np.ones((16, 1, 3, 3), np.int8), 1.0, groups=16, compute="float16", device=arithmetic)
@@ -247,7 +247,8 @@ def test_the_self_test_sees_wrong_sums(arithmetic: vkq.Device, monkeypatch: pyte
 
 
 def test_who_takes_it() -> None:
-    """Float16 arithmetic is used on phones' GPUs, and not on software drivers, where it is slower."""
+    """Float16 arithmetic is used on Adreno and AMD GPUs. Lavapipe does not use it, because it is slower
+    there."""
     names = ("adreno-640", "adreno-650", "adreno-740", "radv-gfx1030")
     assert {float16.lacking(reported(name)) for name in names} == {None}
     assert [profile(reported(name)).float16_words for name in names[1:3]] == [True, False]
@@ -259,7 +260,8 @@ def test_who_takes_it() -> None:
 
 
 def test_vkq_check_knows_the_bound(arithmetic: vkq.Device) -> None:
-    """Errors of float16 arithmetic exceed the bound of float32 sums, but not the bound of float16 sums."""
+    """`vkq check` compares float16 arithmetic with the bound of float16 sums: errors exceed the bound of
+    float32 sums."""
     check = check_of("linear[M=40,K=300,N=20]/seed=1,scheme=q8csw_f16")
     assert run_check(arithmetic, check, ["auto"]).mismatches == []
     data = check.data()
@@ -301,7 +303,7 @@ def test_float_weights_beyond_float16(arithmetic: vkq.Device) -> None:
     with pytest.raises(vkq.ArgumentError, match=r"weight has .*70000.*below 65520; leave compute out"):
         vkq.Linear(w, compute="float16", device=arithmetic)
     layer = vkq.Linear(np.ones((8, 64), np.float32), compute="float16", device=arithmetic)
-    assert layer.explain((1, 64)).variants == ("gemm_f32__tiled",)  # few rows
+    assert layer.explain((1, 64)).variants == ("gemm_f32__tiled",)  # one row is too few
     assert layer.explain((40, 64)).variants[-1] == variant_of(arithmetic)
 
 

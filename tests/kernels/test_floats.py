@@ -1,5 +1,5 @@
-"""Tests of the kernels for float activations: each variant, forced on devices that would not choose it, is
-within the bound of a float32 sum."""
+"""Tests of the kernels for float activations. Each variant runs on every device, also where others are
+preferred, and is within the error bound of a float32 sum."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,15 +31,15 @@ from . import sixteen_bits
 TILES, CONV_TILES = (
     catalog().shaders[name].axes["tile"] for name in (floats.GEMM_STAGED, floats.CONV_STAGED)
 )
-# Rows, columns and k that are not multiples of tiles and steps; rows that are whole vectors, or not.
+# M, N and K are not multiples of the tiles and steps; K is a multiple of a vector's 4, or not.
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=3,K=260,N=5]")
 CONVOLUTIONS = (
-    "conv2d[N=2,IC=5,H=9,W=11,OC=10,KH=3,KW=3,padding=1]",  # steps of several taps
+    "conv2d[N=2,IC=5,H=9,W=11,OC=10,KH=3,KW=3,padding=1]",  # a k step has several taps
     "conv2d[N=1,IC=64,H=7,W=9,OC=32,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",  # one tap
 )
 
-VECTORS = {"depthwise_lines_float": 0, "depthwise_words_float": 96}  # a profile with these kernels
-SHARING: dict[str, Any] = {  # lanes and rows that share x, without a GPU's preferred kernels
+VECTORS = {"depthwise_lines_float": 0, "depthwise_words_float": 96}  # profile: prefer these kernels
+SHARING: dict[str, Any] = {  # profile fields that make lanes and rows share x
     "float_lanes": True, "depthwise_lines_float": 4, "depthwise_words_float": 0, "staged": None,
     "gemv_rows_float": 0,
 }  # fmt: skip
@@ -107,17 +107,17 @@ def test_every_direct_tile(device: vkq.Device, tile: str, monkeypatch: pytest.Mo
     assert variants == halves if whole else [v.split(":")[1] for v in variants[::2]] == casts
 
 
-@pytest.mark.parametrize("name", [  # images, several outputs of a channel, rows with a remainder
+@pytest.mark.parametrize("name", [  # several images; several outputs per channel; a remainder in rows
     "conv2d[N=2,IC=3,H=9,W=20,OC=6,KH=3,KW=3,padding=1,groups=3]",
     "conv2d[N=1,IC=5,H=11,W=44,OC=5,KH=4,KW=3,padding=2x5x1x3,stride=2x2,dilation=1x2,groups=5]",
     "conv2d[N=1,IC=2,H=5,W=280,OC=2,KH=2,KW=4,padding=0x2x1x1,dilation=2x1,groups=2]",
 ])  # fmt: skip
 def test_depthwise_lines_as_whole_vectors(device: vkq.Device, name: str) -> None:
-    """Depthwise convolutions that read whole vectors are within the bound. Infinities and NaN give the
-    results of the direct kernel; float16 results are rounded once."""
+    """Depthwise convolutions that read whole vectors are within the bound. For infinities and NaN they
+    equal the direct kernel; float16 results are the float32 results rounded once."""
     activation: Any = "relu6" if "stride" in name else None
     data, x, _ = expected(name, 4)
-    x[0, -1, 2, 6:9] = 6e4, np.nan, -6e4  # results beyond float16's range
+    x[0, -1, 2, 6:9] = 6e4, np.nan, -6e4  # 6e4: sums exceed float16's range
     want = data.expected_sum(x, activation)
     options: dict[str, Any] = {
         "bias": data.float_bias, "w_zero_point": data.w_zero_point, "device": device, **data.options,
@@ -138,8 +138,8 @@ def test_depthwise_lines_as_whole_vectors(device: vkq.Device, name: str) -> None
 
 
 def test_lines_that_are_no_whole_vectors(device: vkq.Device) -> None:
-    """The direct kernel computes rows (of x or y) that are not whole vectors, and windows with more taps than
-    fit registers."""
+    """The direct kernel computes images whose rows (of x or y) are not whole vectors, and windows with more
+    taps than registers hold."""
     for size, kernel, padding in (((6, 18), 3, 1), ((6, 20), 3, 0), ((9, 20), 9, 4)):
         w = np.ones((2, 1, kernel, kernel), np.int8)
         with preferred(VECTORS):
@@ -154,7 +154,7 @@ def test_every_number_of_rows(
     profile_says(monkeypatch, floats, gemv_unroll=unroll)
     monkeypatch.setattr(floats.gemv, "max_rows", lambda *_, **__: rows)
     sixteen_bits.provide(device, monkeypatch)
-    for k in (37, 64):  # a multiple of a vector, or not
+    for k in (37, 64):  # not a multiple of a vector; a multiple
         data, x, want = expected(f"linear[M={rows + 1},K={k},N=9]", rows)
         layer = vkq.Linear(
             data.w, data.w_scale, bias=data.float_bias, w_zero_point=data.w_zero_point, method="gemv",
@@ -173,8 +173,8 @@ def test_every_number_of_rows(
 def test_weights_read_ahead(
     device: vkq.Device, rows: int, k: int, n: int, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GEMV that prefetches weights is correct for whole and partial slices of x, steps and parts without
-    work, and columns that are not multiples of a workgroup's."""
+    """A GEMV that prefetches weights is right for whole and partial slices of x, for subgroups without
+    work, and for columns that do not fill a workgroup."""
     profile_says(monkeypatch, floats, gemv_ahead=True)
     monkeypatch.setattr(floats.gemv, "AHEAD_COLUMNS", ((0, columns),))
     sixteen_bits.provide(device, monkeypatch)
@@ -192,8 +192,8 @@ def test_weights_read_ahead(
 def test_rows_read_ahead_replay_the_same_bytes(
     dtype: Any, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GEMV that prefetches gives the same bytes in 200 runs, for any previous content of memory; infinity
-    and NaN stay in their rows."""
+    """A GEMV that prefetches weights gives the same bytes in 200 runs, whatever memory held before.
+    Infinity and NaN affect only their own rows."""
     profile_says(monkeypatch, floats, gemv_ahead=True)
     sixteen_bits.provide(device, monkeypatch)
     data, x, _ = expected("linear[M=3,K=1030,N=9]", 5)
@@ -210,8 +210,8 @@ def test_rows_read_ahead_replay_the_same_bytes(
 
 @preferred({"float_lanes": False})
 def test_without_16_bit_storage_float16_rows_are_converted(software_device: vkq.Device) -> None:
-    """Without 16-bit storage float16 rows are converted first, also for tiles; results to be quantized stay
-    float32 until then."""
+    """Without 16-bit storage, layers convert float16 rows to float32 first. Quantized results are computed
+    from float32, without a conversion to float16."""
     facts, w = software_device.capabilities, np.ones((9, 64), np.int8)
     few, many = Spec((1, 64), "float16"), Spec((33, 64), "float16")
     casts = ["float32", "float16"]
@@ -240,8 +240,8 @@ def test_every_tile_in_registers(device: vkq.Device, tile: str) -> None:
 
 
 def shared(device: vkq.Device, name: str, variant: str) -> None:
-    """Check a layer whose lanes or rows share x, in float32 and float16; NaN and infinity must reach only
-    their own sums."""
+    """Check a layer whose lanes or rows share loads of x, for float32 and float16. NaN and infinity must
+    affect only the results that sum them."""
     data, x, want = expected(name, 7)
     made: Any = vkq.Conv2d if name.startswith("conv2d") else vkq.Linear
     with preferred(SHARING):
@@ -267,31 +267,31 @@ def shared(device: vkq.Device, name: str, variant: str) -> None:
     ("m", "k", "x"), [(11, 37, "any"), (3, 76, "four"), (2, 5, "any"), (11, 64, "four"), (1, 132, "four")]
 )
 def test_rows_that_lanes_share(device: vkq.Device, m: int, k: int, x: str) -> None:
-    """Lanes that share rows of x give correct results if the blocks of k are as many as the lanes, a few
-    more, or fewer."""
+    """Lanes that share loads of x are right for fewer blocks of k than lanes, for as many, and for a few
+    more."""
     shared(device, f"linear[M={m},K={k},N=45]", f"{floats.GEMM_LANES}:{x}")
 
 
 @pytest.mark.parametrize(
     ("name", "x"),
     [
-        ("N=2,IC=12,H=5,W=11,OC=173,KH=3,KW=3,padding=1", "float32"),  # channels not in whole steps
+        ("N=2,IC=12,H=5,W=11,OC=173,KH=3,KW=3,padding=1", "float32"),  # the last step has fewer channels
         ("N=1,IC=16,H=6,W=20,OC=176,KH=2,KW=3,padding=1x2x0x1,groups=2", "texels"),
         ("N=1,IC=8,H=9,W=8,OC=128,KH=3,KW=3,stride=2x1,padding=1,dilation=1x2", "float32"),
-        ("N=1,IC=4,H=5,W=12,OC=128,KH=1,KW=8,padding=0x3x0x4", "float32"),  # taps in a loop
+        ("N=1,IC=4,H=5,W=12,OC=128,KH=1,KW=8,padding=0x3x0x4", "float32"),  # a loop over the taps
         ("N=2,IC=8,H=6,W=10,OC=88,KH=1,KW=1", "texels"),  # a row is one vector
         ("N=2,IC=8,H=5,W=8,OC=88,KH=1,KW=1,stride=2", "float32"),
     ],
 )
 def test_pixels_that_lanes_share(device: vkq.Device, name: str, x: str) -> None:
-    """Lanes that share pixels of x give correct results, with enough channels for subgroups of 32, and with
-    lanes that have no channel."""
+    """Lanes that share loads of pixels are right. There are channels for subgroups of 32 lanes, and some
+    lanes have no channel."""
     shared(device, f"conv2d[{name}]", f"{CONV_LANES}:{x}")
 
 
 @pytest.mark.parametrize(
     ("name", "x"),
-    [  # rows and pixels with a remainder; several outputs of a channel; bytes of two texels
+    [  # rows and pixels with a remainder; several outputs per channel; bytes in two texels
         ("N=2,IC=5,H=7,W=12,OC=5,KH=3,KW=3,padding=1,groups=5", "texels"),
         ("N=1,IC=6,H=9,W=11,OC=12,KH=5,KW=5,stride=2x1,padding=2x1x0x3,groups=6", "float32"),
         ("N=1,IC=3,H=5,W=16,OC=3,KH=2,KW=7,stride=1x2,padding=0x2x1x3,groups=3", "texels"),
@@ -303,7 +303,7 @@ def test_lines_that_results_share(device: vkq.Device, name: str, x: str) -> None
 
 @pytest.mark.parametrize(
     ("name", "texels", "read", "instead"),
-    [  # texels of the weights, or of x
+    [  # *texels*: of the weights, or of x
         ("linear[M=11,K=64,N=45]", 192, f"{floats.GEMM_LANES}:four", "gemm_q8csw__tiled"),
         ("conv2d[N=1,IC=8,H=6,W=40,OC=88,KH=1,KW=1]", 480, f"{CONV_LANES}:texels", f"{CONV_LANES}:float32"),
         (
@@ -341,7 +341,8 @@ def test_large_depthwise_kernels_share_no_lines(device: vkq.Device) -> None:
 
 
 def test_few_lanes_share_nothing(device: vkq.Device) -> None:
-    """Lanes share nothing unless at least six of eight lanes have channels and groups have whole words."""
+    """Lanes do not share pixels if more than two of eight lanes have no channel, or if a group's channels
+    do not fill words."""
     with preferred(SHARING):
         for ic, oc, groups in ((8, 1 + 4 * device.capabilities.properties["subgroupSize"], 1), (12, 48, 6)):
             layer = vkq.Conv2d(np.ones((oc, ic // groups, 3, 3), np.int8), 1.0, groups=groups, device=device)
@@ -349,8 +350,8 @@ def test_few_lanes_share_nothing(device: vkq.Device) -> None:
 
 
 def test_a_large_gpu_takes_tiles_through_shared_memory(any_device: vkq.Device) -> None:
-    """A large GPU uses tiles in shared memory, depending on rows and columns; a phone uses none, and a device
-    with little shared memory a small one."""
+    """A large GPU uses tiles in shared memory, whose size depends on rows and columns. With little shared
+    memory the tile is small; a phone uses no such tile."""
     large = doctored.capabilities(
         any_device, device_type="discrete", maxComputeSharedMemorySize=49152,
         maxComputeWorkGroupInvocations=1024,

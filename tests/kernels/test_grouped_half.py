@@ -1,5 +1,5 @@
-"""Tests of float16 rows with weights quantized in groups along K, on float16 matrix units (matrices in plain
-GLSL on devices without them)."""
+"""Tests of float16 rows times weights quantized in groups along K, on float16 matrix units. Devices without
+matrix units run emulated ones."""
 
 import dataclasses
 import itertools
@@ -22,10 +22,9 @@ from vkq.shader.catalog import catalog
 
 from . import emulated, sixteen_bits
 
-# (rows, K, N, bits, group, symmetric, scales, outputs, shape of matrices). Rows: one, as many as one
-# workgroup computes, and one more. K: ends within a block and leaves some subgroups without work, or gives
-# every subgroup several iterations. A group is shorter than a step, one step, or several steps. Columns are
-# not multiples of a matrix.
+# (rows, K, N, bits, group, symmetric, dtype of scales, outputs of a workgroup, MxNxK of the matrices).
+# Rows: one, a workgroup's maximum, and one more. K ends within a block; some subgroups have no work, or all
+# have several iterations. A group is part of a step, one step, or several. N is not a multiple of a matrix.
 FEW = [
     (1, 2208, 35, 4, 32, True, "float16", 32, "16x8x16"),
     (1, 1152, 33, 8, 128, False, "float32", 32, "16x8x16"),
@@ -58,7 +57,7 @@ def rows_of(m: int, k: int) -> npt.NDArray[np.float16]:
 
 
 def assert_close(got: Any, x: Any, w: vkq.GroupedWeight, bias: Any = None, activation: Any = None) -> None:
-    """Check that results are within the bound of matrix units, rounded once."""
+    """Check that results are float16 and within the bound of sums on matrix units, rounded once."""
     want = reference.linear_grouped(x, w, bias, activation)
     size = reference.linear_grouped(x, w, bias, magnitude=True)
     assert (got.dtype, got.shape) == (np.float16, want.shape)
@@ -83,7 +82,7 @@ def test_few_rows(case: Any, strict_device: vkq.Device, monkeypatch: pytest.Monk
 def test_rows_of_a_last_group_that_is_not_full(
     m: int, k: int, bits: int, group: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of a partial last group are padded with float16 zeros."""
+    """Rows whose last group is not full are padded with float16 zeros, and results are within the bound."""
     device = units(strict_device, monkeypatch, "16x8x16")
     monkeypatch.setattr(grouped_half.GroupedMatrices, "pays_alone", True)
     w, x = weight(35, k, bits, group, False, "float16"), rows_of(m, k)
@@ -95,9 +94,9 @@ def test_rows_of_a_last_group_that_is_not_full(
 
 
 def test_each_order_of_the_weight_counts(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device memory of each weight order is counted: float32 rows read the packed weight, float16 rows
-    read weights in the order of matrices; calls with other numbers of rows share both copies. Before the
-    first call, nothing is on the device."""
+    """device_bytes counts every copy of the weight: the packed weight for float32 rows, and the weight in
+    matrix order for float16 rows. Calls with other numbers of rows reuse the copies. Before the first call
+    it is 0."""
     device = units(strict_device, monkeypatch, "16x8x16")
     layer = vkq.Linear(weight(35, 640, 4, 128, True, "float16"), device=device)
     x = rows_of(5, 640)
@@ -115,8 +114,8 @@ def test_each_order_of_the_weight_counts(strict_device: vkq.Device, monkeypatch:
 
 
 def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A single row with long iterations is correct: most subgroups have one iteration, the last has none, and
-    k ends within an iteration."""
+    """The variant with long iterations is right for a single row: most subgroups have one iteration, the
+    last has none, and k ends within an iteration."""
     device = units(strict_device, monkeypatch, "16x8x16")
     monkeypatch.setattr(grouped_half.GroupedMatrices, "pays_alone", True)
     monkeypatch.setattr(grouped_half, "ALONE_SPLITS", ((0, 128),))
@@ -128,14 +127,15 @@ def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("n", "k", "zero", "late"), [
-    (35, 640, 8, 4),  # k ends within a chunk; columns are not multiples of a matrix
+    (35, 640, 8, 4),  # k ends within a chunk; N is no multiple of a matrix
     (32, 256, 15, 0), (70, 1024, 0, 4), (20, 128, 8, 0),
 ])  # fmt: skip
 def test_a_single_row_at_once(
     n: int, k: int, zero: int, late: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A single row is computed in one dispatch: each subgroup has one chunk of k, and waits for the previous
-    subgroup if there are many workgroups. Infinities and NaN in the last unit reach no other unit."""
+    """AT_ONCE, which requests all weights of a single row at once, is right: each subgroup sums one chunk
+    of k, and starts later than the previous one if there are many workgroups. An infinity gives a bound of
+    the activation."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, matrix_pairs=True, multiprocessors=2 if late else 4)
     monkeypatch.setattr(grouped_half, "WORKGROUPS", 3)
@@ -164,7 +164,7 @@ def test_a_single_row_not_at_once(
     n: int, k: int, bits: int, group: int, symmetric: bool, says: dict[str, bool],
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """A single row is not computed in one dispatch with more workgroups or chunks, 8 bits, small groups, zero
+    """A single row does not use AT_ONCE for too many workgroups or chunks, 8 bits, small groups, zero
     points, few weights, or matrices without (correct) pairs of elements."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, **{"matrix_pairs": True, "multiprocessors": 3, **says})
@@ -185,8 +185,8 @@ MANY = [
     for name in (grouped_half.MANY.product, grouped_half.MANY.split)
     for v in catalog().shaders[name].variants
 ]
-# (K, group, symmetric, scales, shape): K is not a multiple of a step; groups are a part of a step, one step,
-# or more.
+# (K, group, symmetric, dtype of scales, MxNxK). K is not a multiple of a step. A group is part of a step,
+# one step, or more.
 OPERANDS = [
     (352, 32, True, "float16", "16x16x16"),
     (576, 64, False, "float16", "16x8x16"),
@@ -214,7 +214,7 @@ def test_tiles(number: int, name: str, strict_device: vkq.Device, monkeypatch: p
 
 
 def test_elements_hold_codes_16_apart() -> None:
-    """Each code is at the index at which the shader reads it, and padding is zero."""
+    """`packed_elements` stores each code at the index at which the shader reads it, and pads with zeros."""
     for bits, group in ((4, 32), (8, 64)):
         w = weight(19, 3 * group, bits, group, True, "float32")
         k = 256 // bits
@@ -231,8 +231,8 @@ def test_elements_hold_codes_16_apart() -> None:
 def test_replays_infinity_and_nan(
     rows: int, tile: str | None, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """200 runs give the same bytes; infinities and NaN stay in their row, and multiplied by a weight of 0
-    give NaN."""
+    """Repeated runs (200 on hardware) give the same bytes. Infinities and NaN affect only their own rows;
+    infinity times a weight of 0 gives NaN."""
     device = units(strict_device, monkeypatch, "16x8x16")
     if tile:
         profile_says(monkeypatch, grouped_half, straight_tile_cycles={tile: (1, 1)})
@@ -251,8 +251,8 @@ def test_replays_infinity_and_nan(
 
 
 def test_extremes(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are correct for the largest and the smallest codes, zero points and normal float16 numbers, for
-    scales of both signs and of any size, and if all groups have one zero point."""
+    """Results are right for extreme codes, zero points and normal float16 numbers, for scales of both signs
+    and any size, and if all groups have the same zero point."""
     device = units(strict_device, monkeypatch, "16x8x16")
     rng = np.random.default_rng(7)
     for bits, size, scale, zero in (
@@ -267,13 +267,13 @@ def test_extremes(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("wrong", [
-    (r"\* \(stride\) \+ i_ % K_RUNS", "* max(uint(stride), 1u) + i_ % K_RUNS"),  # the stride of rows
-    (r"(element\(i_\) / MN)\) / 4u\]", r"\1 + element(i_) % 2u) / 4u]"),  # the stride of scales
+    (r"\* \(stride\) \+ i_ % K_RUNS", "* max(uint(stride), 1u) + i_ % K_RUNS"),  # the stride between rows
+    (r"(element\(i_\) / MN)\) / 4u\]", r"\1 + element(i_) % 2u) / 4u]"),  # the stride between scales
 ], ids=["rows", "scales"])  # fmt: skip
 def test_a_stride_of_0_that_is_not_kept_is_seen(
     wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The self-test detects a driver that ignores a stride of 0; then no matrices are used."""
+    """The self-test detects a driver that ignores a stride of 0. The layer then uses no matrix units."""
     sixteen_bits.provide(strict_device, monkeypatch)
     emulated.emulate(strict_device, monkeypatch, "16x8x16", form="f16", wrong=wrong)
     w, x = weight(36, 288, 4, 32, False, "float16"), rows_of(3, 288)
@@ -287,9 +287,8 @@ def test_a_stride_of_0_that_is_not_kept_is_seen(
 
 
 def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other kernels compute these cases: float32 rows, too many rows, a single row with few weights, few
-    columns, no k or no rows, zero points that are not codes, small groups, and a method or path requested by
-    name."""
+    """Other kernels compute float32 rows, too many rows, a single row with few weights, few columns, empty
+    products, zero points that are not integers, small groups, and layers with a requested method or path."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, straight_tile_cycles={})
     w = weight(36, 64, 4, 32, True, "float16")
@@ -338,7 +337,8 @@ def test_devices_without_what_it_takes(
 def test_what_an_h200_takes(
     rows: int, n: int, want: tuple[str, int], software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On an H200 the choices are those measured to be fastest (benchmarks/log.md)."""
+    """On an H200 the variant and the number of parts of k are the fastest measured ones
+    (benchmarks/log.md)."""
     facts = emulated.capabilities(software_device, "16x16x16", "16x8x16", form="f16")
     monkeypatch.setattr(software_device, "capabilities", as_h200(facts))
     codes = np.zeros((n, 4096 // 128, 64), np.uint8)
@@ -352,8 +352,9 @@ def test_what_an_h200_takes(
 def test_a_single_row_is_split_by_columns(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A single row is split by columns if the layer has many weights; with small groups it needs more weights
-    than with large ones. With zero points it is never split by columns."""
+    """A single row uses matrix units only if the layer has many weights. Small groups need more weights
+    than groups of 128, and with zero points they never use matrix units. The workgroup's size depends on
+    the columns."""
     facts = emulated.capabilities(software_device, "16x8x16", form="f16", maxComputeWorkGroupSize_x=1024)
     monkeypatch.setattr(software_device, "capabilities", as_h200(facts))
 

@@ -1,5 +1,5 @@
-"""Tests of float16 matrix units. Software drivers have none: there the shaders run with matrices in plain
-GLSL (emulated.py); they run unchanged if VKQ_TEST_DEVICE names a GPU."""
+"""Tests of products and convolutions on float16 matrix units. If VKQ_TEST_DEVICE names a GPU with matrix
+units, the shaders run unchanged; software drivers run emulated matrices (emulated.py)."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +22,7 @@ from ..ops import doctored
 from . import emulated
 from .matrix_layers import CONVOLUTIONS, known, only
 
-# Rows, columns and k that are not multiples of tiles, steps and runs of 8.
+# M, N and K do not fill the tiles; one K is a multiple of 8, the other is not.
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=33,K=264,N=35]")
 TILES = catalog().shaders[half_configs.FLOAT16.product].axes["tile"]
 EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PRODUCTS, CONVOLUTIONS)]
@@ -30,7 +30,7 @@ EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PROD
 
 @pytest.fixture
 def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    known(monkeypatch, straight_tile_cycles={})  # tested in test_half_configs.py
+    known(monkeypatch, straight_tile_cycles={})  # test_half_configs.py tests these kernels
     if half_refusal(strict_device):
         emulated.emulate(strict_device, monkeypatch, "16x16x16", form="f16")
     return strict_device
@@ -57,7 +57,8 @@ def check(device: vkq.Device, name: str) -> None:
 
 
 def check_float16_images(layer: vkq.Conv2d, x: Any) -> None:
-    """Check that float16 images give the result of the same values in float32, rounded once."""
+    """Check that a float16 image is read without a cast, and that the result is the float32 result for the
+    same values, rounded once."""
     given = vkq.Tensor.from_numpy(x, layer.device)
     assert not any("cast" in name for name in layer.plan(given.spec).variants)
     got = layer(given)
@@ -84,8 +85,8 @@ def test_every_shape_of_matrices(
 
 
 def test_extremes_float16_tensors_and_replays(units: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Infinities and NaN reach only their own rows, and values beyond float16 become infinite; float16
-    tensors give float16; repeated runs (200 on a real device) give the same bytes."""
+    """Infinities and NaN affect only their own rows, and values beyond float16 become infinite. float16
+    tensors give float16 results; repeated runs (200 on hardware) give the same bytes."""
     only(monkeypatch, "32x32", 2)
     problem, rng = parse(PRODUCTS[1]), np.random.default_rng(3)
     data = random_data(problem, rng, "int8", "int8", w_range=(1, 127))
@@ -114,7 +115,7 @@ def test_extremes_float16_tensors_and_replays(units: vkq.Device, monkeypatch: py
 
 
 def test_parts_that_no_tile_has_are_refused(units: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tile of 128x256 never splits k; requesting parts of k raises an error."""
+    """A request to split k with the tile 128x256, which has no split-K variant, raises a PathError."""
     only(monkeypatch, "128x256", 2)
     layer = vkq.Linear(np.ones((64, 32), np.int8), 1.0, compute="float16", device=units)
     with pytest.raises(vkq.PathError, match=r"16 rows x 64 columns x 32 of k \(tile 128x256, 2 parts of k"):
@@ -130,7 +131,7 @@ def test_nothing_to_sum(units: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_what_the_kernels_read(device: vkq.Device, dtype: str) -> None:
-    """The kernels' operands are runs of 8 channels of a group, or of 8 elements along k of a row."""
+    """The kernels read float16 vectors of 8 channels of a group, or of 8 elements of a row along k."""
     x = np.random.default_rng(1).normal(size=(2, 2, 11, 3)).astype(dtype)  # images, groups, channels, pixels
     tensor, b = vkq.Tensor.from_numpy(x, device), Builder(device)
     plan = b.plan(half_operands.halves(b, b.input(tensor.spec), 2, 2, 11, 3))

@@ -1,4 +1,5 @@
-"""Tests of weights loaded directly into float16 matrices; see test_half.py."""
+"""Tests of products on float16 matrix units that load weights from memory directly into matrices
+(STRAIGHT)."""
 
 import numpy as np
 import pytest
@@ -30,15 +31,15 @@ def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.
     return strict_device
 
 
-@pytest.mark.parametrize(("tile", "parts", "k", "n"), [  # n below or above one tile; remainders of k and n
+@pytest.mark.parametrize(("tile", "parts", "k", "n"), [  # n below or above a tile; remainders of k, n
     ("64x256", 1, 77, 284), ("64x128", 1, 77, 284), ("64x64", 2, 333, 67), ("32x64", 2, 333, 36),
     ("16x64", 1, 77, 66),
 ])  # fmt: skip
 def test_every_tile(
     straight: vkq.Device, tile: str, parts: int, k: int, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every tile is correct for rows, columns, k and outputs that are not multiples of the tile; each output
-    has its own zero point."""
+    """Every tile is right if M, N and K are not multiples of the tile and each output has its own zero
+    point."""
     only(monkeypatch, tile, parts)
     rows, rng = int(tile.split("x")[0]) + 2, np.random.default_rng(n)
     data = random_data(parse(f"linear[M={rows},K={k},N={n}]"), rng, "int8", "int8", w_zero_points="channel")
@@ -56,9 +57,9 @@ def test_every_tile(
 def test_float16_rows(
     straight: vkq.Device, tile: str, k: int, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """float16 rows are read without a copy unless they are not whole runs; infinities and NaN stay in their
-    row; with the smallest tile repeated runs give the same bytes. Few float32 rows are also read without a
-    copy, unless tiles of columns would read them too often."""
+    """The kernels read float16 rows without a copy if k is a multiple of 8. With few rows and tiles of few
+    columns they also read float32 rows without a copy. Infinities and NaN affect only their own rows.
+    Repeated runs with the smallest tile give the same bytes."""
     only(monkeypatch, tile, parts)
     rng = np.random.default_rng(k)
     w, x = rng.integers(-128, 128, (36, k), np.int8), rng.normal(size=(14, k)).astype(np.float16)
@@ -86,7 +87,7 @@ def test_float16_rows(
     np.testing.assert_array_equal(wide.astype(np.float16), got)
     counts = [len(layer.explain((rows, k)).variants) for rows in (half.MOST_ROWS, half.MOST_ROWS + 1)]
     assert counts == [1 if in_place else 2, 2]
-    monkeypatch.setattr(half, "MOST_READ", 14 * k - 1)  # limit of reads by one tile of columns
+    monkeypatch.setattr(half, "MOST_READ", 14 * k - 1)  # one less than the reads of the 14 rows
     layer = vkq.Linear(w, 1e-3, compute="float16", device=straight)
     assert layer.explain(x.shape).variants[-1] == f"{shader}:four.{tile}"
     np.testing.assert_array_equal(layer(x.astype(np.float32)), wide)
@@ -95,8 +96,8 @@ def test_float16_rows(
 def test_the_first_matrices_of_16_outputs_are_taken(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first matrices of 16 outputs and 16 k in the device's list are used, because the order of the
-    weights fits them. If the list has none, the kernel is not used."""
+    """The kernel uses the first entry of the device's list with 16 outputs and 16 k, because the stored
+    order of the weights fits only these matrices. Without such an entry the kernel is not used."""
     known(monkeypatch, straight_tile_cycles={"64x64": (1, 1)})
     for shapes, taken in (
         (("16x8x8", "16x16x16", "16x8x16"), ["16x16x16 f16"]),
@@ -109,8 +110,9 @@ def test_the_first_matrices_of_16_outputs_are_taken(
 
 @pytest.mark.parametrize(("of", "pairs"), [(GATHERED[HALF], True), (PLANES[HALF, "float32"], False)])
 def test_what_convolutions_should_take(of: OperandKind, pairs: bool) -> None:
-    """The cost model of a convolution counts one epilogue for each workgroup that a multiprocessor runs.
-    Workgroups that gather pixels start in pairs, so an odd last workgroup takes as long as two."""
+    """The cost model of a convolution adds the cost of an epilogue for each workgroup of a multiprocessor.
+    Workgroups that gather pixels run in pairs, so an odd number of them costs as much as the next even one.
+    """
     facts = reported("nvidia-h200")
     variant, known = catalog().find(of.product, tile="64x64", y="any"), profile(facts)
     config = GemmConfig(variant, advertised_half(facts)[0], of)

@@ -1,4 +1,4 @@
-"""Tests of float weights on float16 matrix units, stored as float16. See test_half.py."""
+"""Tests of float weights stored as float16, on float16 matrix units."""
 
 import dataclasses
 from typing import Any
@@ -22,8 +22,7 @@ from .matrix_layers import known, only
 from .test_half import check_float16_images
 
 GATHERED, PLANES = half_configs.GATHERED[HALF], half_configs.PLANES[HALF, "float32"]
-# Rows, outputs, channels and k that are not multiples of tiles, steps and runs of 8; two parts of k, groups,
-# strides.
+# M, N and K do not fill the tiles; some K are multiples of 8. k in two parts, groups and strides occur.
 CASES = (
     (half_configs.FLOAT16.split, "32x32", "linear[M=33,K=264,N=35]"),
     (half_configs.FLOAT16.product, "64x64", "linear[M=70,K=37,N=68]"),
@@ -43,7 +42,8 @@ def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Dev
 
 
 def layer_of(device: vkq.Device, name: str, dtype: str) -> tuple[Any, Any, npt.NDArray[np.float32]]:
-    """Return (layer, operands for the oracle with the weight as float16 of scale 1, x)."""
+    """Return (layer, the oracle's operands, x). The oracle's weight is the layer's weight rounded to
+    float16, with a scale of 1."""
     p, rng = parse(name), np.random.default_rng(len(name))
     w = rng.normal(size=p.weight_shape).astype(dtype)
     halves, ones = w.astype(np.float16).astype(np.float32), np.ones(len(w), np.float32)
@@ -59,8 +59,8 @@ def layer_of(device: vkq.Device, name: str, dtype: str) -> tuple[Any, Any, npt.N
 def test_weights_direct_from_memory(
     units: vkq.Device, tile: str, parts: int, k: int, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Products that load weights directly into matrices are within the bound; float16 rows give the same
-    results, rounded once."""
+    """Products that load weights directly into matrices are within the error bound. float16 rows give the
+    float32 results for the same values, rounded once."""
     known(monkeypatch, half_tile_cycles={}, straight_tile_cycles={tile: (1, 1)}, matrix_pairs=True)
     only(monkeypatch, tile, parts)
     layer, data, x = layer_of(units, f"linear[M=34,K={k},N={n}]", "float16")
@@ -73,7 +73,7 @@ def test_weights_direct_from_memory(
 
 
 def test_one_row(units: vkq.Device) -> None:
-    """A single row reads the weights as float32."""
+    """A product of a single row uses matrix units, too, and is within the error bound."""
     layer, data, x = layer_of(units, "linear[M=1,K=264,N=36]", "float32")
     assert "coopmat" in layer.explain(x.shape).variants[-1]
     assert data.expected_sum(x, None, "float16").mismatch(layer(x)) is None
@@ -86,8 +86,8 @@ def test_one_row(units: vkq.Device) -> None:
 def test_convolutions_with_weights_direct_from_memory(
     units: vkq.Device, words: bool, tile: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Convolutions that load weights directly into matrices are correct for float16 images, whose pixels are
-    in tiles; repeated runs give the same bytes."""
+    """Convolutions that load weights directly into matrices, and float16 images in tiles, are right.
+    Repeated runs give the same bytes."""
     profile_says(monkeypatch, half_tiles, matrix_pairs=words)
     one_kernel(monkeypatch, half_tiles.TILES, tile)
     layer, data, x = layer_of(units, name, "float16")
@@ -104,7 +104,8 @@ def test_convolutions_with_weights_direct_from_memory(
 
 
 def one_kernel(monkeypatch: pytest.MonkeyPatch, shader: str, tile: str) -> None:
-    """Force one kernel for convolutions."""
+    """Force the tile of a convolution, and whether it uses the kernel of image tiles, of planes, or of
+    gathered pixels."""
     pixels, planes = shader == half_tiles.TILES, shader == PLANES.product
     made, init = HalfConvolution.__init__, half_planes.Planes.__init__
 
@@ -130,8 +131,8 @@ def one_kernel(monkeypatch: pytest.MonkeyPatch, shader: str, tile: str) -> None:
 def test_every_kernel(
     units: vkq.Device, shader: str, tile: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results are within the bound of float32 sums for the float16 weight, which the host rounds; with
-    float16 in and out they are rounded once."""
+    """Results are within the bound of float32 sums with the weight that the host rounds to float16. A
+    float16 input gives the float32 result rounded once."""
     one_kernel(monkeypatch, shader, tile)
     layer, data, x = layer_of(units, name, "float32")
     assert layer.scheme == "f32_f16"
@@ -145,7 +146,7 @@ def test_every_kernel(
 
 
 def test_replays_and_what_is_no_number(units: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Repeated runs give the same bytes; infinities and NaN stay in their rows."""
+    """Repeated runs give the same bytes. Infinities and NaN affect only their own rows."""
     shader, tile, name = CASES[0]
     one_kernel(monkeypatch, shader, tile)
     layer, _, x = layer_of(units, name, "float16")
@@ -160,7 +161,7 @@ def test_replays_and_what_is_no_number(units: vkq.Device, monkeypatch: pytest.Mo
 
 
 def test_what_stays_elsewhere(units: vkq.Device) -> None:
-    """Depthwise convolutions and products without k use other kernels."""
+    """Depthwise convolutions and products with k = 0 use kernels without matrix units."""
     rng = np.random.default_rng(1)
     for shape, x, groups in (
         ((16, 1, 3, 3), (1, 16, 9, 9), 16),

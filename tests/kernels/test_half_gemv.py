@@ -1,4 +1,5 @@
-"""Tests of few rows of float16 tensors on matrix units, with k split among subgroups; see test_half.py."""
+"""Tests of products of few float16 rows (GEMV) on float16 matrix units, whose subgroups split the sum over
+k."""
 
 import dataclasses
 
@@ -20,12 +21,13 @@ from . import emulated, sixteen_bits
 from .matrix_layers import known
 from .test_half import layer_of
 
-# Rows and columns that are not multiples of workgroups and matrices; k leaves some subgroups without work, or
-# gives all subgroups several steps.
+# (rows, k, MxNxK). Rows and columns are not multiples of workgroups and matrices. k leaves some subgroups
+# without work, or gives all subgroups several steps.
 CASES = [
     (8, 264, "16x8x16"), (13, 264, "16x16x16"), (16, 1608, "16x8x16"), (2, 2056, "16x8x16"),
     (29, 328, "16x16x16"), (61, 584, "16x8x16"),
-    # k of whole chunks: some subgroups have one chunk and others none, or all subgroups have several.
+    # k is a multiple of the chunk of 128: some subgroups have one chunk and others none, or all have
+    # several.
     (8, 128, "16x8x16"), (1, 1280, "16x8x16"), (13, 1408, "16x16x16"), (16, 2176, "16x8x16"),
     (29, 1408, "16x16x16"), (32, 2176, "16x8x16"), (17, 128, "16x8x16"), (61, 1152, "16x8x16"),
     (64, 640, "16x16x16"),
@@ -46,7 +48,7 @@ def test_rows_as_they_are(
     rows: int, k: int, shape: str, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = units(strict_device, monkeypatch, shape)
-    profile_says(monkeypatch, half_gemv, multiprocessors=2, matrix_pairs=True)  # a workgroup for each
+    profile_says(monkeypatch, half_gemv, multiprocessors=2, matrix_pairs=True)  # one for each workgroup
     rng, tall = np.random.default_rng(rows + k), next(most for most in half_gemv.ROWS if rows <= most)
     n = 44 if rows <= 32 else 64
     data = random_data(parse(f"linear[M={rows},K={k},N={n}]"), rng, "int8", "int8", w_zero_points="channel")
@@ -58,7 +60,7 @@ def test_rows_as_they_are(
     got = replayed(layer, x, device, emulated.REPLAYS) if (rows, k) == (8, 264) else layer(x)
     want = data.expected_sum(x.astype(np.float32), None)
     assert (got.dtype, got.shape) == (np.float16, want.y.shape)
-    allowed = 2 * np.asarray(want.bound) + 2.0**-10 * np.abs(want.y)  # truncated sums; rounded results
+    allowed = 2 * np.asarray(want.bound) + 2.0**-10 * np.abs(want.y)  # sums truncate, results round
     assert (np.abs(got - want.y) <= allowed).all()
 
 
@@ -69,11 +71,11 @@ def test_rows_as_they_are(
 def test_a_row_of_few_outputs(
     k: int, n: int, signed: bool, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row with few outputs is correct with 7-bit weights, or with zero points to subtract, with bias and
-    activation; repeated runs give the same bytes, and infinities stay in their row."""
+    """One row times few outputs, with bias and activation, is right for 7-bit weights and for zero points
+    that the kernel subtracts. Repeated runs give the same bytes; infinities affect only their own row."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, half_gemv, multiprocessors=4, matrix_pairs=True)
-    # Half of the real limits, because the device has at most 256 invocations.
+    # Half of the real limits of k, because the device may have only 256 invocations in a workgroup.
     monkeypatch.setattr(half_gemv, "ROW_K", {1: 1024, 2: 2048, 4: 4096})
     rng = np.random.default_rng(k)
     w, x = rng.integers(-100, 101, (n, k), np.int8), rng.normal(size=(1, k)).astype(np.float16)
@@ -95,16 +97,16 @@ def test_a_row_of_few_outputs(
 
 
 def test_how_many_rows_and_workgroups_are_worth_it() -> None:
-    """The kernel is used for the numbers of rows and workgroups for which it is faster on 132
-    multiprocessors; 128 workgroups are 4096 outputs."""
+    """`worth` accepts the numbers of rows and workgroups for which the kernel is faster than others,
+    measured with 132 multiprocessors. 128 workgroups compute 4096 outputs."""
     assert [rows for rows in range(1, 40) if half_gemv.worth(rows, 32, 132, 4096)] == list(range(3, 17))
     assert [rows for rows in range(1, 33) if half_gemv.worth(rows, 128, 132, 4096)] == list(range(2, 33))
     assert [rows for rows in range(1, 33) if half_gemv.worth(rows, 344, 132, 4096)] == list(range(2, 17))
 
 
 def test_how_many_workgroups_of_runs_are_worth_it() -> None:
-    """With more than 32 rows the shader is chosen only if the number of workgroups times k is below a limit:
-    for k = 4096, up to 528 workgroups on 132 multiprocessors."""
+    """For more than 32 rows, `worth` limits the product of workgroups and k: for k = 4096 and 132
+    multiprocessors, to 528 workgroups."""
 
     def taken(rows: int, k: int) -> list[int]:
         some = (65, 66, 132, 133, 196, 197, 528, 529, 1056, 1057, 2112, 2113)
@@ -121,8 +123,8 @@ def test_how_many_workgroups_of_runs_are_worth_it() -> None:
 def test_long_rows_of_several_workgroups_are_words(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With more than two workgroups for each multiprocessor (at k = 4096), weights that WORDS supports use
-    it."""
+    """With k = 4096 and more than two workgroups per multiprocessor, a layer uses tiles that assemble
+    matrices from words (half_configs.WORDS), if its weights fit them."""
     device, tiles = units(strict_device, monkeypatch, "16x8x16"), {"64x128": (9, 9, 1)}
     profile_says(monkeypatch, half_gemv, multiprocessors=2, matrix_pairs=True)
 
@@ -141,7 +143,7 @@ def test_long_rows_of_several_workgroups_are_words(
 def test_matrices_are_as_wide_as_rows_fill(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The widest matrices that the rows fill are used, in any order of the device's list."""
+    """The kernel uses the widest matrices that the rows fill, whatever the order of the device's list."""
     profile_says(monkeypatch, half_gemv, multiprocessors=2)
     for shapes in (("16x8x16", "16x16x16"), ("16x16x16", "16x8x16")):
         emulated.emulate(strict_device, monkeypatch, *shapes, form="f16")
@@ -157,7 +159,8 @@ def test_one_row_where_most_multiprocessors_have_a_workgroup() -> None:
 
 
 def test_a_row_by_subgroups_of_their_own_chunks() -> None:
-    """A row is split into chunks by subgroups if no multiprocessor has two workgroups, each of 16 outputs."""
+    """The ROW kernel computes a single row if every multiprocessor has at most one workgroup (16 outputs).
+    Its number of invocations depends on the chunks of k."""
     taken = [half_gemv.worth(1, workgroups, 132, 4096, half_gemv.ROW) for workgroups in (1, 132, 133)]
     assert taken == [True, True, False]
     facts = reported("nvidia-h200")
@@ -168,8 +171,8 @@ def test_a_row_by_subgroups_of_their_own_chunks() -> None:
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
-    """The number of invocations on an H200 is the fastest measured for 4096^2, N=8192, N=11008, K=1024 and
-    128; 16 rows; k that is not whole chunks; and more rows."""
+    """On an H200 the number of invocations is the fastest measured one. The cases vary N, K and the number
+    of rows; for a k that is no multiple of the chunk there is none."""
     facts = reported("nvidia-h200")
     words = [half_gemv.invocations(facts, half_gemv.WORDS, tall, w, k) for tall, w, k in (
         (8, 128, 4096), (8, 256, 8192), (8, 344, 4096), (8, 32, 1024), (8, 8, 128),
@@ -205,15 +208,15 @@ def test_infinity_and_nan_stay_in_their_rows(
 
 @pytest.mark.parametrize("wrong", [
     (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),  # elements of other outputs and rows
-    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # pairs of nonadjacent elements
-    (r"(#define further\(q\)) .*", r"\1 0u"),  # both words of the same k
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # pairs that are not adjacent in k
+    (r"(#define further\(q\)) .*", r"\1 0u"),  # both words of a pair from the same k
     (r"(#define further_word\(l\) .*) 4u", r"\1 2u"),  # words that are not 8 k apart
 ], ids=["places", "pairs", "further", "runs"])  # fmt: skip
 def test_elements_that_are_no_pairs_are_seen(
     wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The self-test detects elements that are not in pairs, even if the profile states that they are; few
-    rows then use the kernel that only loads matrices."""
+    """If the profile states that an invocation holds pairs of neighbouring elements and the driver does
+    otherwise, the self-test fails. Few rows then use the kernel that only loads matrices."""
     for module in (half_gemv, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
     sixteen_bits.provide(strict_device, monkeypatch)
@@ -231,8 +234,8 @@ def test_elements_that_are_no_pairs_are_seen(
 
 
 def test_weights_of_runs() -> None:
-    """Weights for two matrices of 16 k: k 0 to 7 are the first and the fifth pair of each matrix, k 8 to 15
-    the second and the sixth, and so on."""
+    """`in_runs` orders weights for two matrices of 16 k: k 0 to 7 become the first and the fifth pair of
+    each matrix, k 8 to 15 the second and the sixth pair, and so on."""
     k = half_weights.in_runs(np.arange(64, dtype=np.int8).reshape(1, 1, 64)).reshape(2, 2, 2, 4, 2)
     assert k[0, 0].reshape(2, 8).tolist() == [[0, 1, 8, 9, 16, 17, 24, 25], [2, 3, 10, 11, 18, 19, 26, 27]]
     np.testing.assert_array_equal(k[0, 1], k[0, 0] + 4)
@@ -250,7 +253,8 @@ def test_pairs_are_asked_for_where_a_profile_says_so(
 
 
 def test_float16_tensors_need_not_ask(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of float16 with int8 are exact in float16, so compute='float32' uses the same kernel."""
+    """For float16 rows and int8 weights, compute='float32' uses the kernel of compute='float16', because
+    the products are exact in float16."""
     sixteen_bits.provide(strict_device, monkeypatch)
     if half_refusal(strict_device) or half_refusal(strict_device, BRAIN):
         emulated.emulate(strict_device, monkeypatch, "16x8x16 f16", "16x16x16 bf16")
@@ -264,8 +268,8 @@ def test_float16_tensors_need_not_ask(strict_device: vkq.Device, monkeypatch: py
 
 
 def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other cases use other kernels: more rows, or a single row; rows of k or results that are not whole
-    runs; few columns; float32; quantized results; and a requested tile."""
+    """Other kernels compute too many rows, too few rows, k or outputs that do not fill vectors, few
+    columns, float32 rows, quantized results, and layers with a requested tile."""
     device = units(strict_device, monkeypatch, "16x8x16")
     few = Spec((8, 64), "float16")
     for x, n in (

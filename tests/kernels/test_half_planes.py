@@ -1,5 +1,4 @@
-"""Tests of 1x1 convolutions on float16 and bfloat16 matrix units, directly on NCHW images; see
-test_half.py."""
+"""Tests of 1x1 convolutions that read NCHW images directly, on float16 and bfloat16 matrix units."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +21,7 @@ from vkq.shader.catalog import catalog
 from . import emulated
 from .test_half import check_float16_images
 
-# Pixels, outputs and channels that are not multiples of tiles and steps; images of an odd number of vectors;
+# Pixels, outputs and channels are not multiples of tiles and steps; images have an odd number of vectors;
 # groups.
 CASES = (
     "conv2d[N=3,IC=20,H=2,W=10,OC=70,KH=1,KW=1]",
@@ -80,8 +79,8 @@ def test_every_tile(
 def test_what_is_no_number_stays_in_its_pixels(
     strict_device: vkq.Device, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Infinities and NaN reach no result of other groups or pixels; repeated runs (of float16) give the same
-    bytes."""
+    """Infinities and NaN affect only results of their own group and pixel. Repeated float16 runs give the
+    same bytes."""
     prepared(strict_device, form, monkeypatch)
     problem, rng = parse("conv2d[N=1,IC=18,H=4,W=4,OC=40,KH=1,KW=1,groups=2]"), np.random.default_rng(1)
     w = rng.integers(1, 128, problem.weight_shape, np.int8)
