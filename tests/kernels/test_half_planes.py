@@ -122,7 +122,7 @@ def test_other_convolutions_are_gathered_or_in_tiles(
     ("float16", "float16", "N=1,IC=64,H=56,OC=256", "4x8x64"),
     ("float16", "float16", "N=1,IC=64,H=56,OC=64", "4x8x32"),
     ("float16", "float16", "N=32,IC=64,H=56,OC=256", "gathered 128x256"),
-    # reading float32 images directly takes longer
+    # float32 images: reading them directly takes longer
     ("float16", "float32", "N=1,IC=256,H=56,OC=64", "planes 32x64"),
     ("float16", "float32", "N=8,IC=96,H=56,OC=24", "4x8x32"),
     ("float16", "float32", "N=8,IC=512,H=28,OC=256", "gathered 64x128"),
@@ -136,7 +136,7 @@ def test_other_convolutions_are_gathered_or_in_tiles(
 def test_what_an_h200_takes(
     any_device: vkq.Device, compute: str, dtype: str, name: str, taken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On an H200 the chosen kernel is the fastest measured, or less than 8 % slower."""
+    """On an H200 the chosen kernel is the fastest measured one, or less than 8 % slower."""
     sizes = dict(one.split("=") for one in name.split(","))
     sizes = {"W": sizes["H"], "KH": "1", "KW": "1"} | sizes
     p = parse(f"conv2d[{','.join(f'{key}={value}' for key, value in sizes.items())}]")
@@ -163,7 +163,7 @@ def test_what_an_h200_takes(
 
 
 def with_brain(facts: vkq.Capabilities) -> vkq.Capabilities:
-    """Return capabilities that also have bfloat16 matrices, as newer drivers do."""
+    """Return the capabilities with bfloat16 matrices added, which newer drivers list."""
     more = [
         dataclasses.replace(one, a=BRAIN, b=BRAIN)
         for one in facts.cooperative_matrices

@@ -1,4 +1,4 @@
-"""Tests of weights stored as a sign and 7 bits, loaded directly into float16 matrices; see test_half.py."""
+"""Tests of weights that are stored as a sign and 7 bits, and loaded directly into float16 matrices."""
 
 import dataclasses
 from typing import Any
@@ -20,7 +20,7 @@ from vkq.select.path import half_refusal
 from . import emulated, sixteen_bits
 from .matrix_layers import known, only
 
-# (float16 rows, k, the requested tile and parts, the expected variant)
+# (float16 rows, k, forced tile and number of parts, expected variant)
 PRODUCTS = [
     (3, 256, None, None, f"{half_gemv.WORDS}:8"),
     (13, 264, None, None, f"{half_gemv.STEPS}:16"),
@@ -43,7 +43,7 @@ def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, device: vkq.Device, test: str) -> None:
-    """Make the self-test report a failure."""
+    """Make the report of the self-test say that *test* failed."""
     found = dataclasses.replace(selftest.report(device), failures={test: "something"})
     monkeypatch.setattr(selftest, "report", lambda _: found)
 
@@ -53,8 +53,8 @@ def test_products_have_the_bits_of_others(
     rows: int, k: int, tile: str | None, parts: int | None, variant: str, straight: vkq.Device,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """In every kernel, weights that differ from their zero points by at most 127 give the same bits as on a
-    device whose matrices lose small values."""
+    """Each kernel uses the sign form for weights at most 127 from their zero points. Its results have the
+    bits of the form without signs, which devices use if their matrices flush small values."""
     if tile:
         only(monkeypatch, tile, parts)
     rng = np.random.default_rng(k)
@@ -79,7 +79,8 @@ def test_products_have_the_bits_of_others(
 def test_convolutions_have_the_bits_of_others(
     groups: int, way: str, straight: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Convolutions with 7-bit weights also give the same bits, with more channels than a chunk."""
+    """Convolutions with 7-bit weights, too, have the bits of the form without signs, with more channels
+    than a chunk."""
     profile_says(monkeypatch, half_tiles, matrix_pairs=way == "words")
     rng = np.random.default_rng(groups)
     w = rng.integers(-120, 121, (24, 72, 3, 3), np.int8)
@@ -114,7 +115,8 @@ def test_convolutions_have_the_bits_of_others(
     (-128, -1, 2.0**102, True),
 ])  # fmt: skip
 def test_which_weights_fit(weight: int, point: int, scale: float, signed: bool, straight: vkq.Device) -> None:
-    """Weights fit this form unless one of them exceeds 7 bits or a scale would become infinite."""
+    """Weights are stored as sign and 7 bits unless a weight is more than 127 from its zero point, or a
+    scale times 2^24 would be infinite."""
     w = np.zeros((36, 40), np.int8)
     w[35, 39] = weight
     points = np.zeros(36, np.int8)

@@ -1,5 +1,5 @@
 """Tests of convolutions on float16 matrix units with tiles of pixels in shared memory, and of split-K
-products; see test_half.py."""
+products."""
 
 import dataclasses
 
@@ -22,8 +22,8 @@ from vkq.shader.catalog import catalog
 from . import emulated
 from .test_half import check, check_float16_images, known, layer_of, only
 
-# Channels, pixels and outputs that are not multiples of tiles; two chunks of channels, strides, dilation and
-# groups.
+# Channels, pixels and outputs do not fill the tiles. The second case has two chunks of channels, strides,
+# dilation and groups.
 CASES = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]",
     "conv2d[N=1,IC=140,H=7,W=19,OC=40,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",
@@ -31,8 +31,8 @@ CASES = (
 SHADERS = half_tiles.TILES, half_configs.STRAIGHT_TILES
 TILES, STRAIGHT = (catalog().shaders[name].axes["tile"] for name in SHADERS)
 STRAIGHT_CASES = {
-    # For each tile: filters whose rows are multiplied together; a filter with too many rows; images whose
-    # rows are whole vectors.
+    # Filters whose rows of taps share one loop iteration; a filter with too many rows for it; images whose
+    # rows are whole vectors of four.
     "4x32x128_straight": (
         "conv2d[N=1,IC=72,H=5,W=40,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=5,W=40,OC=24,KH=6,KW=2,padding=2x0x3x1]",
@@ -46,8 +46,8 @@ STRAIGHT_CASES = {
         "conv2d[N=1,IC=24,H=4,W=28,OC=136,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=5,W=30,OC=20,KH=3,KW=3,padding=0x1x0x1]",
     ),
-    # Halos that begin at any pixel of a vector, a filter of one row; rows of outputs that end in a matrix;
-    # halos that begin and end in a vector of two.
+    # Halos that begin at any pixel of a vector; a filter of one row; outputs that end within a matrix;
+    # halos that begin and end in vectors of two pixels.
     "8x8x64_straight": (
         "conv2d[N=1,IC=24,H=9,W=12,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=72,H=9,W=14,OC=72,KH=3,KW=3,padding=1]",
@@ -59,7 +59,7 @@ STRAIGHT_CASES = {
 
 @pytest.fixture
 def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    known(monkeypatch, straight_tile_cycles={})  # tested in test_half_configs.py
+    known(monkeypatch, straight_tile_cycles={})  # test_half_configs.py tests these kernels
     if half_refusal(strict_device):
         emulated.emulate(strict_device, monkeypatch, "16x8x16", form="f16")
     return strict_device
@@ -83,7 +83,7 @@ def test_every_tile_of_pixels(units: vkq.Device, tile: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tile", "name", "words"),  # words alternate over the cases; both if VKQ_EVERY_DRIVER=1
+    ("tile", "name", "words"),  # *words* alternates; with VKQ_EVERY_DRIVER=1 both
     [
         (tile, name, words)
         for tile in STRAIGHT
@@ -94,8 +94,8 @@ def test_every_tile_of_pixels(units: vkq.Device, tile: str, name: str) -> None:
 def test_weights_straight_from_memory(
     units: vkq.Device, tile: str, name: str, words: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Convolutions that load weights directly from memory give the same results for float16 images as for
-    float32 ones; repeated runs give the same bytes; values beyond float16 become infinite."""
+    """Convolutions that load weights directly from memory give for float16 images the results for float32
+    images. Repeated runs give the same bytes; values beyond float16 become infinite."""
     p, rng = parse(name), np.random.default_rng(len(tile))
     data = random_data(p, rng, "int8", "int8", w_zero_points="channel")
     x = rng.normal(scale=0.1, size=p.x_shape).astype(np.float16)
@@ -131,7 +131,8 @@ def test_weights_straight_from_memory(
 def test_weights_come_in_words_where_elements_are_pairs(
     says: bool, failures: dict[str, str], way: str, units: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights are assembled from words if a profile says so and the self-test found elements in pairs."""
+    """Weight matrices are assembled from words if the profile says that an invocation holds pairs of
+    neighbouring elements and the self-test found no failure."""
     p = parse("conv2d[N=1,IC=16,H=8,W=40,OC=16,KH=3,KW=3,padding=1]")
     layer = vkq.Conv2d(
         np.ones((16, 16, 3, 3), np.int8), 0.1, padding=1, device=units, compute="float16", method="matrix"
@@ -164,18 +165,18 @@ def test_what_weights_straight_from_memory_are_for(changed: str, taken: bool) ->
     ("N=8,IC=128,H=56,W=56,OC=128,KH=3,KW=3,padding=1", "4x32x128_straight"),
     ("N=2,IC=256,H=64,W=64,OC=256,KH=3,KW=3,padding=1", "4x32x128_straight"),
     ("N=1,IC=128,H=72,W=120,OC=128,KH=5,KW=5,padding=2", "4x24x128_straight"),
-    # At most one tile for each multiprocessor; then at most two, three and six.
+    # At most one tile for each multiprocessor; at most two, three and six.
     ("N=1,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=2,IC=64,H=56,W=56,OC=64,KH=7,KW=7,padding=3", "8x8x64_straight"),
     ("N=8,IC=512,H=16,W=16,OC=512,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=4,IC=128,H=56,W=56,OC=128,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=16,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1", "8x8x64_straight"),
-    # Widths of images that are multiples of four, and of two.
+    # Images whose widths are multiples of four, and of two.
     ("N=8,IC=128,H=28,W=28,OC=128,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=32,IC=128,H=28,W=28,OC=128,KH=3,KW=3,padding=1", "4x32x128_straight"),
     ("N=8,IC=256,H=20,W=20,OC=256,KH=3,KW=3,padding=1", "4x24x128_straight"),
     ("N=8,IC=256,H=14,W=14,OC=256,KH=3,KW=3,padding=1", "8x8x64_straight"),
-    # Every second pixel is gathered.
+    # A stride of 2: no tile; pixels are gathered.
     ("N=1,IC=512,H=28,W=28,OC=1024,KH=1,KW=1,stride=2", None),
     ("N=8,IC=128,H=56,W=56,OC=128,KH=3,KW=3,padding=1,stride=2", None),
     ("N=1,IC=128,H=56,W=56,OC=128,KH=3,KW=3,padding=1,stride=2", None),
@@ -184,7 +185,8 @@ def test_what_weights_straight_from_memory_are_for(changed: str, taken: bool) ->
 def test_what_an_h200_takes(
     name: str, taken: str | None, any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On an H200 the chosen kernel is the fastest measured, or less than 8 % slower."""
+    """On an H200 the chosen tile (None: gathered pixels) is the fastest measured one, or less than 8 %
+    slower."""
     p = parse(f"conv2d[{name}]")
     layer = vkq.Conv2d(np.zeros(p.weight_shape, np.int8), 1.0, padding=p.padding, device=any_device)
     made = layer._convolution
@@ -209,7 +211,7 @@ def test_parts_of_k(
 
 @pytest.mark.parametrize("tile", catalog().shaders[half_configs.GATHERED[HALF].split].axes["tile"])
 def test_parts_of_k_of_gathered_pixels(units: vkq.Device, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With gathered pixels, a part of k may begin at any tap and channel."""
+    """Split-K with gathered pixels is right: a part of k begins at any tap and channel."""
     only(monkeypatch, tile, 3)
     monkeypatch.setattr(HalfConvolution, "chosen", lambda *_: None)
     p = parse("conv2d[N=2,IC=140,H=7,W=5,OC=72,KH=3,KW=3,stride=2x1,padding=1x0x2x1,groups=2]")
@@ -234,8 +236,8 @@ SPLIT = half_configs.FLOAT16.split
 
 @pytest.mark.parametrize("tile", [each["tile"] for each in catalog().shaders[SPLIT].having(y="float16_rows")])
 def test_rows_as_they_are(units: vkq.Device, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few float16 rows are read without a copy, for rows and k that are not multiples of tiles and steps.
-    With the smallest tile repeated runs give the same bytes. float32 rows and more rows are packed first."""
+    """Few float16 rows are read without a copy, also if rows and k do not fill tiles and steps; float32
+    rows and more rows are packed first. Repeated runs of the smallest tile give the same bytes."""
     only(monkeypatch, tile, 2)
     rows, k = min(int(tile.split("x")[0]), 32) - 3, 264
     rng = np.random.default_rng(rows)
@@ -261,8 +263,8 @@ def test_rows_as_they_are(units: vkq.Device, tile: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("k", [72, 77])  # a multiple of 8, or not
 def test_float16_in_and_out(units: vkq.Device, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With float16 operands the product writes float16 itself, rounded once; results to be quantized stay
-    float32 until then."""
+    """For float16 rows the product stores float16, rounded once. Quantized results are computed from
+    float32."""
     only(monkeypatch, "32x32", 2)
     rng = np.random.default_rng(k)
     w, x = rng.integers(-127, 128, (36, k), np.int8), rng.normal(size=(65, k)).astype(np.float16)

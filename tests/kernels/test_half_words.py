@@ -1,4 +1,4 @@
-"""Tests of products that assemble their matrices of weights in registers; see test_half.py."""
+"""Tests of products on float16 matrix units that assemble their weight matrices in registers."""
 
 import dataclasses
 from typing import Any
@@ -20,7 +20,7 @@ from vkq.select.path import half_refusal, pairs_refusal
 from . import emulated
 from .matrix_layers import known, only
 
-TILE, K, N = "64x128", 512, 276  # k of two iterations; outputs that are not multiples of a tile, nor of 32
+TILE, K, N = "64x128", 512, 276  # k: two iterations; N: no multiple of a tile or of 32
 TILES = (TILE, "64x256_eight", "64x256")
 SAYS: dict[str, Any] = {
     "half_tile_cycles": {}, "straight_tile_cycles": {TILE: (2, 2)}, "matrix_pairs": True,
@@ -32,7 +32,7 @@ SAYS: dict[str, Any] = {
 def words(
     strict_device: vkq.Device, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> vkq.Device:
-    """Return a device whose profile chooses this kernel for products of these sizes."""
+    """Return a device whose profile chooses the kernel that assembles weight matrices (WORDS)."""
     known(monkeypatch, **SAYS)
     if half_refusal(strict_device):
         emulated.emulate(strict_device, monkeypatch, request.param, form="f16")
@@ -42,7 +42,7 @@ def words(
 
 
 def layer_of(device: vkq.Device, k: int, n: int = N, points: int = 0, **options: Any) -> vkq.Linear:
-    """Return a layer with weights that differ from their zero points by 7 bits."""
+    """Return a layer whose weights are at most 127 from their zero points."""
     w = np.random.default_rng(k + n).integers(-127 + points, 128, (n, k)).astype(np.int8)
     if points:
         options["w_zero_point"] = np.arange(n).astype(np.int8) % (points + 1)
@@ -61,8 +61,8 @@ def variants_of(layer: vkq.Linear, rows: int, dtype: str = "float16") -> tuple[s
 def test_results_are_those_of_matrices_from_memory(
     tile: str, k: int, parts: int, points: int, words: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results equal the results with matrices loaded from memory, for rows and outputs that are not multiples
-    of tiles, with bias and activation; infinities and NaN stay in their row; repeated runs give the same
+    """Results equal those of matrices loaded from memory. Rows and outputs do not fill tiles; the layer has
+    a bias and an activation. Infinities and NaN affect only their own rows; a second run gives the same
     bytes."""
     only(monkeypatch, tile, parts)
     rng = np.random.default_rng(parts)
@@ -85,15 +85,15 @@ def test_results_are_those_of_matrices_from_memory(
         f"{STRAIGHT.split if parts > 1 else STRAIGHT.product}:float16_rows.{TILE}",
     )
     want = other(x)
-    if (k, parts) != (768, 2):  # with these values, the two kernels split k differently
+    if (k, parts) != (768, 2):  # (768, 2): the two kernels split k differently
         np.testing.assert_array_equal(got, want)
     whole = [row for row in range(70) if row not in (3, 4)]
     np.testing.assert_allclose(got[whole].astype(np.float64), want[whole], rtol=2**-9, atol=1e-3)
 
 
 def test_what_is_taken_so(words: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel is used for float16 rows and whole iterations of k, if the self-test found elements in pairs
-    and weights have 7 bits."""
+    """The kernel computes float16 rows with k in whole iterations, if the weights have 7 bits and the
+    self-test found pairs of neighbouring elements."""
     so = f"{WORDS.product}:{TILE}"
     only(monkeypatch, TILE, 1)
     assert variants_of(layer_of(words, K), 66) == (so,)
@@ -109,7 +109,8 @@ def test_what_is_taken_so(words: vkq.Device, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_subgroups_have_32_outputs(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each subgroup computes 32 outputs that are contiguous in memory, or 64, with matrices of 16 rows."""
+    """The kernel needs matrices of 16 outputs. A subgroup computes 32 outputs that are contiguous in
+    memory, or 64."""
     known(monkeypatch, **SAYS)
     for shape, subgroup, able in (("16x16x16", 32, 3), ("16x16x16", 8, 1), ("8x16x16", 32, 0)):
         device = emulated.capabilities(strict_device, shape, form="f16", subgroup=subgroup)
@@ -127,7 +128,8 @@ def test_subgroups_have_32_outputs(strict_device: vkq.Device, monkeypatch: pytes
      (128, 8192, 8192, "64x128", 2), (512, 8192, 8192, "64x256", 1), (1024, 4096, 1152, "64x256", 1)],
 )  # fmt: skip
 def test_what_an_h200_takes_so(rows: int, n: int, k: int, tile: str, parts: int) -> None:
-    """On an H200 the chosen tile and parts of k are the fastest measured, or at most 5 % slower."""
+    """On an H200 the chosen tile and number of parts of k are the fastest measured ones, or at most 5 %
+    slower."""
     facts = reported("nvidia-h200")
     says, sizes = profile(facts), (rows, n, k, 1)
     configs = [
@@ -143,7 +145,8 @@ def test_what_an_h200_takes_so(rows: int, n: int, k: int, tile: str, parts: int)
 
 
 def test_the_order_of_words(words: vkq.Device) -> None:
-    """Words are stored in blocks of 32 contiguous outputs and 32 k, including padding."""
+    """Words of weights are stored in blocks of 32 neighbouring outputs and 32 k; outputs beyond the last
+    are zero."""
     layer = layer_of(words, K)
     matrices = HalfMatrices(layer._gemm, K)
     pairs, found = (

@@ -1,6 +1,6 @@
-"""Tests of work whose loops in one invocation would exceed a driver's limit: it is shared by invocations, or
-takes several dispatches. Here the limit is a sixteenth of lavapipe's, for both drivers, so that problems are
-small."""
+"""Tests of layers for which one invocation would loop longer than the driver allows: several invocations
+share the work, or several dispatches do it. To keep problems small, the limit is a sixteenth of lavapipe's
+here."""
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ ONE = vkq.QParams(1.0, 3)
 
 @pytest.fixture
 def ending(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """Return a device whose driver ends loops early and whose profile does not share sums over k."""
+    """Return a device with the small limit, whose profile does not split sums over k among invocations."""
     monkeypatch.setattr(type(device), "loop_limit", EVERYWHERE)
     for module in (gemm, floats, gemv, grouped):
         profile_says(
@@ -44,7 +44,7 @@ def test_linear_of_a_long_k(ending: vkq.Device, rows: int, path: str) -> None:
 
 def test_long_rows_quantized_at_run_time(ending: vkq.Device) -> None:
     x, w = np.zeros((9, 66_001), np.float32), small(5, 66_001)
-    x[:, ::7], x[:, 0] = 127, -128  # so that the scale is 1 and the zero point 0
+    x[:, ::7], x[:, 0] = 127, -128  # the scale becomes 1, the zero point 0
     layer = vkq.Linear(w, np.float32(1), x_qparams="dynamic", device=ending)
     np.testing.assert_array_equal(layer(x), x.astype(np.int64) @ w.T.astype(np.int64))
     assert layer.explain(x.shape).variants[-1].startswith("gemv_dq8ca_q8csw__split")
@@ -72,10 +72,10 @@ def test_weights_in_groups_of_a_long_k(ending: vkq.Device) -> None:
     assert program.constants["LOCAL_Y"] > 1
 
 
-@pytest.mark.parametrize("groups", [1, 3, 6])  # 6: depthwise
+@pytest.mark.parametrize("groups", [1, 3, 6])  # 6 groups: depthwise
 def test_int8_convolutions_of_large_kernels(ending: vkq.Device, groups: int) -> None:
-    """int8 convolutions with large kernels are computed as products of im2col matrices, because direct
-    kernels would loop too long."""
+    """int8 convolutions with large kernels use im2col and a product, because an invocation of the direct or
+    depthwise kernel would loop too long. Requesting these kernels raises an error."""
     w, x = small(6, 6 // groups, 67, 61), small(1, 6, 69, 64)
     layer = vkq.Conv2d(w, np.float32(1), x_qparams=vkq.QParams(1.0), groups=groups, device=ending)
     np.testing.assert_array_equal(layer(x), convolved(x, w, groups))
@@ -97,7 +97,7 @@ def convolved(x: npt.NDArray[np.int8], w: npt.NDArray[np.int8], groups: int) -> 
 
 @pytest.mark.parametrize("weights", ["int8", "float32"])
 @pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("most", [12, 50, 100])  # a row of taps; a part of a channel; two channels
+@pytest.mark.parametrize("most", [12, 50, 100])  # taps: a row; part of a channel; two channels
 def test_float_convolutions_in_several_dispatches(
     device: vkq.Device, weights: str, groups: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,14 +118,14 @@ def test_float_convolutions_in_several_dispatches(
     parts = len(split.explain(x.shape).variants)
     assert parts == {12: 40, 50: 10, 100: 5}[most] // groups + (most == 100 and groups == 2)
     np.testing.assert_allclose(split(x), once, rtol=1e-5, atol=1e-5)
-    if weights == "float32":  # each step is rounded, so several dispatches give the same result
+    if weights == "float32":  # every step rounds, so the bits are equal
         np.testing.assert_array_equal(split(x), once)
-    else:  # sums between dispatches are not rounded to float16
+    else:  # the float32 sums of all dispatches are rounded to float16 once
         x = x.astype(np.float16)
         np.testing.assert_array_equal(split(x), split(x.astype(np.float32)).astype(np.float16))
 
 
-@pytest.mark.parametrize("rows", [1, 8, 9, 33])  # with k in parts and without
+@pytest.mark.parametrize("rows", [1, 8, 9, 33])  # one row splits k
 @pytest.mark.parametrize("columns", [5, 66])
 def test_float_products_in_several_dispatches(
     device: vkq.Device, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch

@@ -1,5 +1,5 @@
-"""Tests that shapes, strides and trip counts of loops are literals on devices whose profile requires it: some
-drivers' compilers of matrix units get anything but literals wrong."""
+"""Tests that matrix shapes, strides and trip counts of loops are literals in SPIR-V on devices whose
+profile requires it, because some drivers compile specialization constants wrongly there."""
 
 import dataclasses
 
@@ -28,10 +28,10 @@ from . import emulated
 from .matrix_layers import make
 
 XCLIPSE, NVIDIA, ADRENO = 0x144D, 0x10DE, 0x5143
-OP_MATRIX, OP_LOAD, OP_STORE = 4456, 4457, 4458  # OpTypeCooperativeMatrixKHR, OpCooperativeMatrixLoadKHR, ...
+OP_MATRIX, OP_LOAD, OP_STORE = 4456, 4457, 4458  # OpTypeCooperativeMatrixKHR, OpCooperativeMatrix...KHR
 SELFTEST = "selftest__matrices"
 MODULES = (SELFTEST, GEMM, SPLIT, WIDE, DYNAMIC, CONV, matrix_stem.STEM, IMPLICIT, integer.SHADER)
-OPEN = (SELFTEST, integer.SHADER)  # their trip counts are not constants
+OPEN = (SELFTEST, integer.SHADER)  # their trip counts are push constants
 
 
 def of_vendor(device: vkq.Device, vendor: int, *shapes: str, kind: str = "integrated") -> Capabilities:
@@ -41,8 +41,9 @@ def of_vendor(device: vkq.Device, vendor: int, *shapes: str, kind: str = "integr
 
 
 def literal(variant: Variant, matrices: Matrices, c: Capabilities) -> tuple[set[int], int, set[int]]:
-    """Return, for a module as the driver gets it: (literal rows and columns of matrix types and literal
-    strides of loads and stores; how many of these are not literal; the module's other constants)."""
+    """Return, for the SPIR-V that the driver gets: the literal rows, columns and strides of matrices; the
+    number of rows, columns and strides that are not literal; the ids of the remaining specialization
+    constants."""
     trips = {"TRIPS": 5} if "TRIPS" in variant.specialization else {}
     constants = variant.constants({**matrices.constants(variant), **trips})
     module, given = code(variant, spirv(variant), constants, c)
@@ -58,8 +59,8 @@ def literal(variant: Variant, matrices: Matrices, c: Capabilities) -> tuple[set[
 
 @pytest.mark.parametrize("name", MODULES)
 def test_shapes_and_strides_are_literals(any_device: vkq.Device, name: str) -> None:
-    """Shapes and strides are literals for 8x8x16 and for Adreno's large shapes; on NVIDIA they stay
-    specialization constants."""
+    """Shapes and strides are literals on an Adreno, for 8x8x16 and for its large shape. On NVIDIA they
+    remain specialization constants."""
     for m, n, k, size in ((8, 8, 16, 32), (64, 16, 32, 64)):
         matrices = Matrices(m, n, k, subgroup=size)
         c = of_vendor(any_device, ADRENO, f"{m}x{n}x{k}")
@@ -87,7 +88,7 @@ CASES = (
 def test_trip_counts_are_constants(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    """With constant trip counts, matrices of 8x8x16 give the same bytes, and no product splits k."""
+    """With constant trip counts, layers with matrices of 8x8x16 are exact, and no product splits k."""
     emulated.emulate(strict_device, monkeypatch, "8x8x16")
     changed = dataclasses.replace(strict_device.capabilities, vendor_id=XCLIPSE)
     monkeypatch.setattr(strict_device, "capabilities", changed)
@@ -112,8 +113,8 @@ def test_trip_counts_are_constants(
 def test_no_subgroup_of_32_is_asked_of_an_xclipse(
     any_device: vkq.Device, vendor: int, sizes: tuple[int, int], size: int
 ) -> None:
-    """No subgroup size of 32 is required on an Xclipse: its compiler crashes on int8 matrices with that
-    required size."""
+    """A subgroup size of 32 is not required on an Xclipse, because its compiler then crashes on int8
+    matrices."""
     c = of_vendor(any_device, vendor, "16x16x16", "8x8x16")
     ranged = {**c.properties, "minSubgroupSize": sizes[0], "maxSubgroupSize": sizes[1]}
     found = advertised(dataclasses.replace(c, properties=ranged))
@@ -133,8 +134,8 @@ def test_others_have_one_pipeline_for_every_k(
 
 
 def test_loops_that_are_not_counted_stay_off_such_devices(any_device: vkq.Device) -> None:
-    """Float matrices and the integer correlation are not used on devices that need constant trip counts,
-    because theirs are push constants."""
+    """Devices that need constant trip counts do not use float matrices and the integer correlation, whose
+    trip counts are push constants."""
     for vendor, able in ((ADRENO, True), (XCLIPSE, False)):
         halves = of_vendor(any_device, vendor, "16x16x16 f16")
         assert (lacking_half(halves) is None) == able

@@ -12,8 +12,8 @@ from vkq.probe.matrices import LEAST_SHARED, Matrices
 from . import emulated
 from .matrix_layers import SHAPES, Q, Y, units
 
-# Phases that are whole blocks of 16 channels and phases that are not, different strides, zero points, a k of
-# more than two steps; the expected tile.
+# (x shape, weight shape, dtype, expected tile). Phases have whole blocks of 16 channels or not; the last
+# case has more than two steps of k.
 CASES = {
     "2x2": ((2, 19, 5, 7), (19, 37, 2, 2), "int8", "128x64_short"),
     "2x3": ((1, 16, 6, 11), (16, 16, 2, 3), "uint8", "128x64_short"),
@@ -31,8 +31,8 @@ def test_a_kernel_as_large_as_its_stride(
 
 
 def test_little_shared_memory(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With little shared memory a smaller tile is used, because the sums of many small subgroups do not fit
-    with the larger one."""
+    """With little shared memory a smaller tile is used, because the larger tile's sums of many small
+    subgroups need too much."""
     monkeypatch.setitem(emulated.LIMITS, "maxComputeSharedMemorySize", LEAST_SHARED)
     units(strict_device, monkeypatch, Matrices(8, 8, 32, subgroup=8))
     check(strict_device, *CASES["long"][:-1], "64x64")

@@ -25,7 +25,7 @@ GATHERED = "conv2d[N=2,IC=40,H=9,W=7,OC=70,KH=3,KW=2,stride=2x1,padding=1x0x2x1]
 
 
 def with_tiling(layer: Any, shape: tuple[int, ...], tiling: Tiling) -> Any:
-    """Return the layer with this tiling for inputs of this shape."""
+    """Force the layer's tiling for inputs of this shape; return the layer."""
     problem = layer._problem(shape)
     gemm = layer._matrix if len(shape) == 2 else layer._kernel(layer._method(problem)[0], problem).gemm
     gemm.tiling = tiling
@@ -44,7 +44,7 @@ def with_tiling(layer: Any, shape: tuple[int, ...], tiling: Tiling) -> Any:
     ],
 )
 def test_exact(matrices: vkq.Device, name: str, zero_points: Any, parts: int) -> None:
-    """Split-K products are exact, also in a second run, which finds the counters at 0 again."""
+    """Split-K products are exact in two runs: the first run must reset the counters to 0."""
     problem = parse(name)
     data = random_data(problem, np.random.default_rng(parts), w_zero_points=zero_points)
     options = {} if name.startswith("linear") else {"method": "implicit"}
@@ -58,9 +58,9 @@ def test_exact(matrices: vkq.Device, name: str, zero_points: Any, parts: int) ->
 @pytest.mark.parametrize(
     ("name", "dtype", "zero_points"),
     [
-        # Two vectors of four pixels a tap; a line of x has a vector with one pixel.
+        # A tap is two vectors of four pixels; the last vector of an image row has one pixel.
         ("conv2d[N=2,IC=3,H=37,W=45,OC=24,KH=16,KW=16,stride=16]", "int8", "none"),
-        # One vector a tap; windows overlap, with padding above and below.
+        # A tap is one vector; windows overlap; padding above and below.
         (
             "conv2d[N=2,IC=4,H=13,W=28,OC=70,KH=3,KW=12,stride=2x4,padding=1x0x2x0,dilation=2x1]",
             "uint8",
@@ -70,7 +70,8 @@ def test_exact(matrices: vkq.Device, name: str, zero_points: Any, parts: int) ->
     ],
 )
 def test_vectors_of_pixels(matrices: vkq.Device, name: str, dtype: Any, zero_points: Any) -> None:
-    """A convolution of few channels reads four pixels as 16 channels, and gives an image of channels."""
+    """A convolution of few channels reads vectors of four pixels as 16 channels of one pixel. Results are
+    exact."""
     problem = parse(name)
     assert MatrixPatches.refusal(problem) is None
     data = random_data(problem, np.random.default_rng(8), dtype, w_zero_points=zero_points)
@@ -107,7 +108,7 @@ def test_other_shapes(strict_device: vkq.Device, shape: Matrices, monkeypatch: p
 
 @pytest.mark.parametrize("tile", SPLIT_TILES)
 def test_every_tile(matrices: vkq.Device, tile: str) -> None:
-    # k is padded to 768, because the deep tile needs whole iterations of 256
+    # Pad k to 768, because the deep tile needs whole iterations of 256.
     data = random_data(parse("linear[M=133,K=700,N=69]"), np.random.default_rng(13))
     layer = with_tiling(make(data, matrices, data.y_q), data.x.shape, Tiling(tile, 2))
     assert layer.explain(data.x.shape).variants == (f"{SPLIT}:q8to.s8s8.{tile}",)
@@ -122,7 +123,8 @@ def test_every_tile(matrices: vkq.Device, tile: str) -> None:
 def test_subgroups_that_share_k(
     strict_device: vkq.Device, matrices: Matrices, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Subgroups share three steps of k and a partial step; loads beyond the end of k are ignored."""
+    """A tile whose subgroups split k among them (slice-K) is exact for three whole steps of k and a partial
+    one: it ignores elements beyond the end of k."""
     units(strict_device, monkeypatch, matrices)
     data = random_data(parse(name), np.random.default_rng(21))
     for y in (data.y_q, None):
@@ -132,7 +134,7 @@ def test_subgroups_that_share_k(
 
 
 def test_weight_zero_points_are_summed_by_other_tiles(matrices: vkq.Device) -> None:
-    """A tile with slice-K has no sums of rows, so weight zero points need other tiles."""
+    """Products with weight zero points do not use slice-K tiles, which compute no sums of rows."""
     for zero_points, wide in (("none", True), ("channel", False)):
         problem = parse("linear[M=49,K=960,N=40]")
         data = random_data(problem, np.random.default_rng(22), w_zero_points=zero_points)
@@ -141,8 +143,8 @@ def test_weight_zero_points_are_summed_by_other_tiles(matrices: vkq.Device) -> N
 
 
 def test_one_layer_twice_in_a_recording(matrices: vkq.Device) -> None:
-    """A layer that is called twice in a recording is correct: the two dispatches share counters, and so run
-    one after the other."""
+    """Two calls of a split-K layer in one recording are right. Their dispatches share counters, so the
+    second waits for the first."""
     data = random_data(parse("linear[M=70,K=300,N=10]"), np.random.default_rng(5))
     layer = with_tiling(make(data, matrices, data.y_q), data.x.shape, Tiling("64x64", 2))
     xs = [vkq.Tensor.from_numpy(x, matrices, BLOCKED) for x in (data.x, data.x[::-1].copy())]
@@ -165,7 +167,7 @@ def test_tilings_keep_their_rules() -> None:
 
 
 @pytest.mark.parametrize(("rows", "n", "k", "tiling"), [
-    (1568, 512, 4608, Tiling("128x128", 4)),  # ResNet-50 at batch 32: pixels are gathered more often
+    (1568, 512, 4608, Tiling("128x128", 4)),  # ResNet-50 at batch 32: reads gathered pixels more often
     (25088, 128, 1152, Tiling("128x128")),
     (392, 512, 4608, Tiling("64x64", 4)),  # at batch 8
     (49, 512, 4608, Tiling("64x64_deep", 6)),
@@ -193,8 +195,8 @@ def test_taps_are_whole_steps_of_channels() -> None:
 
 
 def test_gathering_workgroups_that_start_together() -> None:
-    """Workgroups that gather start in pairs for tiles of 128 rows, so three on a multiprocessor take as long
-    as four, except for their epilogues."""
+    """The cost model starts workgroups that gather pixels in pairs for tiles of 128 rows: three on a
+    multiprocessor cost as much as four, except for their epilogues."""
     known = profile(reported("nvidia-h200"))
     for tile, at_once in (("128x128", 2), ("64x64", 1)):
         rows = int(tile.split("x")[0]) * known.multiprocessors

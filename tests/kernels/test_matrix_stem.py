@@ -1,4 +1,4 @@
-"""Tests of a network's first convolution on matrix units."""
+"""Tests of a network's first convolution (stem), whose image has few channels, on matrix units."""
 
 from typing import Any
 
@@ -14,9 +14,7 @@ from vkq.problem.names import parse
 
 from .matrix_layers import SHAPES, make, name_of, units
 
-RESNET = (
-    "conv2d[N=2,IC=3,H=37,W=45,OC=64,KH=7,KW=7,stride=2,padding=3]"  # the image is not a multiple of a tile
-)
+RESNET = "conv2d[N=2,IC=3,H=37,W=45,OC=64,KH=7,KW=7,stride=2,padding=3]"  # pixels do not fill tiles
 
 
 @pytest.mark.parametrize(
@@ -29,8 +27,8 @@ RESNET = (
     ],
 )
 def test_exact(matrices: vkq.Device, name: str, dtype: Any, zero_points: Any) -> None:
-    """The first convolution is exact for 8-bit images, and for float32 images, which are quantized as by
-    `vkq.quantize`."""
+    """The stem convolution is exact for 8-bit images, and for float32 images, which it quantizes as
+    `vkq.quantize` does."""
     problem = parse(name)
     data = random_data(problem, np.random.default_rng(len(name)), dtype, w_zero_points=zero_points)
     floats = data.x_q.scale * np.random.default_rng(7).normal(0, 90, problem.x_shape).astype(np.float32)
@@ -54,7 +52,7 @@ def test_every_shape(strict_device: vkq.Device, shape: Matrices, monkeypatch: py
 
 
 def test_one_dispatch_from_floats(matrices: vkq.Device) -> None:
-    """A float32 image is read without a conversion, and the result has the layout of matrix units."""
+    """One dispatch reads a float32 image and stores the layout that matrix units read (BLOCKED)."""
     layer = make(random_data(parse(RESNET), np.random.default_rng(3)), matrices, vkq.QParams(0.5))
     image = vkq.Tensor.from_numpy(np.zeros((2, 3, 37, 45), np.float32), matrices)
     assert layer.plan(image.spec).variants == (f"{STEM}:q8to.s8s8.f32.8x16x64",)

@@ -1,5 +1,5 @@
-"""Tests of matrix units. Software drivers have none: there the shaders run with matrices in plain GLSL
-(emulated.glsl); they run unchanged if VKQ_TEST_DEVICE names a GPU."""
+"""Tests of int8 matrix units. If VKQ_TEST_DEVICE names a GPU with matrix units, the shaders run unchanged;
+software drivers run emulated matrices (emulated.glsl)."""
 
 import dataclasses
 import itertools
@@ -45,7 +45,8 @@ def test_only_listed_shapes_are_used(any_device: vkq.Device) -> None:
 
 
 def test_order_of_preference(any_device: vkq.Device) -> None:
-    """Matrix shapes are preferred by signedness, then by the device's own order."""
+    """`advertised` lists signed shapes before unsigned ones, otherwise in the device's order, without
+    duplicates."""
     unsigned = dataclasses.replace(ROW, a="u8", b="u8", c="u32", d="u32")
     listed = with_matrices(any_device, unsigned, ROW, dataclasses.replace(ROW, n=16), ROW)
     assert [str(matrices) for matrices in advertised(listed)] == ["16x8x32", "16x16x32", "16x8x32 u8u8"]
@@ -58,7 +59,7 @@ def test_order_of_preference(any_device: vkq.Device) -> None:
         (32, 64, 0x1002, 32),
         (64, 128, 0x5143, 64),
         (16, 16, 0x13B5, 16),
-        (8, 32, 0x8086, 8),  # Intel: as many invocations as rows of a matrix
+        (8, 32, 0x8086, 8),  # Intel: as many as a matrix has rows
         (16, 32, 0x8086, 16),
         (4, 4, 0x1AE0, None),
     ],
@@ -86,8 +87,7 @@ def test_refusal_names_the_missing_feature_or_shape(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("chunk", [32, 64, 128])
 def test_chunks_of_channels_keep_every_weight(chunk: int) -> None:
-    """Weights ordered in chunks of channels, (chunk, kh, kw, channel), keep every weight: any order of k is
-    allowed if x is read in the same order."""
+    """`chunked` orders the weights (chunk, kh, kw, channel), keeps every weight and pads with zeros."""
     weight = np.random.default_rng(3).integers(-128, 128, (5, 170, 3, 3), dtype=np.int8)
     chunks, k = -(-170 // chunk), 9 * chunk
     got = chunked(weight, chunk, 64).reshape(5, chunks, -1)
@@ -116,7 +116,7 @@ def test_one_packing_serves_every_tile() -> None:
         d = {name: int(value) for name, value in variant.sizes.items()}
         assert d["CH"] % d["BK"] == 0
         if d["CH"] > 32:
-            assert 9 * d["CH"] % turn(variant) == 0  # 3x3 filters need no padding
+            assert 9 * d["CH"] % turn(variant) == 0  # k of a 3x3 filter needs no padding
 
 
 def rows_of(variant: Variant) -> int:
@@ -138,8 +138,8 @@ def test_tiles_keep_the_rules_of_the_shaders() -> None:
 
 @pytest.mark.parametrize("subgroup", [8, 16, 32, 64])
 def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup: int) -> None:
-    """Every supported shape has tiles that fit the minimum shared memory that Vulkan requires; each subgroup
-    has whole rows of a convolution's tile, or parts of one row."""
+    """Every supported shape has tiles that fit the least shared memory of Vulkan devices. A subgroup
+    computes whole rows of a convolution's tile, or part of one row."""
     p = parse("conv2d[N=1,IC=32,H=30,W=30,OC=100,KH=3,KW=3]")
     assert isinstance(p, Conv2dProblem)
     for m, n, k in itertools.product((4, 8, 16, 32, 64), (8, 16), (16, 32)):
@@ -171,23 +171,23 @@ def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup:
         (4096, 4096, 4096, 1, "128x256_long"),
         (4096, 1000, 4096, 1, "128x256_long"),
         (4096, 4096, 1920, 1, "128x256"),
-        (86400, 128, 1152, 1, "128x128"),  # half of a wide tile would be empty
+        (86400, 128, 1152, 1, "128x128"),  # a 256-wide tile would be half empty
         (2048, 128, 128, 8, "128x128"),
-        (33, 1000, 128, 1, "64x64"),  # large tiles would leave most of the device idle
+        (33, 1000, 128, 1, "64x64"),  # larger tiles would leave multiprocessors idle
         (33, 1000, 64, 1, "64x32_short"),  # k of two steps
-        (100352, 64, 128, 1, "128x64"),  # ResNet-50 at batch 32, with the tiles measured to be the fastest
+        (100352, 64, 128, 1, "128x64"),  # ResNet-50 at batch 32: the fastest measured tiles
         (25088, 128, 512, 1, "128x128"),
         (6272, 256, 1024, 1, "64x64_deep"),
-        (6272, 512, 1024, 1, "128x128"),  # as fast as 128x256, the tile of other layers
+        (6272, 512, 1024, 1, "128x128"),  # 128x256, which other layers use, is as fast
         (1568, 2048, 512, 1, "128x128"),
         (25088, 512, 256, 1, "128x128"),
         (1568, 512, 2048, 1, "64x64_deep"),
         (196, 256, 1024, 1, "32x32_wide"),  # at batch 1
-        (784, 1024, 512, 1, "64x64_deep"),  # wide tiles would outnumber the multiprocessors
+        (784, 1024, 512, 1, "64x64_deep"),  # 32x32_wide tiles would outnumber the multiprocessors
         (49, 160, 960, 1, "32x32_wide"),  # MobileNetV2
         (196, 576, 96, 1, "64x64"),
         (1568, 512, 256, 1, "64x64"),
-        (1568, 512, 640, 1, "64x64"),  # k is not whole iterations of the deep tile
+        (1568, 512, 640, 1, "64x64"),  # k is no multiple of the deep tile's 256
     ],
 )
 def test_tile_of_a_product(rows: int, n: int, k: int, groups: int, tile: str) -> None:
@@ -198,20 +198,21 @@ def test_tile_of_a_product(rows: int, n: int, k: int, groups: int, tile: str) ->
     ("rows", "n", "k", "tile"),
     [
         (6272, 1024, 256, "128x128"),  # ResNet-50 at batch 32
-        (1568, 1024, 256, "128x64"),  # at batch 8; 128x128
+        (1568, 1024, 256, "128x64"),  # at batch 8; without the sum 128x128
         (6272, 512, 128, "128x128"),
         (392, 2048, 512, "64x64_deep"),
-        (25088, 256, 64, "64x32_short"),  # at batch 8; 128x128_short
+        (25088, 256, 64, "64x32_short"),  # at batch 8; without the sum 128x128_short
     ],
 )
 def test_tile_of_a_product_with_a_sum(rows: int, n: int, k: int, tile: str) -> None:
-    """A product with a residual uses smaller tiles, because its epilogue takes longer."""
+    """A product that adds a residual uses smaller tiles on an H200, because its epilogue takes longer."""
     known = profile(reported("nvidia-h200"))
     assert tilings(known, rows, n, k, split=False, summed=True)[0] == Tiling(tile)
 
 
 def test_a_tile_has_room_for_weight_zero_points(matrices: vkq.Device) -> None:
-    """The chosen tile has room for weight zero points; the input pixels of the preferred tile leave none."""
+    """A convolution with weight zero points uses a tile that has shared memory for them; the input pixels
+    of the preferred tile would leave none."""
     p = parse("conv2d[N=1,IC=5,H=9,W=10,OC=1,KH=2,KW=5,stride=3x2,padding=1x3x0x0,dilation=1x2]")
     for zero_points in ("none", "channel"):
         data = random_data(p, np.random.default_rng(20), w_zero_points=zero_points)
@@ -238,7 +239,7 @@ def test_a_smaller_tile_where_the_device_has_no_room(
 
 
 @pytest.mark.parametrize(
-    ("name", "wide", "narrow"),  # (with only 16x16x32, and with 16x8x32 too)
+    ("name", "wide", "narrow"),  # with 16x16x32 alone; with 16x8x32, too
     [
         ("conv2d[N=10,IC=128,H=72,W=120,OC=128,KH=3,KW=3,padding=1]", "8x16x128_c128", "8x16x128_c128"),
         ("conv2d[N=32,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1]", "8x16x64_c64", "8x16x64_c64"),
@@ -297,7 +298,7 @@ def test_tile_of_a_convolution(
         ((32, 16, 1, 1), (1, 32, 9, 9), {"groups": 2}, "pointwise", BLOCKED),
         ((32, 12, 1, 1), (1, 24, 9, 9), {"groups": 2}, "direct", IMAGE),
         ((32, 32, 3, 3), (1, 64, 9, 9), {"groups": 2}, "implicit", BLOCKED),
-        ((24, 32, 3, 3), (1, 64, 9, 9), {"groups": 2}, "im2col", IMAGE),  # groups of 12 outputs
+        ((24, 32, 3, 3), (1, 64, 9, 9), {"groups": 2}, "im2col", IMAGE),  # 12 outputs a group
         ((64, 1, 3, 3), (1, 64, 9, 9), {"groups": 64}, "depthwise", BLOCKED),
         ((64, 3, 7, 7), (1, 3, 30, 30), {"stride": 2}, "stem", IMAGE),
         ((64, 64, 3, 3), (1, 64, 9, 9), {"method": "direct"}, "direct", IMAGE),
@@ -318,7 +319,7 @@ def test_layout_and_method(
 ) -> None:
     layer = layer_of(costed_matrices, weight, **options)
     explained = layer.explain(x)
-    # The device is a GPU.
+    # The table names the method of CPUs; a GPU computes im2col cases with the implicit kernel.
     assert explained.method == method or (method, explained.method) == ("im2col", "implicit")
     assert layer.input_layout(x) == taken
     if explained.variants:
@@ -329,8 +330,8 @@ def test_layout_and_method(
 
 
 def test_strided_convolutions_gather_their_pixels(costed_matrices: vkq.Device) -> None:
-    """Strided convolutions gather their pixels, and so do convolutions with a long k on small images; other
-    convolutions use tiles. All choices were measured to be faster."""
+    """Convolutions with a stride gather their pixels, and so do convolutions with a long k on small images.
+    The others use tiles of input pixels. Each choice is the faster one measured."""
     for n, channels, size, stride, method in (
         (32, 64, 56, 1, "matrix"), (32, 128, 56, 2, "implicit"), (32, 512, 7, 1, "matrix"),
         (1, 64, 56, 1, "matrix"), (1, 128, 28, 1, "matrix"), (1, 512, 7, 1, "implicit"),
@@ -341,7 +342,8 @@ def test_strided_convolutions_gather_their_pixels(costed_matrices: vkq.Device) -
 
 
 def test_tuning_stays_off_matrix_units(matrices: vkq.Device) -> None:
-    """While a layer that has run on matrix units is tuned, it uses the tuned kernels and their layout."""
+    """`registers.forced`, which tuning uses, overrides matrix units: the layer runs the forced kernel in
+    its layout."""
     setting = registers.Setting("4x4", 16, 4)
     for layer, shape in (
         (layer_of(matrices, (8, 16)), (64, 16)),
@@ -358,7 +360,7 @@ def test_tuning_stays_off_matrix_units(matrices: vkq.Device) -> None:
 
 
 def test_a_chain_keeps_the_layout(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a chain of convolution, 1x1 convolution and linear layer nothing is repacked, not even one-pixel
+    """A convolution, a 1x1 convolution and a linear layer in sequence repack nothing, not even one-pixel
     images to rows."""
     x = np.random.default_rng(9).integers(-128, 128, (40, 24, 3, 3), dtype=np.int8)
     layers = [
@@ -395,7 +397,7 @@ EXACT = [
     "conv2d[N=3,IC=40,H=14,W=15,OC=70,KH=1,KW=1,stride=2x3]",
     "conv2d[N=2,IC=64,H=13,W=11,OC=96,KH=1,KW=1,groups=2]",
     "conv2d[N=2,IC=96,H=13,W=11,OC=48,KH=1,KW=1,stride=1x2,groups=3]",
-    "conv2d[N=2,IC=64,H=8,W=16,OC=64,KH=3,KW=3,padding=1]",  # whole tiles
+    "conv2d[N=2,IC=64,H=8,W=16,OC=64,KH=3,KW=3,padding=1]",  # fills its tiles
     "conv2d[N=1,IC=128,H=9,W=17,OC=66,KH=3,KW=3,padding=1]",
     "conv2d[N=2,IC=128,H=17,W=9,OC=70,KH=3,KW=3,stride=2,padding=1]",
     "conv2d[N=2,IC=40,H=9,W=17,OC=70,KH=3,KW=3,padding=1]",
@@ -408,15 +410,15 @@ EXACT = [
     "conv2d[N=1,IC=16,H=9,W=17,OC=64,KH=7,KW=7,padding=3]",
     "conv2d[N=2,IC=64,H=9,W=9,OC=64,KH=3,KW=3,padding=1,groups=2]",
     "conv2d[N=1,IC=144,H=9,W=17,OC=96,KH=3,KW=3,stride=2,groups=3]",
-    "conv2d[N=2,IC=16,H=4,W=4,OC=16,KH=1,KW=1,padding=1]",  # some windows contain only padding
+    "conv2d[N=2,IC=16,H=4,W=4,OC=16,KH=1,KW=1,padding=1]",  # some windows have only padding
 ]
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("name", EXACT)
 def test_exact(matrices: vkq.Device, name: str, dtype: Any) -> None:
-    """Cases on matrix units are exact: one dtype has int8 results and the other float results, alternating
-    from case to case."""
+    """Layers on matrix units are exact. For each case, one dtype of x has int8 results and the other
+    float32 results."""
     problem = parse(name)
     data = random_data(problem, np.random.default_rng(len(name)), dtype)
     y = (data.y_q, None)[(EXACT.index(name) + (dtype == "uint8")) % 2]
@@ -445,8 +447,8 @@ def test_activation_and_float_bias(matrices: vkq.Device, name: str) -> None:
 
 
 def tiles(shader: str) -> list[tuple[Matrices, str]]:
-    """Return a fifth of `legal_tiles`, and the first shape of each form and tile that is not in this fifth.
-    Return all of them under VKQ_EVERY_DRIVER=1."""
+    """Return a fifth of `legal_tiles`, and for every form and tile that the fifth lacks, its first shape.
+    Under VKQ_EVERY_DRIVER=1 return all."""
     found = legal_tiles(shader)
     if EVERY:
         return found
@@ -458,8 +460,8 @@ def tiles(shader: str) -> list[tuple[Matrices, str]]:
 
 
 def legal_tiles(shader: str) -> list[tuple[Matrices, str]]:
-    """Return every shape of matrices with each tile that it fills and that fits into the shared memory of
-    `matrix_units`."""
+    """Return every pair (shape of matrices, tile) in which matrices fill the tile and the tile fits shared
+    memory."""
     found = []
     for matrices, tile in itertools.product(SHAPES, catalog().shaders[shader].axes["tile"]):
         axes = {"tile": tile, "dot": matrices.form, **({} if shader == coopmat.DYNAMIC else {"out": "q8to"})}
@@ -480,7 +482,7 @@ def legal_tiles(shader: str) -> list[tuple[Matrices, str]]:
 def test_what_matrices_compute(
     strict_device: vkq.Device, matrices: Matrices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The self-test passes for every shape, and fails if the matrices compute nothing."""
+    """The self-test passes for every shape, and fails if products are left out."""
     units(strict_device, monkeypatch, matrices)
     assert selftest.stages(strict_device)["matrices"]() is None
 
@@ -493,8 +495,8 @@ def test_matrices_that_compute_nothing_are_found(
 
 
 def sizes_of(shader: str, tile: str) -> tuple[int, int, int]:
-    """Return (rows, k, outputs) of a product: five rows and five outputs more than a tile (for tiles wider
-    than 64, 69 outputs); k is 217, or 37 for tiles without a loop over k."""
+    """Return (rows, k, outputs) of a product. Rows and outputs exceed the tile by five, but outputs are at
+    most 69. k is 217, or 37 for tiles without a loop over k."""
     sizes = catalog().shaders[shader].variants
     d = next(variant.sizes for variant in sizes if variant.axes["tile"] == tile)
     return int(d["BM"]) + 5, 37 if Tiling(tile).short else 217, min(int(d["BN"]), 64) + 5
@@ -504,8 +506,8 @@ def sizes_of(shader: str, tile: str) -> tuple[int, int, int]:
 def test_every_tile_and_shape_of_a_product(
     strict_device: vkq.Device, matrices: Matrices, tile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every tile and shape is exact: every form of a tile with both results, further shapes with int8 results
-    only."""
+    """Products are exact with every tile and shape: the first shape of each form and tile has int8 and
+    float32 results, the others int8 results."""
     units(strict_device, monkeypatch, matrices)
     m, k, n = sizes_of(coopmat.GEMM, tile)
     data = random_data(parse(f"linear[M={m},K={k},N={n}]"), np.random.default_rng(13))
@@ -552,7 +554,7 @@ def test_every_tile_and_shape_of_rows_quantized_on_the_device(
 def test_rows_quantized_on_the_device_take_tiles_of_their_shader(
     costed_matrices: vkq.Device, shape: tuple[int, int], n: int, tile: str
 ) -> None:
-    """Rows quantized on the device use the tiles of their shader: none for a long k, and none with
+    """Rows that the device quantizes use only the tiles of their own shader: no tile for long k, no
     slice-K."""
     layer = vkq.Linear(np.ones((n, shape[1]), np.int8), 0.01, x_qparams="dynamic", device=costed_matrices)
     assert layer.explain(shape).variants[-1] == f"{coopmat.DYNAMIC}:s8s8.{tile}"
@@ -560,7 +562,7 @@ def test_rows_quantized_on_the_device_take_tiles_of_their_shader(
 
 @pytest.mark.parametrize("shape", [(2, 40, 37), (33, 16), (1, 5, 7, 130)])
 def test_rows_quantized_on_the_device(matrices: vkq.Device, shape: tuple[int, ...]) -> None:
-    """Rows quantized on the device are correct with batch dims, and with four axes that are not images."""
+    """Rows that the device quantizes give the reference's result, also with batch axes and with four axes."""
     rng = np.random.default_rng(18)
     x = rng.standard_normal(shape).astype(np.float32)
     w = rng.integers(-127, 128, (11, shape[-1]), dtype=np.int8)
@@ -579,7 +581,7 @@ def test_every_tile_and_shape_of_a_convolution(
     variant = catalog().find(CONV, out="q8to", dot=matrices.form, tile=tile)
     monkeypatch.setattr(matrix_conv, "conv_shader", lambda p, out, capabilities: (variant, matrices))
     d = {name: int(value) for name, value in variant.sizes.items()}
-    # One row, one column and six channels beyond a tile, and six outputs beyond the smallest tile.
+    # One row, one column and six channels more than a tile, and six outputs more than the smallest tile.
     sizes = f"IC={d['CH'] + 6},H={d['TH'] + 1},W={d['TW']},OC=70,KH=3,KW=2"
     data = random_data(parse(f"conv2d[N=1,{sizes},padding=1]"), np.random.default_rng(14))
     layer = tiled(data, strict_device, data.y_q)
@@ -591,8 +593,8 @@ def test_every_tile_and_shape_of_a_convolution(
     "name", ["linear[M=70,K=37,N=10]", "conv2d[N=1,IC=40,H=9,W=17,OC=20,KH=3,KW=3,padding=1]"]
 )
 def test_on_a_second_driver(any_device: vkq.Device, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results on a second driver are correct, for convolutions in the smallest tile, because lavapipe
-    compiles their unrolled loops slowly."""
+    """Layers are exact on both drivers. The convolution has the smallest tile, because lavapipe compiles
+    unrolled loops slowly."""
     units(any_device, monkeypatch, matrices := Matrices(16, 8, 32))
     variant = catalog().find(CONV, out="q8to", dot="s8s8", tile="8x16x64_c32")
     monkeypatch.setattr(matrix_conv, "conv_shader", lambda p, out, capabilities: (variant, matrices))
@@ -603,8 +605,8 @@ def test_on_a_second_driver(any_device: vkq.Device, name: str, monkeypatch: pyte
 
 
 def test_one_layer_with_images_of_many_sizes(matrices: vkq.Device) -> None:
-    """One layer with images of many sizes is correct: the tile may change with the size, and with it the
-    packing of the weights."""
+    """One layer is exact for images of many sizes. The tile, and with it the packing of the weights, may
+    change with the size."""
     w = np.random.default_rng(15).integers(-128, 128, (130, 150, 3, 3), dtype=np.int8)
     layer = vkq.Conv2d(
         w,

@@ -1,6 +1,6 @@
-"""Tests of float32 values split into three parts (bf16x3) on bfloat16 matrix units. Software drivers have no
-matrix units: there the shaders run with matrices in plain GLSL (emulated.py); they run unchanged if
-VKQ_TEST_DEVICE names a GPU."""
+"""Tests of products of float32 values on bfloat16 matrix units: each value is split into three bfloat16
+parts (bf16x3). If VKQ_TEST_DEVICE names a GPU with matrix units, the shaders run unchanged; software
+drivers run emulated matrices (emulated.py)."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ from vkq.shader.catalog import catalog
 from . import emulated
 from .matrix_layers import CONVOLUTIONS, only
 
-# Rows, columns and k that are not multiples of tiles, steps and runs of 8.
+# M, N and K do not fill the tiles; one K is a multiple of 8, the other is not.
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=33,K=264,N=36]")
 TILES = catalog().shaders[half_configs.PARTS_OF_FLOAT32.product].axes["tile"]
 EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PRODUCTS, CONVOLUTIONS)]
@@ -100,9 +100,9 @@ def test_nothing_to_sum(units: vkq.Device) -> None:
 
 @pytest.mark.parametrize("of", ["images", "rows"])
 def test_parts_are_the_number(device: vkq.Device, of: str) -> None:
-    """The three parts of a value add up to the value; they are stored as runs of 8 channels of a group or of
-    8 k of a row, the smallest part first."""
-    # Images, groups, channels, pixels.
+    """The three bfloat16 parts of a value add up to the value. Vectors of 8 channels of a group, or of 8 k
+    of a row, are stored, the smallest part first."""
+    # (images, groups, channels, pixels)
     x = np.random.default_rng(1).normal(size=(2, 2, 11, 3)).astype(np.float32)
     x[0, 0, :7, 0] = 1e30, 3.4028235e38, 2.0**-100, -1.0, 0.0, np.inf, -np.inf
     given = x if of == "images" else np.ascontiguousarray(x.reshape(44, 3).T)

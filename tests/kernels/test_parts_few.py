@@ -1,5 +1,5 @@
-"""Tests of few float32 rows, split into three parts in registers, on matrix units, with k split among
-subgroups; see test_parts.py and test_half_gemv.py."""
+"""Tests of products of few float32 rows on bfloat16 matrix units: registers hold each value's three parts
+(bf16x3), and subgroups split the sum over k."""
 
 import dataclasses
 from typing import Any
@@ -33,13 +33,13 @@ def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Dev
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, device: vkq.Device, test: str, said: str = "something") -> None:
-    """Make the self-test report a failure."""
+    """Make the report of the self-test say that *test* failed."""
     found = dataclasses.replace(selftest.report(device), failures={test: said})
     monkeypatch.setattr(selftest, "report", lambda _: found)
 
 
-# Rows that are not multiples of half matrices, matrices and tiles; columns that are not multiples of a
-# workgroup's; fewer chunks than subgroups, one chunk for some subgroups, and several for all.
+# Rows do not fill half matrices, matrices and tiles; columns do not fill a workgroup. There are fewer
+# chunks of k than subgroups, one chunk for some subgroups, or several for all.
 @pytest.mark.parametrize(("rows", "tall", "k"), [
     (8, 8, 128), (5, 8, 1280), (13, 16, 1408), (16, 16, 2176), (17, 32, 256), (29, 32, 1408), (33, 48, 256),
     (64, 64, 640),
@@ -65,7 +65,8 @@ def test_rows_as_they_are(
 
 
 def test_rows_of_both_types(units: vkq.Device) -> None:
-    """One layer stores its weights once for both types, as a sign and 7 bits."""
+    """One copy of the weights, stored as sign and 7 bits, serves float16 and float32 rows; both results are
+    within the bound."""
     rng = np.random.default_rng(7)
     w, x = rng.integers(-127, 128, (36, 256), np.int8), rng.normal(size=(6, 256)).astype(np.float16)
     layer = vkq.Linear(w, 1e-3, device=units)
@@ -82,7 +83,8 @@ def test_rows_of_both_types(units: vkq.Device) -> None:
     (8, 0, -128), (8, -128, -128), (16, 127, -128), (32, 0, -128), (8, 0, -127), (16, 0, -127),
 ])  # fmt: skip
 def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
-    """Infinities and NaN stay in their row and are the same as in a float64 sum."""
+    """Infinities and NaN are those of a float64 sum, and affect only their own rows. Finite results are
+    within the bound."""
     k, rng = 256, np.random.default_rng(rows)
     w = rng.integers(least, 128, (36, k)).astype(np.int8)
     w[0], w[1], w[2, 9] = least, 127, point  # infinity times the last weight is NaN
@@ -92,7 +94,7 @@ def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
     clean = layer(x)[0]
     x[1, 5], x[2, 9], x[3, 9], x[4] = np.nan, np.inf, -np.inf, 3e38 / 256 / k
     x[5, ::2], x[6, ::3], x[7], x[7, 1] = 1e30, 1e-30, 1e-36, 1e-44
-    x[-1, 3] = np.uint32(0x7F800001).view(np.float32)  # a NaN with only the lowest bit set
+    x[-1, 3] = np.uint32(0x7F800001).view(np.float32)  # a signaling NaN with only the lowest bit set
     got = layer(x).astype(np.float64)
     np.testing.assert_array_equal(got[0], clean)
     with np.errstate(invalid="ignore"):
@@ -101,15 +103,15 @@ def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     finite = np.isfinite(want)
     np.testing.assert_array_equal(got[np.isinf(want)], want[np.isinf(want)])
-    # A device may flush parts below 2^-126. Signed weights are stored scaled by 2^-24.
+    # A device may flush parts below 2^-126. Signed weights are stored times 2^-24.
     bound = (k + 4) * 2.0**-24 * np.abs(terms).sum(-1) + (2.0**-98 if least == -127 else 2.0**-122)
     assert (np.abs(got[finite] - want[finite]) <= bound[finite]).all()
 
 
 def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other cases use other kernels: fewer or more rows; a k that is not whole chunks, or too many chunks;
-    results that are not whole blocks; few columns; float16; float16 layers with more rows or few outputs; a
-    requested tile; and a device without a profile."""
+    """Other kernels compute too few or too many rows, k that is not in whole chunks or has too many,
+    outputs that do not fill blocks, few columns, float16 rows, layers with compute='float16' and more rows
+    or few outputs, layers with a requested tile, and devices without a profile."""
     few, more = Spec((8, 256), "float32"), Spec((16, 256), "float32")
     taken = (few, 36, "float32"), (few, 100, "float16"), (more, 36, "float32")
     for x, n, compute in (
@@ -130,13 +132,14 @@ def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("wrong", [
     (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),  # elements of other outputs and rows
-    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # pairs of elements that are not neighbours
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # pairs that are not adjacent in k
     (r"(#define set_both.*) < 8u", r"\1 < 4u"),  # rows that are not 8 apart
 ], ids=["places", "pairs", "both"])  # fmt: skip
 def test_elements_that_lie_elsewhere_are_seen(
     wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The self-test detects elements at other positions, for any profile; few rows then use other kernels."""
+    """The self-test detects a driver whose matrices hold elements at other positions than the profile says.
+    Few rows then use other kernels."""
     for module in (half_gemv, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
     emulated.emulate(strict_device, monkeypatch, "16x16x16", form="bf16", wrong=wrong)
@@ -153,7 +156,7 @@ def test_elements_that_lie_elsewhere_are_seen(
 def test_elements_that_lose_small_numbers_are_seen(
     wrong: bool, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The self-test detects that small values are lost; few rows then use other kernels."""
+    """The self-test detects matrices that flush small values to 0. Few rows then use other kernels."""
     for module in (half_gemv, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
     flushed = (r"(#define brains_of\(two\) upper_halves\(floatBitsToUint\()\(two\).x",
@@ -173,8 +176,8 @@ def test_the_self_test(test: str, units: vkq.Device) -> None:
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
-    """On an H200, the number of invocations is the fastest measured, for five pairs of workgroups and K; it
-    is none if K is not a multiple of a chunk."""
+    """On an H200 the number of invocations is the fastest measured one, for five pairs of workgroups and K.
+    For a K that is no multiple of a chunk there is none."""
     facts = reported("nvidia-h200")
     for tall, want in ((8, [512, 256, 256, 128, None]), (16, [256, 128, 256, 128, None])):
         found = [half_gemv.invocations(facts, half_gemv.PARTS, tall, w, k)[:1] for w, k in (
@@ -185,8 +188,8 @@ def test_invocations_by_chunks_and_multiprocessors() -> None:
 
 
 def test_rows_that_are_worth_it() -> None:
-    """On an H200 the number of workgroups (less than half of the multiprocessors, or more), the chunks of k,
-    and the speed of the GEMV decide for which numbers of rows the kernel is used."""
+    """`worth_parts` decides for which numbers of rows the kernel is used. It depends on the number of
+    workgroups (at least half of the multiprocessors or not), on the chunks of k, and on the GEMV's speed."""
 
     def worth(workgroups: int, k: int, form: str = BRAIN) -> list[int]:
         return [m for m in range(65) if half_gemv.worth_parts(m, workgroups, 132, k, form)]

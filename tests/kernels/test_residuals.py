@@ -1,5 +1,5 @@
-"""Tests of linear layers that add a residual, with or without a lookup before the sum, in every kernel:
-results have the bytes of the separate operators."""
+"""Tests of linear layers that add a residual, with or without a table lookup before the sum, in every
+kernel. Results equal those of the separate operators bit for bit."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def added(
     device: vkq.Device, name: str, dtype: Any = "int8", path: str = "auto", method: str = "auto",
     ratio: float = 1.37, tiling: Tiling | None = None, zero_points: Any = "channel", tables: int = 0,
 ) -> str:  # fmt: skip
-    """Check a linear layer that subtracts its result from a residual, in the layout of its kernel; return the
-    kernel's variant. tables: the number of axes of the tables that the result goes through (0: none)."""
+    """Check a linear layer whose epilogue computes residual - result, in the layout of its kernel. Return
+    the kernel's variant. *tables*: the number of axes of the lookup tables that the result passes first (0:
+    no tables)."""
     p, rng = parse(name), np.random.default_rng(len(name))
     data = random_data(p, rng, dtype, "int8", w_zero_points=zero_points)
     own = data.y_q
@@ -55,13 +56,13 @@ def added(
     tensors = [Tensor.from_numpy(array, device, layer.input_layout(p.x_shape)) for array in (data.x, given)]
     b = Builder(device)
     x, residual = (b.input(tensor.spec) for tensor in tensors)
-    # A copy of the residual, because the plan overwrites it.
+    # Copy the residual, because the sum overwrites its operand.
     copied = table.looked_up(b, residual, table_of("identity", other, other), None)
     y = layer.build(b, x, copied)
     assert y.slot == copied.slot
     plan, want = b.plan(y), binary("sub", given, before, other, own, yq, (0.0, 9e9))
     assert len(plan.variants) == 2
-    for _ in range(3):  # the runs do not change the residual
+    for _ in range(3):  # repeat: a run must not change the inputs
         np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
     return plan.variants[-1]
 
@@ -78,11 +79,11 @@ def test_rows(device: vkq.Device, rows: int, method: str, texels: bool, dtype: s
 @pytest.mark.parametrize("path", ["dot_s8s8", "dot_u8s8", "dot_u8u8", "portable"])
 @pytest.mark.parametrize("rows", [2, 11])
 def test_paths(device: vkq.Device, rows: int, path: str) -> None:
-    added(device, f"linear[M={rows},K=41,N=22]", path=path, ratio=2.0)  # ties
+    added(device, f"linear[M={rows},K=41,N=22]", path=path, ratio=2.0)  # many results are ties
 
 
 def test_a_long_sum(any_device: vkq.Device) -> None:
-    """A kernel whose invocations share a long k stores each result once."""
+    """A GEMV whose invocations split a long k adds the residual once."""
     assert "gemv" in added(any_device, "linear[M=1,K=5000,N=9]")
 
 
@@ -95,7 +96,7 @@ TILINGS = [None, Tiling("64x64"), Tiling("128x64", 3), Tiling(WIDE_TILE)]
 def test_matrix_units(
     strict_device: vkq.Device, tiling: Tiling | None, tables: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Matrix units add the residual once, also if workgroups or subgroups share k."""
+    """Kernels for matrix units add the residual once, also if workgroups or subgroups split k."""
     if not strict_device.capabilities.features["cooperativeMatrix"]:
         emulated.emulate(strict_device, monkeypatch, "16x8x32")
     wide = tiling is not None and tiling.wide

@@ -1,5 +1,5 @@
-"""Tests of functions of rows: the device gives the bits of NumPy's steps, and these are close to the real
-values."""
+"""Tests of row functions (softmax, normalizations, reductions): the device's results equal NumPy's bit for
+bit, and NumPy's are close to float64 results."""
 
 import dataclasses
 from typing import Any, Literal
@@ -31,7 +31,7 @@ def run(device: vkq.Device, name: str, x: np.ndarray, axis: int, count: int = 1,
 
 
 def expected(name: str, x: np.ndarray, axis: int, count: int, **attributes: float) -> np.ndarray:
-    """Return the expected result: the axes are moved last, merged to one, and moved back."""
+    """Return NumPy's result: move the axes last and merge them, compute, and move them back."""
     shape, axes = x.shape, tuple(range(axis, axis + count))
     kept = [i for i in range(x.ndim) if i not in axes]
     moved = x.transpose(*kept, *axes)
@@ -52,9 +52,8 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_bits(device: vkq.Device, name: str) -> None:
-    """Functions of rows give NumPy's bits for all kinds of rows: shared by one, few and many lanes (and a
-    remainder), of whole and partial runs, loaded once or in each pass, strided, and of two axes; also with
-    infinities and NaN."""
+    """Row functions give NumPy's bits. One, few or many lanes share a row, with and without a remainder;
+    rows are loaded once or in each pass, are strided, or have two axes; some values are infinite or NaN."""
     for shape, axis, count in (
         ((5, 7), 1, 1), ((3, 37, 5), 1, 1), ((2, 3, 11, 13), 2, 2), ((3, 1031), 1, 1), ((5, 100), 1, 1),
         ((2, 4100), 1, 1), ((1, 4109), 1, 1),
@@ -78,8 +77,8 @@ def test_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, name:
 
 
 def test_near_the_real_value() -> None:
-    """Sums that nearly cancel, of few and of many elements, are within (2 + log2(lanes)) 2^-24 of the sum of
-    magnitudes; softmax and normalizations are within a few units."""
+    """Sums with cancellation, of few and of many elements, are within (2 + log2(lanes)) 2^-24 of the sum of
+    magnitudes. Softmax and normalizations are within a few units in the last place."""
     for length in (1, 7, 8, 9, 100, 10_007):
         x = values(length, 4, length) * np.float32(1e6)
         x[:, ::2] *= -1
@@ -104,7 +103,8 @@ def test_lanes() -> None:
 
 
 def scaled() -> tuple[Chain, tuple[int, ...]]:
-    """Return the chain (result * a + b) * c, where a is a scalar, b a row, and c an array of rows."""
+    """Return the epilogue chain (result * a + b) * c, and how its operands broadcast: a is a scalar, b a
+    row, and c has the shape of the result."""
     steps = (("Mul", 0, 1), ("Add", 4, 2), ("Mul", 5, 3))
     links = tuple(Link(op, (one, two), "float32", "float32") for op, one, two in steps)
     return Chain(("float32",) * 4, (), links, (6,)), (RESULT, ONE, PLACES, LIKE)
@@ -114,7 +114,8 @@ def check_bytes(
     device: vkq.Device, xq: QParams, yq: QParams, layouts: tuple[int, int] = (0, 0), length: int = 0,
     real: bool = False,
 ) -> None:  # fmt: skip
-    """Check that normalized rows with a chain after them equal NumPy's; *real*: they are dequantized."""
+    """Check that normalized quantized rows, followed by a chain, equal NumPy's. *real*: the result is
+    stored dequantized."""
     read, write = (LAYOUTS[i] for i in layouts)
     rng, shape = np.random.default_rng(5), (3, 5, length or (48 if BLOCKED in (read, write) else 36))
     chain, ways = scaled()
@@ -139,16 +140,16 @@ def check_bytes(
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("layouts", [(0, 0), (0, 1), (1, 0)], ids=str)
 def test_bytes(device: vkq.Device, layouts: tuple[int, int], dtype: Literal["int8", "uint8"]) -> None:
-    """Quantized rows with a chain after them, quantized again, are correct for each layout of x and y, with
-    row lengths that are not multiples of four."""
+    """Quantized rows are dequantized, normalized, passed through a chain and quantized again in one
+    dispatch. Results equal NumPy's for each layout of x and y."""
     check_bytes(device, QParams(0.05, 3, dtype), QParams(0.031, 9, dtype), layouts)
 
 
 @pytest.mark.parametrize("length", [784, 4112])
 @pytest.mark.parametrize("layouts", [(0, 0), (0, 1), (1, 0), (1, 1)], ids=str)
 def test_many_bytes(device: vkq.Device, layouts: tuple[int, int], length: int) -> None:
-    """Quantized rows with a chain after them are also correct if many lanes share a row, which is loaded once
-    or in each pass."""
+    """Quantized rows are also right if many lanes share a row, whose elements are loaded once or in each
+    pass."""
     check_bytes(device, QParams(0.05, 3), QParams(0.031, 9), layouts, length)
 
 
@@ -157,7 +158,7 @@ def test_many_bytes(device: vkq.Device, layouts: tuple[int, int], length: int) -
 def test_bytes_that_are_dequantized(
     device: vkq.Device, dtype: Literal["int8", "uint8"], length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows that are quantized and dequantized again are stored as float32, with software arithmetic too."""
+    """Results that are quantized and dequantized again are stored as float32, also with integer steps."""
     for soft in (False, True):
         monkeypatch.setattr(device, "_soft_float", soft)
         check_bytes(device, QParams(0.05, 3, dtype), QParams(0.031, 9, dtype), (0, 0), length, True)
@@ -165,7 +166,7 @@ def test_bytes_that_are_dequantized(
 
 @pytest.mark.parametrize("layouts", [(0, 0), (1, 1)], ids=str)
 def test_in_turn(device: vkq.Device, layouts: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device of few registers loads the elements again in each pass, with the same bytes."""
+    """A device with few registers loads the elements again in each pass, and gives the same bytes."""
     used, program = [], vkq.Device.program
     monkeypatch.setattr(vkq.Device, "program", lambda *a: used.append(program(*a)) or used[-1])
     changed = dataclasses.replace(device.capabilities, choices=(("rows_in_turn", True),))
@@ -180,8 +181,8 @@ def test_few_registers() -> None:
 
 
 def test_scales_share_a_kernel(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels do not depend on the scales, zero points and types of 8-bit values, except for a scale whose
-    reciprocal would leave float32's range."""
+    """The kernel of 8-bit rows does not depend on their scales, zero points and types, unless the
+    reciprocal of a scale is beyond float32's range."""
     used, program = [], vkq.Device.program
 
     def seen(*args: Any) -> Any:
@@ -199,7 +200,7 @@ def test_scales_share_a_kernel(device: vkq.Device, monkeypatch: pytest.MonkeyPat
 
 
 def edges(length: int, scale: float) -> np.ndarray:
-    """Return ties of a scale and their neighbours, very large and small values, and NaN."""
+    """Return ties of a scale, their neighbours, very large and small values, and NaN."""
     ties = ((np.arange(length) % 300 - 150 + 0.5) * scale).astype(np.float32)
     beta = np.concatenate([ties[0::3], np.nextafter(ties, np.float32(9))[1::3], np.nextafter(ties, -9)[2::3]])
     beta[:9] = np.float32([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-40, -1e-40, 1e-37, 1e6])
@@ -208,8 +209,8 @@ def edges(length: int, scale: float) -> np.ndarray:
 
 @pytest.mark.parametrize("ops", [("Mul", "Add"), ("Add", "Mul"), ("Mul",), ("Add",)], ids="".join)
 def test_edges(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, ops: tuple[str, ...]) -> None:
-    """Results at ties, very large or small ones and NaN are quantized right, as are those of small operands.
-    Only result * a + b, or a part of it, is computed without flushing."""
+    """Ties, very large or small results, NaN and small operands are quantized right. Only the form result *
+    a + b, or a part of it, is computed without flushing subnormal numbers."""
     forms, written = [], rows.written
     monkeypatch.setattr(rows, "written", lambda form: forms.append(form) or written(form))
     rng, xq, yq = np.random.default_rng(6), QParams(0.05, 3), QParams(0.031, 9)
@@ -239,8 +240,8 @@ def test_edges(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, ops: tuple[s
 
 @pytest.mark.parametrize("name", ["normalize", "normalize_root"])
 def test_always_normal(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """For the scales that `always_normal` allows, steps that flush nothing have the same results. For smaller
-    scales the results differ."""
+    """For the scales that `always_normal` accepts, results with and without flushing of subnormal numbers
+    are equal. For smaller scales they differ."""
 
     def both(length: int, scale: float, epsilon: float) -> list[np.ndarray]:
         rng, rows = np.random.default_rng(7), np.zeros((12, length), np.int64)

@@ -16,8 +16,8 @@ def test_many_numbers_are_shared_and_few_are_not() -> None:
 
 @pytest.mark.parametrize("name", ["adreno-650", "nvidia-h200"])
 def test_a_gpu_reads_32_bytes_together(name: str) -> None:
-    """Adjacent invocations of a GPU read 32 bytes together. More invocations share a row if there are few
-    rows, but never more than one for each two words."""
+    """Neighbouring invocations of a GPU read 32 bytes together. If there are few rows, more invocations
+    share a row, but at most one for each two words."""
     c = reported(name)
     busy = profile(c).busy_workgroups * sharing.SHARERS
     assert sharing.sharers_of_rows(c, rows=10 * busy, words=128) == 8

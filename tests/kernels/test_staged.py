@@ -1,5 +1,5 @@
-"""Tests of the kernels with tiles in shared memory: products and implicit convolutions, forced on devices
-that would not choose them."""
+"""Tests of products and implicit convolutions with tiles in shared memory, also on devices that do not
+prefer them."""
 
 import dataclasses
 
@@ -21,26 +21,26 @@ from vkq.runtime.builder import Builder
 from vkq.runtime.eager import run
 
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
-# One path for each shape, because a software driver takes long to compile a pipeline with barriers.
+# Each shape has one path, because software drivers compile shaders with barriers slowly.
 PRODUCTS = {
-    "linear[M=131,K=37,N=77]": "dot_s8s8",  # three tiles by three, with remainders along every axis
+    "linear[M=131,K=37,N=77]": "dot_s8s8",  # 3 x 3 tiles, with remainders along every axis
     "linear[M=5,K=1,N=3]": "dot_u8s8",  # one tile, mostly padding
-    "linear[M=37,K=64,N=40]": "dot_u8u8",  # whole steps
-    "linear[M=33,K=1300,N=34]": "portable",  # float sums added to int32 once before the end
+    "linear[M=37,K=64,N=40]": "dot_u8u8",  # k of whole steps
+    "linear[M=33,K=1300,N=34]": "portable",  # float sums go to int32 once before the end
 }
 CONVOLUTIONS = {
     "conv2d[N=2,IC=8,H=9,W=7,OC=12,KH=3,KW=3,padding=1]": "dot_s8s8",
     "conv2d[N=1,IC=12,H=11,W=13,OC=6,KH=3,KW=3,stride=2,padding=1x0x2x1,dilation=2,groups=3]": "dot_u8s8",
-    # Channels that are not multiples of a step.
+    # The channels do not fill a step.
     "conv2d[N=1,IC=36,H=6,W=9,OC=40,KH=2,KW=3,stride=1x2,padding=2x1]": "dot_u8u8",
-    # Each block of k is one tap, so the loop moves to a new tap in every step.
+    # A block of k has one tap, so every step begins a new tap.
     "conv2d[N=1,IC=4,H=1,W=5,OC=3,KH=1,KW=7,padding=0x3]": "portable",
 }
 
 
 def outputs(data: Data, device: vkq.Device, path: str) -> list[vkq.QParams | None]:
-    """Return the parameters of int8 results and None (float results); on SwiftShader one of the two,
-    alternating."""
+    """Return the quantization parameters of int8 results, and None for float results. On SwiftShader return
+    only one of them, alternating with the path."""
     both = (data.y_q, None)
     return share(both if PATHS.index(path) % 2 else both[::-1], device, 2)
 

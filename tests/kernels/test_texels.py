@@ -1,5 +1,5 @@
-"""Tests of products that read operands as uniform texel buffers on devices that would read words, and the
-reverse."""
+"""Tests of products whose operands are uniform texel buffers on devices that prefer words, and words on
+devices that prefer texel buffers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from vkq.select.path import FORMS
 from vkq.shader.catalog import catalog
 
 TEXELS = catalog().shaders["gemm_q8ta_q8csw__texels"]
-# Rows and columns are not multiples of a tile; k is a word and a part of one, an odd number of words, and
-# more than float sums hold exactly; weight zero points for forms that sum the rows of x.
+# Rows and columns do not fill a tile. k is a word and part of one, an odd number of words, or too long for
+# exact float sums. Forms that sum the rows of x have weight zero points.
 PATH = {form: path for path, form in FORMS.items()}
 SHAPES = {
     "s8s8": "linear[M=9,K=27,N=33]",
@@ -45,7 +45,8 @@ def texels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch, device: vkq.Device) -> str:
-    """Make the device read words instead of texels, or texels instead of words; return which."""
+    """Make the device read the other kind of operand than it prefers; return that kind, "words" or
+    "texels"."""
     known = profile(device.capabilities)
     flipped = {"texels": not known.texels, "gemv_texels": not known.gemv_texels}
     profile_says(monkeypatch, gemm, **flipped, tile_unroll=3 - known.tile_unroll, staged=None)
@@ -53,7 +54,8 @@ def other(monkeypatch: pytest.MonkeyPatch, device: vkq.Device) -> str:
 
 
 def outputs(device: vkq.Device, form: str) -> list[bool]:
-    """Return whether results are float32: [False, True], or on SwiftShader one of the two, alternating."""
+    """Return whether results are float32: [False, True]. On SwiftShader return only one, alternating with
+    the form."""
     first = TEXELS.axes["dot"].index(form) % 2 == 1
     return share((first, not first), device, 2)
 
@@ -121,8 +123,8 @@ def test_convolutions(device: vkq.Device, name: str) -> None:
 
 
 def test_a_chain_that_is_replayed(device: vkq.Device) -> None:
-    """A replayed chain is correct when a dispatch reads as texels the data that the previous dispatch wrote
-    as words."""
+    """A recording of two layers is right in every run: the second layer reads as texels what the first
+    wrote as words."""
     first = layer(device, SHAPES["u8s8"], "u8s8")
     q, w = first.layer.y_qparams, np.arange(5 * 21).astype(np.int8).reshape(5, 21)
     second = vkq.Linear(w, 0.1, x_qparams=q, y_qparams=work.Y, path="dot_u8s8", device=device)
@@ -137,14 +139,14 @@ def test_a_chain_that_is_replayed(device: vkq.Device) -> None:
 
 
 def test_more_texel_buffers_than_a_pool_has(device: vkq.Device) -> None:
-    """A recording may have more dispatches that read texels than a descriptor pool has texel buffers."""
+    """A recording may have more dispatches that read texels than a descriptor pool has texel buffers for."""
     q, w = vkq.QParams(0.05, 3), np.random.default_rng(5).integers(-9, 10, (21, 21), np.int8)
     one = vkq.Linear(w, 0.05, x_qparams=q, y_qparams=q, path="dot_u8s8", device=device)
     assert TEXELS.name in one.explain((37, 21)).variants[-1]
     want = np.random.default_rng(6).integers(-128, 128, (37, 21), np.int8)
     y = vkq.Tensor.from_numpy(want, device)
     with device.record() as recording:
-        for _ in range(70):  # more than 64 sets, of three texel buffers each
+        for _ in range(70):  # a pool has 64 sets of three texel buffers
             y = one(y)
             want = reference.linear(want, w, x=q, w_scale=0.05, y=q)
     recording.run()
@@ -152,8 +154,8 @@ def test_more_texel_buffers_than_a_pool_has(device: vkq.Device) -> None:
 
 
 def test_a_range_that_is_too_long_is_read_as_words(device: vkq.Device) -> None:
-    """Ranges are read as texels up to the device's limit, longer ones as words: 37 rows are ten blocks of 18
-    texels, 21 columns six."""
+    """Operands up to the device's limit of texels are read as texels, longer ones as words. Here 37 rows
+    are ten blocks of 18 texels, and 21 columns six."""
     for most, shader in ((180, "texels"), (179, "tiled")):
         limited = work.doctored(device.capabilities, maxTexelBufferElements=most)
         with vkq.Device(capabilities=limited) as small:
@@ -164,8 +166,8 @@ def test_a_range_that_is_too_long_is_read_as_words(device: vkq.Device) -> None:
 
 
 def test_a_depthwise_convolution_whose_image_is_too_long(device: vkq.Device) -> None:
-    """A depthwise convolution reads images as texels up to the device's limit, longer ones as words: five
-    rows of two vectors each."""
+    """A depthwise convolution reads images up to the device's limit of texels as texels, larger ones as
+    words. Here the image has five rows of two texels."""
     for most, read in ((10, "texels"), (9, "4w4c")):
         limited = work.doctored(device.capabilities, maxTexelBufferElements=most)
         with (

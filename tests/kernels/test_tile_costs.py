@@ -1,5 +1,5 @@
-"""Tests of the costs of tiles of matrix units, which are measured with the tiles themselves and decide the
-choice of a tile."""
+"""Tests of the costs of matrix-unit tiles. The costs are measured with the tiles themselves, and decide
+which tile is chosen."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TILE = "64x32"
 
 @pytest.fixture
 def small(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """Return a device with two cores, for tests with a short k."""
+    """Return a device with two cores and with little work for each measurement."""
     c = matrices.capabilities
     told = dataclasses.replace(c, properties={**c.properties, "shaderSMCount": 2})
     monkeypatch.setattr(matrices, "capabilities", told)
@@ -40,8 +40,8 @@ def small(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
 
 
 def test_a_step_is_the_difference_of_two_depths(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step costs the difference between two depths of k. The clock is simulated: 500 ns for a call and 3 ns
-    for each k of each workgroup of the busiest core."""
+    """The cost of a step is the difference of the times of two k. The simulated clock takes 500 ns for a
+    call, and 3 ns for each k of each workgroup of the busiest core."""
     asked: list[tuple[int, int, int]] = []
 
     def clock(device: object, subject: Any, pick: object, tile: str, shape: Any, dtype: object) -> float:
@@ -59,8 +59,8 @@ def test_a_step_is_the_difference_of_two_depths(small: vkq.Device, monkeypatch: 
 
 
 def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child measures the tile and no other kernel, as when the device is first used; a tile that needs
-    more memory than the device has is left out."""
+    """The child process that measures runs the given tile and no other kernel, and omits tiles that it is
+    told to skip."""
     ran: list[str] = []
     run = Recording.run
 
@@ -77,7 +77,7 @@ def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch
     measuring.run(small, lambda **what: said.append(what), 600.0, {(TILES, "128x256")})
     assert [each["begin"] for each in said if "begin" in each] == [[TILES, TILE]]
     (end,) = (each for each in said if "end" in each)
-    if "wrong" not in end:  # fails if the clock is too coarse for so little work
+    if "wrong" not in end:  # "wrong": the clock is too coarse
         assert end["us"] == end["ns"][1] / 1e3 > 0
         assert end["ns"][0] >= end["ns"][1]
     else:
@@ -100,8 +100,8 @@ def test_a_tile_that_computes_wrong_has_no_cost(small: vkq.Device, monkeypatch: 
 def test_tiles_of_float16_are_measured_too(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tiles of float16 are measured with layers that use them; a kernel for few rows that replaces a tile is
-    not measured as the tile."""
+    """Float16 tiles are measured with layers that run them. A kernel for few rows that would replace a tile
+    is not measured as that tile."""
     emulated.emulate(strict_device, monkeypatch, "16x16x16", form="f16")
     monkeypatch.setattr(tile_costs, "DEPTHS", (64, 128))
     monkeypatch.setattr(tile_costs, "LEAST", 1)
@@ -129,8 +129,8 @@ def test_tiles_of_float16_are_measured_too(
 
 
 def test_what_is_measured_is_in_the_seed_s_unit_and_decides() -> None:
-    """Measured costs are converted to the seed's unit and decide the choice. Here the 64x64 tile costs a
-    hundredth of its seed; tiles that were not measured keep the seed's costs."""
+    """Measured costs are converted to the seed's unit, and decide the choice: the 64x64 tile, here a
+    hundredth of its seed, is chosen. Tiles without measurement keep the seed's costs."""
     c = reported("nvidia-h200", device_id=0x2882)
     seed = SEED[INT8]
     found = {tile: (1e3 * seed[tile][0], 1e3 * seed[tile][1]) for tile in ("128x64", "128x128", "64x32")}
