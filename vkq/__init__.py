@@ -124,7 +124,7 @@ __all__ = [
 ]
 
 
-# Names that are imported at their first use: (module, name in it).
+# Attributes imported at their first use: (module, name in that module, or None for the module itself).
 _LATE = {"integer": ("integer", None), "load": ("player.load", "load")}
 
 

@@ -1,5 +1,6 @@
-"""Checks the arguments of public callables against their signatures, before any other code: an argument of
-another type is a `DTypeError` that names it. Values are checked where they are used."""
+"""Check the types of arguments of public callables, before their code runs, by the annotations in their
+signatures. A wrong type raises `DTypeError`, which names the argument. The callables check values
+themselves."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ NUMBERS = "biufV"  # kinds of NumPy's dtypes; V is the kind of types of other pa
 
 
 class Rule(NamedTuple):
-    """The rule of an annotation: the check, the description of a valid argument, and a conversion if the type
-    has two forms."""
+    """The rule for one annotation. *check* returns True for a valid argument, *must* describes a valid
+    argument, and *convert* converts an argument of several valid types to one type."""
 
     check: Predicate
     must: str
@@ -33,15 +34,17 @@ class Rule(NamedTuple):
 
 
 def checked(function: Function) -> Function:
-    """Return the function, or a class's ``__init__``, with a check of each argument by the text of its
-    annotation (`RULES`; other annotations are not checked)."""
+    """Return the function, or a class's ``__init__``, wrapped so that each call first checks its arguments.
+
+    The text of a parameter's annotation is the key of its check in `RULES`; other annotations have no
+    check."""
     parameters = list(inspect.signature(function).parameters.values())
     op = function.__qualname__.removesuffix(".__init__").rstrip("_")
     rules = {p.name: RULES[str(p.annotation)] for p in parameters if str(p.annotation) in RULES}
     names = [p.name for p in parameters]
     converted = [(name, names.index(name), rule.convert) for name, rule in rules.items() if rule.convert]
     checks = {name: rule.check for name, rule in rules.items()}
-    refused = _refused  # kept in the closure of `call`
+    refused = _refused  # in the closure of `call`, whose globals are replaced below
 
     def call(*given: Any, **options: Any) -> Any:
         for name, value in zip(names, given, strict=False):
@@ -57,8 +60,8 @@ def checked(function: Function) -> Function:
                 given = (*given[:at], convert(given[at]), *given[at + 1 :])
         return function(*given, **options)
 
-    # With the globals of its module, the wrapper counts as a function of that module: doctest and other tools
-    # find it.
+    # Give the wrapper the globals of the function's own module: doctest finds only such functions in a
+    # module.
     home = vars(sys.modules[function.__module__])
     wrapped = types.FunctionType(call.__code__, home, function.__name__, None, call.__closure__)
     return cast(Function, functools.wraps(function)(wrapped))
@@ -70,7 +73,7 @@ def _refused(op: str, name: str, value: Any, rule: str) -> DTypeError:
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message, always short."""
+    """Return a short text for a value, for messages."""
     try:
         return reprlib.repr(value)
     # repr() fails for an integer with more digits than Python prints, and may fail for any object.
@@ -79,7 +82,7 @@ def shown(value: Any) -> str:
 
 
 def integer(value: Any, below: int = LARGEST) -> bool:
-    """Return True for an integer that is not a bool."""
+    """Return True for an integer from -below to below - 1, but not for a bool."""
     if type(value) is not int and not isinstance(value, np.integer):
         return hasattr(value, "__index__") and not isinstance(value, (bool, np.bool_, np.ndarray, type))
     return bool(-below <= value < below)
@@ -93,7 +96,7 @@ def real(value: Any) -> bool:
 
 
 def array(value: Any) -> bool:
-    """Return True if NumPy makes an array of numbers of the value."""
+    """Return True if NumPy can convert the value to an array of numbers. Objects with DLPack pass too."""
     if isinstance(value, np.ndarray):
         return value.dtype.kind in NUMBERS
     if value is None or isinstance(value, (str, bytes)):
@@ -107,7 +110,7 @@ def array(value: Any) -> bool:
 
 
 def dtype(value: Any) -> bool:
-    """Return True if NumPy knows the value as a numeric type."""
+    """Return True if NumPy can convert the value to a numeric dtype."""
     try:
         found = np.dtype(value)
         return found.kind in NUMBERS and found.itemsize > 0
@@ -116,7 +119,8 @@ def dtype(value: Any) -> bool:
 
 
 def sequence(each: Predicate) -> Predicate:
-    """Return a check of a sequence (no text) whose elements pass."""
+    """Return a check that passes for a sequence (not text) of at most `LONGEST` elements that all pass
+    *each*."""
 
     def check(value: Any) -> bool:
         if isinstance(value, np.ndarray):
@@ -128,7 +132,7 @@ def sequence(each: Predicate) -> Predicate:
 
 
 def either(first: Predicate, second: Predicate) -> Predicate:
-    """Return a check that accepts what either check accepts."""
+    """Return a check that passes if at least one of two checks passes."""
     return lambda value: first(value) or second(value)
 
 
@@ -138,7 +142,7 @@ def optional(check: Predicate) -> Predicate:
 
 
 def of(*kinds: type) -> Predicate:
-    """Return a check for instances."""
+    """Return a check that passes for instances of these types."""
     return lambda value: isinstance(value, kinds)
 
 
@@ -147,7 +151,7 @@ _text = of(str)
 _integers = sequence(integer)
 _options = either(_option, lambda value: not isinstance(value, np.ndarray) and sequence(_option)(value))
 _pairs = "an integer or a sequence of integers"
-# Rules by the text of the annotation. A module that defines a type adds its rule before it uses it.
+# The key is the text of an annotation. A module that defines a type adds a rule before it uses the type.
 RULES: dict[str, Rule] = {
     "int": Rule(integer, "an integer"),
     "int | None": Rule(optional(integer), "an integer or None"),

@@ -43,8 +43,8 @@ class CacheWarning(UserWarning):
 
 
 def cache_dir() -> Path:
-    """Return the folder for everything vkq stores between runs: ``VKQ_CACHE_DIR`` if set, else the platform's
-    own."""
+    """Return the folder for everything vkq stores between runs: ``VKQ_CACHE_DIR`` if set, else a folder in
+    the platform's cache folder."""
     chosen = os.environ.get("VKQ_CACHE_DIR")
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("vkq", appauthor=False))
 
@@ -55,8 +55,7 @@ def seal(data: bytes, name: str) -> bytes:
 
 
 def unseal(blob: bytes, name: str) -> bytes | None:
-    """Return the data inside a sealed blob, or None if the blob is not exactly that of `seal` for this
-    name."""
+    """Return the data inside a sealed blob, or None if the blob is not what `seal` returns for this name."""
     data = blob[_HEADER:]
     return data if blob[:_HEADER] == MAGIC + _sum(data, name) else None
 
@@ -106,14 +105,15 @@ def write(path: Path, data: bytes) -> None:
     try:
         write_sealed(path, data)
     except OSError as error:
-        if path not in _warned:  # a file in this set was already reported when it was read
+        if path not in _warned:  # a file in this set got its warning when it was read
             warn(path.parent, f"the cache folder {path.parent} cannot be written: {error.strerror or error}.")
     else:
         _evict(path.parent.parent, len(data) + _HEADER)
 
 
 def write_sealed(path: Path, data: bytes) -> None:
-    """Write like `write`, but raise ``OSError``: for files that are a product and not a cache."""
+    """Write like `write`, but raise ``OSError`` if the file system refuses: for build outputs, which are
+    not a cache."""
     _make_folder(path.parent)
     with files.replacing(path) as beside:
         beside.write_bytes(seal(data, path.name))
@@ -165,8 +165,8 @@ def _evict(folder: Path, added: int) -> None:
 
 
 def _sealed(folder: Path) -> Iterator[tuple[float, int, str]]:
-    """Yield (time of the last use, size, path) of every file that vkq wrote into the cache folder: nothing
-    else is ever deleted, because VKQ_CACHE_DIR may be any folder."""
+    """Yield (time of the last use, size, path) of every file that vkq wrote into the cache folder. Only
+    these files may be deleted, because VKQ_CACHE_DIR may be any folder."""
     for kind in KINDS:
         with contextlib.suppress(OSError), os.scandir(folder / kind) as entries:
             for entry in entries:

@@ -40,7 +40,7 @@ class ModelError(VkqError, ValueError):
 
 
 class UnsupportedModelError(ModelError, NotImplementedError):
-    """A model with nodes that cannot run on the device; ``refusals`` has each with its reason."""
+    """A model with nodes that cannot run on the device; ``refusals`` lists these nodes with the reasons."""
 
     def __init__(self, message: str, refusals: Sequence[str] = ()):
         super().__init__(message)

@@ -1,9 +1,11 @@
-"""Starts this Python again for a module of vkq, so that a driver that crashes or hangs there affects nothing
+"""Starts this Python again for a module of vkq, so that a driver that crashes or hangs there affects
+nothing
 else.
 
-The child runs isolated (``python -I``): neither the working directory nor a ``PYTHON*`` variable decides what
-it imports. It gets the folders of this process's ``sys.path`` without the working directory, and vkq's own
-last. Its messages use a separate channel with one JSON object a line, which a driver's output cannot garble.
+The child runs isolated (``python -I``): neither the working directory nor a ``PYTHON*`` variable decides
+what it imports. It gets the folders of this process's ``sys.path`` without the working directory, then the
+folder of vkq. Its messages use a separate channel with one JSON object a line, which a driver's output
+cannot garble.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Arms, the work that is timed: GPU work (captured once, repeated in each submission), or a Python call."""
+"""Arms: the units of work that a benchmark times. An arm is GPU work, captured once and repeated within a
+submission, or a Python call."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ from vkq.runtime.device import Device
 from vkq.runtime.recording import Recording
 from vkq.runtime.tensor import Tensor
 
-HOST_CHAIN = 64  # maximum number of calls in a sample of the clock `host`; a longer chain would be submitted
+HOST_CHAIN = 64  # maximum number of calls in one sample of the clock `host`
 MAX_PASSES = 20_000  # maximum number of passes in one submission, because its command buffer takes memory
 MAX_SETS = 64  # maximum number of rotating copies
 SET_BYTES = 1 << 30  # maximum bytes of all rotating copies together
 
 
 class CapturedWork:
-    """The dispatches of one call. They are captured once and can be recorded several times in one submission,
-    and on copies of all their buffers.
+    """The dispatches of one call. They are captured once; later submissions can record them several times,
+    also on copies of all their buffers.
 
     With *rotate*, passes cycle through enough copies of the buffers to exceed the device's cache, so that
     each pass reads its data from memory. *work_bytes*: the bytes that one call must read and write.
@@ -90,7 +91,8 @@ class CapturedWork:
 
 
 class WorkArm:
-    """An arm of vkq: captured work for the clocks ``gpu``, ``submit`` and ``host``, and *call* for ``call``.
+    """An arm of vkq. The clocks ``gpu``, ``submit`` and ``host`` time *work*; the clock ``call`` times
+    *call*.
 
     *inject*: the share of extra passes that run but are not counted (0.1 is 10 %); the self-test uses them.
     *least_passes*: the minimum number of passes over each copy in one submission.
@@ -129,8 +131,8 @@ class WorkArm:
             self._single = [self.work.record([one], 1) for one in self.work.sets]
 
     def _stack(self) -> None:
-        """Record a submission whose warm run lasts at least ``submission_us`` by the device's timestamps, by
-        doubling its rounds."""
+        """Record a submission whose warm run lasts at least ``submission_us`` by the device's timestamps.
+        While it is too short, increase its rounds at least twofold."""
         sets, rounds = self.work.sets, self._least_passes
         while True:
             self.passes = rounds * len(sets)
@@ -155,7 +157,7 @@ class WorkArm:
         return taken
 
     def _shortest_us(self, recording: Recording) -> float:
-        """Return the shortest time of up to four runs: an interrupted run is not a measure of the work."""
+        """Return the shortest time of up to four runs, because other programs may interrupt a run."""
         shortest, spent_us = math.inf, 0.0
         for _ in range(4):
             lasted = max(self._run_us(recording)[0], 1e-3)

@@ -1,5 +1,5 @@
-"""The cases of a benchmark: names of problems, sweeps over their sizes, and the lists in the folder
-``benchmarks``.
+"""The cases of a benchmark. They are given as names of problems, as sweeps over sizes, or as lists in the
+folder ``benchmarks``.
 
 linear[M=1,K=512,N=512]              one case
 linear[M=1,8,64,K=512,N=512]         three cases: M is a list
@@ -174,7 +174,7 @@ def _cases(node: Node) -> list[Case]:
             f"{count} cases are given; at most {MAX_CASES} are allowed: use larger steps."
         )
     reason, times = keys["reason"].str(), keys["times"].int() if "times" in keys else 1
-    # Problems vary faster than schemes. So neighbouring cases share weights, which take long to make.
+    # Problems vary faster than schemes: neighbouring cases can share weights, which are slow to generate.
     return [
         Case(p, s, c, m, reason, times) for s in schemes for c in scales for p in problems for m in methods
     ]
@@ -207,7 +207,7 @@ def select(
 
 
 def networks(words: Sequence[str]) -> dict[str, list[Case]]:
-    """Return network name -> its layers, for each list among the words that is a whole network."""
+    """Return network name -> its layers, for each word that is the list of a whole network."""
     tops = {path: _top(path) for word in words if (path := _list_path(word))}
     return {top["network"].str(): load_list(path) for path, top in tops.items() if "network" in top}
 

@@ -1,4 +1,5 @@
-"""The roofline's ceilings, measured in the same run: rates of the device's arithmetic, and of a copy."""
+"""The roofline's ceilings, measured in the same run as the cases: the rates of the device's arithmetic and
+of a copy."""
 
 from __future__ import annotations
 
@@ -121,7 +122,7 @@ def _program(device: Device, shader: str, **axes: str) -> Program | None:
 
 
 class Rate:
-    """An arithmetic kernel without memory traffic, with enough loops to take `LASTING_US`."""
+    """An arithmetic kernel without memory traffic. It has enough loops to last at least `LASTING_US`."""
 
     def __init__(
         self, device: Device, program: Program, operations: int, words: int, push: Mapping[str, int | float]

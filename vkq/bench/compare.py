@@ -84,7 +84,8 @@ def compare(
 
 
 def _by_key(run: Result, clocks: Sequence[str], ignore_path: bool) -> dict[tuple[str, ...], Row]:
-    """Return the rows by their key; with *ignore_path*, vkq's fastest row by its key without the path."""
+    """Map each key to the fastest row with this key. With *ignore_path*, only rows of vkq count, and the
+    keys omit the path."""
     found: dict[tuple[str, ...], Row] = {}
     for row in run.rows:
         if (clocks and row.clock not in clocks) or (ignore_path and row.arm != "vkq"):

@@ -1,5 +1,5 @@
-"""A whole model in vkq and in other libraries: the devices used, the agreement of results, and the time of a
-call (NumPy arrays in and out). The calls of all libraries are timed in turn."""
+"""Compare vkq with other libraries on a whole model: the devices they use, the agreement of their results,
+and the time of a call (NumPy arrays in and out). The libraries are timed in turn."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ Call = Callable[[], list[Array]]
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One library: a call that returns the outputs in the model's order, and a text on how it runs the
-    model."""
+    """One library. *call* returns the outputs in the model's order; *ran* describes how the library runs
+    the model."""
 
     name: str
     call: Call
@@ -133,7 +133,7 @@ def sides_of(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def agreement(got: Sequence[Array], want: Sequence[Array]) -> str:
-    """Return a text on whether, and by how much, a library's results differ from vkq's."""
+    """Return a text: whether a library's results equal vkq's and, if not, by how much they differ."""
     for a, b in zip(got, want, strict=True):
         if a.shape != b.shape:
             return f"DIFFERS: its results have shapes {list(a.shape)} where vkq's have {list(b.shape)}"

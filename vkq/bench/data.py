@@ -53,7 +53,8 @@ class Weights:
 
 
 def weights(case: Case) -> Weights:
-    """Return the weights of a case. They do not depend on its M, its N (of a conv2d), H or W."""
+    """Return the weights of a case. They do not depend on the number of rows (M) or of images (N of a
+    conv2d), nor on H and W."""
     if isinstance(case.problem, Mover):
         return Weights(np.zeros(0, np.int8), np.zeros(0, np.float32), np.zeros(0), movers.X, movers.Y)
     p = case.problem
@@ -73,7 +74,8 @@ def weights(case: Case) -> Weights:
 
 
 def _grouped(case: Case, w: npt.NDArray[np.int8]) -> GroupedWeight | None:
-    """Return the weight's bytes read as codes, in groups of `largest_group`, with float16 scales.
+    """Reinterpret the weight's bytes as codes in groups of `largest_group` elements, with random float16
+    scales.
 
     None for schemes without groups, and for layers that are not linear.
     """
@@ -148,8 +150,8 @@ def window_options(case: Case) -> dict[str, Any]:
 def expected(case: Case, data: Weights, x: Array, sums: str = "float32") -> Expected:
     """Return the result of `vkq.reference`, computed image by image so that its float64 copies stay small.
 
-    Weight-only results may differ by (K + 4) units of roundoff of sum |x| |w| scale + |bias|: the bound for
-    float32 additions in any order, or for float16 (*sums*: the value of `vkq.select.path.float_sums`).
+    Weight-only results may differ by (K + 4) units of roundoff times (sum |x| |w| scale + |bias|). This is
+    the bound for additions in any order, in the type *sums* (see `vkq.select.path.float_sums`).
     """
     if isinstance(case.problem, Mover):
         return Expected(movers.expected(case.problem, x))

@@ -1,4 +1,4 @@
-"""Labels of table rows: the case, and the options in which the cases of a run differ."""
+"""Labels of table rows. A label is the case's name and those options in which the cases of a run differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODEL = "model"  # the scheme of rows that are models, which have no options
 
 
 def key_of(one: Row | Case | str) -> Key:
-    """Return the name of a case with its options; for a model, these are empty."""
+    """Return (name, scheme, scale, method) of a case; for a model, the last three are empty."""
     if isinstance(one, str):
         return (one, "", "", "")
     name = one.name if isinstance(one, Case) else one.case

@@ -71,7 +71,7 @@ class Operation:
     """The functions that run one operator and compute its expected result.
 
     ``run(problem, x, z)``: x is a Tensor; z is the second operand, the layer (`LAYERS`), or None.
-    ``expected(problem, x, z)``: the same on arrays.
+    ``expected(problem, x, z)``: the expected result; x and z are arrays.
     """
 
     run: Callable[[Mover, Any, Any], Tensor]

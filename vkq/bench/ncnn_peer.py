@@ -1,8 +1,8 @@
-"""The peer ncnn: a model of one int8 layer, on the same Vulkan device.
+"""The peer ncnn on the same Vulkan device: it runs a case as a model of one int8 layer, or a whole model.
 
-ncnn quantizes symmetrically (no zero point, no -128) and has float32 inputs and outputs. So it gets the
-case's data as float32 with -128 replaced by -127, and is compared with a reference without zero points: the
-int8 sums must be exact, the float32 steps after them may be off by `CLOSE`.
+ncnn quantizes symmetrically (no zero point, no -128), and a layer's inputs and outputs are float32. So ncnn
+gets a case's data as float32, with -127 in place of -128. Its results are compared with a reference without
+zero points: the int8 sums must be exact, and the float32 steps after them may be off by `CLOSE`.
 """
 
 from __future__ import annotations

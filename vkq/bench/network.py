@@ -1,5 +1,5 @@
-"""Whole models: verify them, then time the whole model and each node; each node also gets its floor (the
-minimum possible time)."""
+"""Benchmark whole models: verify a model, then time it as a whole and node by node. Each node also gets its
+floor, the minimum possible time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from vkq.tflite.file import is_tflite
 
 MOST_DISPATCHES = 4096  # maximum number of dispatches of a model that is timed node by node
 NODE_RUNS = 20
-SUMS = ("MatMulNBits",)  # operators whose float sums may be added in any order: compared within a bound
+SUMS = ("MatMulNBits",)  # operators that add floats in any order: their results are compared within a bound
 NEAR = 1e-4  # allowed error of a model with these operators, relative to its largest result
 
 

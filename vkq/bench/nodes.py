@@ -1,4 +1,4 @@
-"""The nodes of a model: the operations and bytes of each, and tables of their times."""
+"""Count the operations and bytes of each node of a model, and format tables of the nodes' times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN = 20  # nodes in the table: the slowest relative to their floors; --wide s
 
 
 def work_of(graph: Graph, node: Node) -> tuple[int, int]:
-    """Return (operations: two for each multiply-add, without padding; bytes of all inputs and results)."""
+    """Return (operations, two for each multiply-add; bytes of all inputs and results)."""
     names = [name for name in (*node.inputs, *node.outputs) if name]
     return 2 * _macs(graph, node), sum(graph.specs[name].nbytes for name in names)
 

@@ -22,8 +22,8 @@ from vkq.runtime.device import Device
 
 @dataclass(frozen=True)
 class PeerArm:
-    """A peer's case. ``call`` is timed. ``ran``: what the call runs (library, version, device, type);
-    ``agreement``: whether its results agree with the reference."""
+    """One case, run by a peer. ``call`` is timed. ``ran``: what the call runs (library, version, device,
+    type); ``agreement``: whether its results agree with the reference."""
 
     call: Callable[[], Any]
     ran: str

@@ -18,7 +18,7 @@ from vkq.check.cases import Case
 from vkq.errors import ArgumentError
 
 SUFFIXES = (".svg", ".png", ".pdf")
-MOST_LABELS = 10  # maximum number of names of points in a roofline; more names would overlap
+MOST_LABELS = 10  # maximum number of points with names in a roofline; more names would overlap
 # Colours of each theme: background, text, lines. Readers with colour blindness can tell the colours of the
 # series apart.
 THEMES = {"light": ("#ffffff", "#1f2328", "#d0d7de"), "dark": ("#0d1117", "#e6edf3", "#30363d")}
@@ -130,7 +130,7 @@ def _figure(path: Path, theme: str, size: tuple[float, float]) -> Iterator[Any]:
 
 
 def _clock(result: Result) -> str:
-    """Return the clock to draw: the first one that was measured in the order gpu, submit, call, host."""
+    """Return the clock to draw: the first of gpu, submit, call and host that was measured."""
     measured = {row.clock for row in result.rows}
     return next((clock for clock in ("gpu", "submit", "call", "host") if clock in measured), "gpu")
 

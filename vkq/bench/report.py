@@ -51,10 +51,11 @@ _LEAST = 20  # minimum number of characters of a case's name
 
 
 class Table:
-    """The table for a terminal, with a line for each arm: its times by *clock*, the first clock of the run.
+    """The table for a terminal: a line for each arm, with the time by the first clock of the run (*clock*).
 
-    A name that does not fit into *columns* (None: no limit) is printed above its rows (`Labels`). With *wide*
-    a line shows the times of every clock, all rates, and last the command that repeats it.
+    A name that does not fit into *columns* (None: no limit) is printed above its rows (`Labels`). With
+    *wide*, a line shows the times by every clock, all rates, and last the command that repeats the
+    measurement.
     """
 
     def __init__(
@@ -77,7 +78,8 @@ class Table:
     def lines(
         self, rows: Sequence[Row], comparisons: Sequence[Comparison], failures: Sequence[Failure]
     ) -> list[str]:
-        """Return the lines of some cases; a failed arm gets the reason, and the command that repeats it."""
+        """Return the lines of some cases. A failed arm's line has the reason, and the command that repeats
+        the arm."""
         found: list[str] = []
         said = ""
         for arm in _arms(rows):
@@ -150,8 +152,8 @@ def _network(one: Total) -> str:
 
 
 def footer(result: Result) -> list[str]:
-    """Return the lines below the table: each warning once, with the number of its rows; mismatches; the
-    time."""
+    """Return the lines below the table: each warning once, with the number of rows that have it; the number
+    of mismatches; the duration of the run."""
     counts: dict[str, int] = {}
     for row in result.rows:
         for warning in row.warnings:
@@ -203,7 +205,7 @@ def _speed(row: Row) -> tuple[str, str]:
 
 
 def _first(arm: dict[str, Row]) -> Row:
-    """Return the row of the first clock that was measured."""
+    """Return the arm's row for the first of gpu, submit, call and host that was measured."""
     return next(arm[clock] for clock in ("gpu", "submit", "call", "host") if clock in arm)
 
 

@@ -54,7 +54,8 @@ def row_of(case: Case, one: VerifiedArm, clock: str, ceilings: Mapping[str, floa
 def warnings_of(
     row: Row, settled: bool, settings: Settings, c: Capabilities, throttled: float | None
 ) -> Iterator[str]:
-    """Yield the warnings for a row, each with a remedy. *throttled*: the sentinel's rate, if it was low."""
+    """Yield the warnings for a row, each with a remedy. *throttled*: the sentinel's rate as a share of its
+    median if this is too low, else None."""
     if c.device_type == "cpu" and row.arm == "vkq":
         yield "software device: the times rank nothing on a GPU; they show overheads and regressions"
     if not settled:

@@ -1,4 +1,5 @@
-"""Run cases: verify every arm against the reference, then time all arms of a case in turn."""
+"""Run cases: verify every arm (a path of vkq, or a peer) against the reference, then time the arms of a
+case in turn."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ FEW_ROWS = 32  # linear cases with at most this number of rows share one referen
 
 @dataclass(frozen=True)
 class Request:
-    """The measurements of every case. ``base``: the path or peer with which the others are compared; None for
-    no comparison."""
+    """What to measure for every case. ``base``: the path or peer with which the others are compared; None
+    for no comparison."""
 
     paths: tuple[str, ...] = ("auto",)
     clocks: tuple[str, ...] = timer.CLOCKS  # the clocks, in the order of the measurements
@@ -41,7 +42,7 @@ class Request:
 
 
 def paths_of(words: Sequence[str], device: Device) -> tuple[str, ...]:
-    """Return the paths that the command line names; ``all`` means every path that the device can take.
+    """Return the paths that the command line names; ``all`` means every path that the device supports.
     Raises ArgumentError for a name that is not a path."""
     found: list[str] = []
     for word in words:
@@ -62,10 +63,10 @@ class Runner:
         self.result = result
         self.progress = progress
         self._sentinel = Sentinel(device)
-        # For this case: requested path -> used path ("auto" and "dot" are resolved).
+        # Requested path -> the path that ran, for the current case ("auto" and "dot" are resolved).
         self._taken: dict[str, str] = {}
-        # The weights of the last case: (key, weights, layers and results made from these). The next case of a
-        # sweep may reuse them.
+        # Of the last case: (key, weights, and a cache of layers and expected results made from these
+        # weights). The next case of a sweep may have the same key.
         self._built: tuple[object, data.Weights, dict[Any, Any]] | None = None
 
     def run(self, case: Case) -> None:
@@ -143,7 +144,8 @@ class Runner:
             if self.request.variant:
                 layer = with_variant(layer, data.tensor(case, layer, x), self.request.variant)
             taken = "auto" if case.scheme in FLOAT else layer.choice().path
-            if taken in self._taken.values():  # "auto" was resolved to this path, which is already measured
+            # "auto" or "dot" was resolved to a path that already has an arm
+            if taken in self._taken.values():
                 return None
             self._taken[path] = taken
             command = self._command(case, taken)
@@ -202,7 +204,7 @@ class Runner:
                 arm.arm.submits(arm.samples.get("gpu", [])) if isinstance(arm.arm, WorkArm) else None
                 for arm in arms
             ]
-            if all(known):  # the work is slow, and each submission of the gpu clock had one pass
+            if all(known):  # each submission of the gpu clock had one pass, so its host time is known
                 for arm, times in zip(arms, known, strict=True):
                     arm.samples[clock] = times or []
                 return
@@ -215,7 +217,7 @@ class Runner:
     def _report(self, case: Case, arms: list[VerifiedArm], throttled: float | None) -> None:
         rows: dict[tuple[str, str], Row] = {}
         for one in arms:
-            # The clock "call" runs no recorded work.
+            # The check reads results of recorded work, and the clock "call" runs no recorded work.
             wrong = one.check() if one.samples.keys() - {"call"} else None
             if wrong:
                 self._fail(case, one.path, "mismatch", f"after the timed runs: {wrong}", one.command)

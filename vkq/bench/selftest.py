@@ -17,16 +17,17 @@ TRIALS = 20  # number of trials of each kind
 NEEDED = 19  # minimum number of correct verdicts of each kind
 INJECTED = 0.10  # extra work, relative to one submission
 CASE = Case(parse("linear[M=64,K=256,N=256]"))
-# There are many pairs of short submissions. A disturbance then usually slows both submissions of a pair, and
-# the other pairs are outliers that the median ignores. A submission has ten passes, so that one more pass is
-# 10 % more work.
+# There are many pairs of short submissions. A disturbance usually slows both submissions of a pair. Pairs
+# in which it slows only one are outliers, and the median ignores them. A submission has ten passes, so that
+# one more pass is 10 % more work.
 SETTINGS = timer.Settings(samples=60, submission_us=0, time_s=8.0, precision=0.03)
 PASSES = 10
 
 
 @dataclass(frozen=True)
 class Trials:
-    """The ratios of two kinds of trials: of equal arms, and of an arm with extra work."""
+    """The ratios of two kinds of trials: an arm against an equal arm, and an arm with extra work against
+    one without."""
 
     equal: list[stats.Ratio]
     slower: list[stats.Ratio]

@@ -14,8 +14,8 @@ def totals(
 ) -> list[Total]:
     """Return the total of every network for each scheme, path and clock in which a layer was measured.
 
-    Totals of the clocks ``submit`` and ``call`` add up the times of single calls; a chain of the same layers
-    takes less.
+    Totals of the clocks ``submit`` and ``call`` add up the times of single calls; a chain of the same
+    layers takes less time.
     """
     found = []
     for name, cases in networks.items():

@@ -38,8 +38,8 @@ class Case:
     """A problem, the options that decide its arithmetic (the scheme, and one weight scale or one per
     channel), and the reason why the case is listed.
 
-    ``method``: the name of the layer's method; None leaves the choice to the layer. ``times``: how many such
-    layers the list's network has. ``use``: the purpose of the case.
+    ``method``: the name of the layer's method; None leaves the choice to the layer. ``times``: the number
+    of such layers in the network that the list describes. ``use``: the purpose of the case.
     """
 
     problem: Problem | Mover

@@ -62,12 +62,12 @@ class Check:
     """One check.
 
     ``x``, ``w``: the dtypes of the operands; an 8-bit result has the dtype of x. ``scheme``: one of
-    `cases.SCHEMES`. All but q8ta have float32 x, or float16 x in q4gsw_f16 and q8gsw_f16; all but q8ta
-    and dq8ca_q8csw are compared within a bound. q8csw_f16 has compute="float16"; f32 and f16 have float
-    weights. q4gsw and q8gsw quantize the case's dequantized weight again, in whole groups along K.
-    ``wz``: weight zero points, "none", "tensor" or "channel". ``act``: "none", "relu" or "relu6".
-    ``extreme``: the data is at the ends of its dtype. ``float_in``: x is float32 and is quantized on the
-    device. ``method``: the layer's method, one of `METHODS`.
+    `cases.SCHEMES`. Schemes in `cases.Q8TA` have 8-bit x; q4gsw_f16 and q8gsw_f16 float16 x; others float32
+    x. Results of `cases.Q8TA` and dq8ca_q8csw must be exact; others have a bound. q8csw_f16 has
+    compute="float16"; f32 and f16 have float weights. q4gsw and q8gsw dequantize the data's weight and
+    quantize it again, in whole groups along K. ``wz``: weight zero points, "none", "tensor" or "channel".
+    ``act``: "none", "relu" or "relu6". ``extreme``: the data is at the ends of its dtype. ``float_in``: x
+    is float32 and is quantized on the device. ``method``: one of `METHODS`.
     """
 
     problem: Problem
@@ -106,7 +106,7 @@ class Check:
         return self.scheme in Q8TA
 
     def data(self, w_range: tuple[int, int] | None = None) -> Data:
-        """Return the operands, which depend only on the name."""
+        """Return random operands, seeded by *seed* and the problem's name. *w_range*: see `random_data`."""
         rng = np.random.default_rng([self.seed, zlib.crc32(self.problem.name.encode())])
         return random_data(
             self.problem, rng, self.x, self.w, w_range=w_range, w_zero_points=self.wz, extreme=self.extreme

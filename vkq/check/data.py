@@ -60,8 +60,8 @@ class Data:
 
     def grouped(self, bits: int) -> GroupedWeight:
         """Return the weight in groups with this number of bits. The group size is `largest_group`, or the
-        smallest if N % 4 is 3; there are zero points if the weight has some, and float16 scales if N is
-        odd."""
+        smallest one if N % 4 is 3. Groups have zero points if the weight has zero points. Scales are
+        float16 if N is odd, else float32."""
         points = 0 if self.w_zero_point is None else self.w_zero_point[:, None]
         real = ((self.w.astype(np.float64) - points) * self.w_scale[:, None]).astype(np.float32)
         group = GROUPS[0] if real.shape[0] % 4 == 3 else largest_group(real.shape[1])

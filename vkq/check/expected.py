@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 UNIT_ROUNDOFF = 2.0**-24  # unit roundoff of float32
-HALF_ROUNDOFF = 2.0**-10  # roundoff of float16, for every rounding that devices use
+HALF_ROUNDOFF = 2.0**-10  # roundoff of float16 in any rounding mode
 HALF_NORMAL = 2.0**-14  # the smallest normal float16: a device may flush smaller values
 HALF_FLUSHED = 2.0**-8  # error if a float16 product and sum are flushed to 0, for a weight of 1
 HALF_LARGEST = 65504.0

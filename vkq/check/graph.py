@@ -1,4 +1,5 @@
-"""Run a graph in NumPy: the reference for devices, and for passes, which must not change results.
+"""Run a graph in NumPy: the reference for devices, and for graph passes, because a pass must not change a
+result.
 
 This module computes real operators in float64; quantized ones use `vkq.reference`.
 """

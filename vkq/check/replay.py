@@ -123,7 +123,8 @@ class Replayer:
                 poison = _poisoned(got, GARBAGE[number % 2], y.dtype)
                 said = symptom(got, want, before, poison) + self._groups(y, want, got)
                 found = self.work.operators[place], said
-            # The first run must be within the bound; later runs must give the same bytes.
+            # If there is a bound, the first result must be within it, and later runs must give the same
+            # bytes.
             elif want.bound is not None:
                 self.wants[turn][place] = Expected(got)
         return found

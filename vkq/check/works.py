@@ -69,7 +69,8 @@ LARGE = (
     ),
 )
 TEXTURED = (REPLAYED[0], REPLAYED[2], REPLAYED[5])
-TEXELS = {"texels": True, "gemv_texels": True, "staged": None}  # kernels with uniform texel buffers
+# profile fields that choose kernels with uniform texel buffers
+TEXELS = {"texels": True, "gemv_texels": True, "staged": None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +112,8 @@ def works(device: Device, paths: Sequence[str], texels: bool = True) -> Iterator
 
 
 def _turns(check: Check, data: Data) -> list[tuple[Data, Array]]:
-    """Return (operands with this x, the layer's input) for each input. All inputs have the same values, in
-    different positions."""
+    """Return (operands with this x, the layer's input) for each of `INPUTS` inputs. All inputs have the
+    same values, in different positions."""
     rng = np.random.default_rng(check.seed)
     xs = [data.x, *(rng.permuted(data.x.reshape(-1)).reshape(data.x.shape) for _ in range(INPUTS - 1))]
     turned = [dataclasses.replace(data, x=x) for x in xs]

@@ -103,8 +103,8 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, Any]:
 
 
 class _Bounded:
-    """A file whose header reads are limited to one page: numpy allocates as many bytes as the header
-    claims."""
+    """A file that refuses reads of more than `MOST_HEADER_BYTES`: numpy would allocate as many bytes as the
+    header claims."""
 
     def __init__(self, file: IO[bytes]):
         self._file = file

@@ -143,7 +143,8 @@ def run(options: argparse.Namespace) -> int:
         contest.sides_of(options.peer)  # an unknown name is refused before anything is measured
     words = [word for word in options.cases if word not in models]
     chosen = cases.select(words, options.scheme, options.scale, options.method)
-    if options.method is None:  # case lists name methods; a case without a method is measured once
+    # A case of a list may name a method although its layer has no methods: measure such a case once.
+    if options.method is None:
         chosen = list(
             dict.fromkeys(c if data.has_methods(c) else dataclasses.replace(c, method=None) for c in chosen)
         )

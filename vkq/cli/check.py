@@ -1,4 +1,4 @@
-"""``vkq check``: the catalogue of cases against the reference, on this device, on all paths."""
+"""``vkq check``: compare the catalogue of cases with the reference, on all paths of a device."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def run(options: argparse.Namespace) -> int:
 def compared(
     device: Device, checks: Sequence[Check], wanted: Sequence[str] = ()
 ) -> tuple[dict[str, Any], list[Mismatch]]:
-    """Return (the output of `vkq check --json`: a summary of the checks on *wanted* paths, by default all
-    usable ones; the mismatches)."""
+    """Return (the summary that `vkq check --json` prints; the mismatches). *wanted*: the paths to check;
+    empty means all usable paths."""
     start = time.perf_counter()
     paths, refused = usable_paths(device, wanted)
     if not paths:
@@ -133,8 +133,8 @@ def compared(
 
 
 def _random(options: argparse.Namespace) -> int:
-    """Run random exact correlations against NumPy's int64, on every path in turn; or pools, means and
-    softmaxes, which have one path, against the reference."""
+    """Check random cases and print the mismatches. Integer correlations are compared with NumPy's int64, on
+    every path in turn; pools, means and softmaxes, which have one path, with the reference."""
     kind = options.filter
     if not options.count:
         raise ArgumentError(f"check {kind}: --count is 0; give the number of random cases, 1 or more")

@@ -98,7 +98,8 @@ def number(least: float, most: float = 1e6, above: bool = False) -> Callable[[st
 
 
 def output_file(text: str) -> Path:
-    """Return the file that an option names for writing; check it before the work begins."""
+    """Return the file that an option names for writing. Raise ArgumentTypeError, before the work begins, if
+    the file cannot be written."""
     path = Path(text)
     if text == "-":
         raise argparse.ArgumentTypeError("'-': this is not written to standard output; name a file")

@@ -1,4 +1,4 @@
-"""``vkq compare``: two files of ``vkq bench --json``; exit code 1 on a regression."""
+"""``vkq compare``: compare two files of ``vkq bench --json``; exit code 1 on a regression."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _lines(shown: Sequence[tuple[str, compare.Change]], wide: bool) -> Iterator[
 
 
 def _options(change: compare.Change) -> str:
-    """Return the scheme, scale and method if they are not the defaults, the path and the clock."""
+    """Return the path and the clock, preceded by the scheme, scale and method that are not the defaults."""
     old, row = change.old, change.new
     path = row.path if row.path == old.path else f"{old.path} -> {row.path}"
     said = [row.scheme if row.scheme != SCHEMES[0] else "", "per-tensor" if row.scale == "tensor" else ""]

@@ -44,7 +44,7 @@ from vkq.shader.catalog import PACKAGED
 from vkq.shader.glslang import find_compiler
 
 ALL, TEXELS = "all", "texels"  # shown as the path of workloads that use no path
-TEXELS_READ = {  # the reason for reading texels -> its remedy
+TEXELS_READ = {  # why layers read texels -> the remedy for wrong results
     "unread": "vkq's layers read none on this device. Report it",
     "measured": "layers read them because that was fastest here. Set VKQ_TUNE=off, and report it",
     "profile": "layers read them on every device of this kind, and nothing turns that off. Report it, and"
@@ -94,7 +94,8 @@ def run(options: argparse.Namespace) -> int:
 def examine(which: str | None, times: int, seconds: float = SECONDS) -> dict[str, Any]:
     """Probe a device again and replay every operator *times* times, within about *seconds*; return the output
     of `vkq doctor --json`."""
-    _, capabilities = choose_device(which, probed=False)  # also probes a refused device again
+    # finds a refused device, too, so that it is probed again
+    _, capabilities = choose_device(which, probed=False)
     probe = selftest.probe_again(capabilities)
     report: dict[str, Any] = {"versions": versions(), "device": capabilities.as_dict()}
     report |= {"probe": dataclasses.asdict(probe), "path": None, "reason": probe.refusal}

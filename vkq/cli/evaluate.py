@@ -70,7 +70,7 @@ class Judged:
     times_s: list[float] = dataclasses.field(default_factory=list)
 
     def judge(self, sample: Sample, label: int) -> Array:
-        """Count a sample, and return its scores."""
+        """Run the model on a sample, count whether its class is *label*, and return its scores."""
         begin = time.perf_counter()
         scores = self.call(sample)
         self.times_s.append(time.perf_counter() - begin)
@@ -186,8 +186,8 @@ def _of_arrays(model: Model, where: Path) -> tuple[list[Labelled], int]:
 
 
 def _row(arrays: Mapping[str, Array], inputs: Mapping[str, Any], at: int) -> Callable[[], Sample]:
-    """Return sample *at*, with a new batch axis of size 1 if the arrays have a sample axis but no batch
-    axis."""
+    """Return a function that returns sample *at*. If the arrays have a sample axis but no batch axis, the
+    function adds a batch axis of size 1."""
 
     def make() -> Sample:
         rows = {name: x[at] for name, x in arrays.items()}

@@ -1,4 +1,4 @@
-"""``vkq export``: a model as one file for `vkq.load` and libvkq, without Python."""
+"""``vkq export``: write a model as one file for `vkq.load` and libvkq, without Python."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _sets(model: Model, given: Sequence[str], batches: Sequence[int]) -> list[dict[str, tuple[int, ...]]]:
-    """Return the requested sets of shapes: set i has the i-th --shape of each input; an input with one shape
-    has it in all sets. Each set is repeated for each batch."""
+    """Return the requested sets of shapes: set i has the i-th --shape of each input. An input with only one
+    --shape has this shape in all sets. With *batches*, each set is repeated with each batch size."""
     from vkq.onnx.inputs import checked_shapes, shapes_of
 
     of_inputs: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Pictures: a short list of formats, and sizes that are checked before pixels are read."""
+"""Read pictures, only of the formats in a short list, and only after a check of their size."""
 
 from __future__ import annotations
 

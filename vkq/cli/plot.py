@@ -58,7 +58,8 @@ def run(options: argparse.Namespace) -> int:
         for row in measured.rows
         if options.case in row.case and (options.path is None or row.path == options.path)
     ]
-    named = dict.fromkeys(row.case for row in measured.rows if row.scheme != "model")  # a model has no sizes
+    # the name of a model has no sizes
+    named = dict.fromkeys(row.case for row in measured.rows if row.scheme != "model")
     cases = [Case(expand(name)[0]) for name in named]
     plot.draw(measured, cases, options.output, options.theme)
     print(options.output)

@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
 
     check_referee(options.model, options.compare, "--compare")
     check_referee(options.model, options.fallback, "--fallback")
-    with status_line() as show:  # shown during the first run only
+    with status_line() as show:  # the status line is visible only during the first run
         session = session_of(options.model)(
             options.model, options.device, options.fallback, compute=options.compute,
             progress=lambda made, count: show("" if made == count else f"{made} of {count} pipelines"),

@@ -17,10 +17,10 @@ PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
 def choose_device(which: int | str | None, probed: bool = True) -> tuple[int, Capabilities]:
     """Return the physical device and its capabilities.
 
-    *which* is an index in the loader's order, or a part of a name in any case. None means VKQ_DEVICE; if that
-    is not set, the best device: discrete before integrated before virtual before CPU. With *probed*, only
-    devices that passed their probe qualify (a child process runs the probe once for each driver version); a
-    named device that failed is refused.
+    *which* is an index in the loader's order, or a part of a name in upper or lower case. None means the
+    device that VKQ_DEVICE names or, if VKQ_DEVICE is not set, the best device: discrete before integrated
+    before virtual before CPU. With *probed*, only devices that passed their probe qualify (a child process
+    runs the probe once for each driver version); a named device that failed is refused.
 
     Raises:
         NoDeviceError: there is no loader, no driver, or no suitable device; the message lists the devices.

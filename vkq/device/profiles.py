@@ -22,10 +22,10 @@ from .cores import told_cores
 from .profile_fields import value_of
 
 FILE = Path(__file__).with_name("profiles.yaml")
-PICKS = "picks"  # key of the choices among preferred values (`picks`)
+PICKS = "picks"  # key, among the preferred values, of the kernels that `picks` returns
 
 
-# Compared and hashed by identity, because `profile` makes each only once.
+# Compared and hashed by identity, because `_merged` makes only one profile for the same arguments.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Profile(costs.Costs):
     """How products are computed on a device. profiles.yaml explains each field, `Costs` the cost tables.
@@ -193,7 +193,7 @@ def _file() -> dict[str, Any]:
 
 @functools.cache
 def families() -> tuple[Family, ...]:
-    """Return the families of kernels that are measured on a device (`vkq.device.measured`), in that order."""
+    """Return the families of kernels that are measured on a device, in the order of measurement."""
     found = []
     for name, node in _file()["candidates"].items():
         keys = node.mapping({"problem", "tries"}, set())
@@ -242,7 +242,7 @@ def _facts() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for rule in profiles() for name in rule.facts))
 
 
-@functools.cache  # each profile is made once
+@functools.cache  # the same arguments give the same object
 def _merged(
     device_type: str,
     vendor_id: int,

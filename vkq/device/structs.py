@@ -15,8 +15,8 @@ from .capabilities import DOT_ACCELERATED
 
 @dataclasses.dataclass(frozen=True)
 class Struct:
-    """A struct. ``core``: the Vulkan version that includes it; ``extension``: the extension that provides it
-    before that. ``wide`` fields have 64 bits."""
+    """A struct. ``core``: the Vulkan version that includes it; ``extension``: the extension that provides
+    it in older versions. ``wide`` fields have 64 bits."""
 
     name: str
     number: int

@@ -53,8 +53,8 @@ def _most_macs(c: Capabilities, own: verdict.Verdict | None) -> int:
 
 
 def _bytes_in_time(c: Capabilities, own: verdict.Verdict | None) -> int | None:
-    """Return the bytes that are read and written within `LONGEST_S`; None for devices that do not drive a
-    screen."""
+    """Return the bytes that a dispatch can read and write within `LONGEST_S`; None for devices that do not
+    drive a screen."""
     if c.device_type not in SHARED:
         return None
     return max(1, int(_rates(c, own).get("copy", ASSUMED_COPY) * LEAST_SHARE * LONGEST_S))

@@ -1,6 +1,6 @@
-"""Exports a model to a file for libvkq. The graph is planned for each kind of device. For the known answers,
-with which libvkq compares its results, the graph is also run, on the device at hand and with the portable
-plan."""
+"""Exports a model to a file for libvkq. The graph is planned for each kind of device. It is also run, on
+the device at hand and with the portable plan: the outputs become the known answers, with which libvkq
+compares its own results."""
 
 from __future__ import annotations
 

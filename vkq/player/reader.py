@@ -71,7 +71,7 @@ class _Body(_Cursor):
     def __init__(self, data: bytes):
         super().__init__(data)
         self.blobs: list[bytes] = []
-        # By the index of each blob, what it holds: weights, a shader or an answer.
+        # Index of a blob -> its role: weights, shader or known answer.
         self.roles: dict[int, str] = {}
 
     def blob(self, role: str) -> bytes:

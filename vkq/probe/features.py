@@ -1,6 +1,6 @@
-"""Tests of two features, which kernels avoid on devices that fail: texel reads of data that was just stored,
-and subgroup shuffles. Each test runs several times with different values, because the first run is correct on
-known faulty drivers (google-ai-edge/LiteRT#8065, Tencent/ncnn#6778)."""
+"""Tests of two features: texel reads of data that was just stored, and subgroup shuffles. On a device that
+fails a test, kernels do not use the feature. Each test runs several times with different values, because
+the first run is correct on known faulty drivers (google-ai-edge/LiteRT#8065, Tencent/ncnn#6778)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ INVOCATIONS = 64
 
 
 def measure(device: Device) -> int | None:
-    """Return the iterations after which the driver ends an invocation's loops; None if it does not."""
+    """Return the iterations after which the driver ends an invocation's loops; None if the driver does not
+    end them."""
     counted = Tensor(device, (INVOCATIONS,), "int32")
     program = device.program(catalog().find("selftest__loops"), {"LOCAL_X": INVOCATIONS})
     with device.operation() as recording:

@@ -21,7 +21,8 @@ LOCAL = 64  # invocations of a workgroup: the shader's LOCAL_X
 # Microseconds of one run, by clock: longer with the host's clock, which is less exact.
 TARGET_US = {"gpu": 4_000.0, "host": 16_000.0}
 ROUNDS = 5
-ATTEMPTS = 3  # each with more iterations, in case another program delayed a short run
+# attempts to sample a rate; each has more iterations, in case another program delayed short runs
+ATTEMPTS = 3
 MOST_LOOPS = 65_000  # lavapipe ends loops after 65,535 iterations
 DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 
@@ -41,7 +42,8 @@ class Rates:
 
 
 class _Work:
-    """The program of one rate with its two loop counts: *groups* workgroups of *local* invocations."""
+    """One rate to measure: a program of *groups* workgroups of *local* invocations. Samples alternate
+    between runs without loop iterations (``empty``) and with ``loops`` iterations (``full``)."""
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class _Work:
         return float(invocations * steps * (2 * 16 if self.op == "fma" else 8 * 16))
 
     def per_second(self) -> float | None:
-        """Return the rate; None if the full run was no longer than the empty one (the clock is too
+        """Return the rate; None if runs with iterations took no longer than runs without (the clock is too
         coarse)."""
         took = (min(self.full) - min(self.empty)) * 1e-6
         return self.per_loop() * self.loops / took if took > 0 else None
@@ -148,7 +150,8 @@ def measured_cores(device: Device, clock: str, buffers: tuple[Buffer, Buffer]) -
 
 
 def _sample(works: list[_Work]) -> None:
-    """Sample the works in turn; then sample works that took too little time again, with more iterations."""
+    """Sample all rates in turn. Then sample again, with more iterations, the rates whose runs took too
+    little time."""
     pending = works
     for left in reversed(range(ATTEMPTS)):
         for _ in range(ROUNDS):

@@ -39,17 +39,17 @@ HALVES = {"matrices_half": HALF, "matrices_brain": BRAIN}  # test of float matri
 # Tests with values below the smallest normal float16: in matrices, and in elements converted to float16.
 SMALLS = {HALF: "matrix_small", BRAIN: "matrix_small_brain"}
 ALIKE, PAIRED = "ALIKE", "PAIRED"  # constants of selftest__matrices_half: ways of loading matrices
-SMALL = "SMALL"  # a variant whose weights are float16, for elements of another form
+SMALL = "SMALL"  # test with weights that are multiples of 2^-24; they are float16 in both forms
 WAYS = {"": "", ALIKE: ", loaded with a stride of 0", PAIRED: ", put together from words of two elements",
         SMALL: ", of 2^-24 as much"}  # fmt: skip
-PAIRS = {HALF: "matrix_pairs", BRAIN: "matrix_pairs_brain"}  # tests of a profile's claims about matrices
+PAIRS = {HALF: "matrix_pairs", BRAIN: "matrix_pairs_brain"}  # tests of a profile's `matrix_pairs`
 
 runtime_device.probed = lambda device: report(device)
 
 
 def report(device: Device) -> Verdict:
     """Return the device's report: from this process, the cache, or a probe (seconds, once per driver)."""
-    if device.doctored:  # a child process would see a different device
+    if device.doctored:  # a test replaced its capabilities; a child process would see the real ones
         key = device.capabilities.key
         _doctored[key] = device.verdict or _doctored.get(key) or run(device)
         return _doctored[key]
@@ -159,8 +159,8 @@ def _test_half_matrices(device: Device, form: str, ways: Sequence[str]) -> str |
 
 def _test_half_shape(device: Device, matrices: Matrices, way: str) -> str | None:
     """Test one shape of float matrices with integers whose sums are exact in float32 in any order, so every
-    bit must be correct. bfloat16 values are parts of float32 values, which use all bits. *way*: how matrices
-    are loaded (a specialization constant; SMALL is a variant). With ALIKE, all rows are equal, and sums are
+    bit must be correct. bfloat16 elements are the upper 16 bits of float32 numbers. *way*: how matrices are
+    loaded (a specialization constant; SMALL is a variant). With ALIKE, all rows are equal, and sums are
     scaled by powers of two."""
     x, w = (v.astype(np.int32) for v in matrix_cases(matrices))
     if matrices.form == BRAIN:

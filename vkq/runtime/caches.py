@@ -10,7 +10,8 @@ from ..turns import Turns
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-PLANS_KEPT = 1024  # maximum: plans of a layer, or of all operators without weights on a device
+# maximum number of plans in the cache of a layer, or of a device (all operators without weights)
+PLANS_KEPT = 1024
 
 
 def keep(values: dict[K, V], key: K, value: V) -> V:

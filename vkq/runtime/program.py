@@ -109,8 +109,8 @@ def code(
 def refusals(variant: Variant, constants: dict[str, Value], capabilities: Capabilities) -> list[str]:
     """Return the reasons why the device cannot run the variant with these constants; empty if it can.
 
-    Limits are checked before a pipeline is made, because a driver need not refuse a shader that exceeds them;
-    one crashes.
+    Limits are checked before a pipeline is made, because drivers may accept a shader that exceeds them, and
+    one driver crashes.
     """
     limits = capabilities.properties
     reasons = variant.missing(capabilities.facts)

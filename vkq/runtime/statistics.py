@@ -105,7 +105,7 @@ class Compiler:
             )
         binary, others = code(variant, spirv(variant), values, self.capabilities)
         began = time.monotonic()
-        with _stderr() as printed:  # like `vkq.Device.program`
+        with _stderr() as printed:  # panvk prints its statistics to stderr
             made = vulkan.instance().native.compile(
                 self.handle, binary, [binding.texels for binding in variant.bindings],
                 4 * len(variant.push_constants), others, subgroup_size, capture=not self._prints,

@@ -24,7 +24,7 @@ from .opened import opened
 from .packing import UINT8, pack, packing, unpack
 from .plan import Plan
 
-CPU = 1  # kDLCPU
+CPU = 1  # kDLCPU, DLPack's device type of host memory
 
 
 def as_array(x: Any, what: str) -> npt.NDArray[Any]:
@@ -44,7 +44,7 @@ def as_array(x: Any, what: str) -> npt.NDArray[Any]:
             return np.asarray(x) if kind is None or hasattr(x, "__array__") else np.from_dlpack(x)
     except MemoryError:
         raise
-    except Exception as error:  # a list is no array, or an object's methods raise anything
+    except Exception as error:  # a ragged list is no array, and an object's own methods may raise anything
         raise DTypeError(f"{what}: NumPy cannot read it as an array: {str(error)[:200]}") from error
     raise ArgumentError(f"{what}: the array is on DLPack device type {kind}; it must be in host memory (1)")
 

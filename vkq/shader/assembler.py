@@ -153,7 +153,7 @@ class KernelWriter(ModuleWriter):
         put(self._body, 62, at, self._id(word.u))
 
     def load_four(self, buffer: int, index: Number) -> list[Number]:
-        """Load the words of a vector of a buffer of *fours*."""
+        """Load the four words of a vector from one of the buffers *fours*, whose elements are vectors."""
         four = self._op(61, self._four(), self._four_at(buffer, index))
         return [Emitted(self, self._op(EXTRACT, self._type("u"), four, i), "u") for i in range(4)]
 

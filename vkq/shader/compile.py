@@ -1,5 +1,5 @@
-"""GLSL to SPIR-V: includes and defines are expanded here, and the result is cached under the hash of the
-expanded text.
+"""Compile GLSL to SPIR-V. Includes and defines are expanded here, and the SPIR-V is cached under the hash
+of the expanded text.
 
 The text names its files relative to the shaders folder, so a wheel, a checkout and another machine agree on
 the hash.
@@ -206,7 +206,7 @@ def _read(path: Path) -> str:
 
 @functools.cache
 def _shipped() -> Sources:
-    """Return the sources in vkq's own folder. They are read at first use and kept, like the descriptions."""
+    """Return the sources in vkq's own folder. Each file is read once, at its first use."""
     return Sources([shaders_folder() / "common"])
 
 

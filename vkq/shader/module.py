@@ -1,4 +1,4 @@
-"""Writes a SPIR-V module: its types, constants, buffers and frame."""
+"""Writes a SPIR-V module: its types, constants, buffers and entry point."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ class ModuleWriter:
         void = self._new(19)
         signature, main = self._new(33, void), self._fresh()
         head: list[int] = []
-        put(head, 17, 1)  # Shader
-        put(head, 14, 0, 1)  # logical addresses, GLSL450
+        put(head, 17, 1)  # capability Shader
+        put(head, 14, 0, 1)  # addressing model Logical, memory model GLSL450
         interface = self._ids.values()
         put(head, 15, 5, main, *struct.unpack("<2I", b"main\0\0\0\0"), *interface)
         put(head, 16, main, 17, self._local, 1, 1)

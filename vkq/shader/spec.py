@@ -219,8 +219,7 @@ class Variant:
         """Return why a device with these Vulkan features and properties cannot run the variant; empty if it
         can.
 
-        Texts such as ``shaderIntegerDotProduct is false`` and ``maxComputeSharedMemorySize is 8192, needs
-        16384``.
+        Examples: ``shaderIntegerDotProduct is false``, ``maxComputeSharedMemorySize is 8192, needs 16384``.
         """
         reasons = []
         for name, need in self.requires.items():

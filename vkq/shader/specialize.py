@@ -40,7 +40,8 @@ from vkq.shader.spirv import (
 
 # Trip counts depend on the problem: they are specialization constants, never literals.
 COUNTS = ("TRIPS", "CHUNKS")
-CHOICES = ("AFTER",)  # literals, like all bools and ints (uints are parameters of a problem)
+# uints that are literals, like all bools and ints; other uints are parameters of a problem
+CHOICES = ("AFTER",)
 _READ = {  # instruction -> minimum number of words, the opcode's word included
     OP_DECORATE: 3, OP_INT: 4, OP_BOOL: 2, OP_TRUE: 3, OP_FALSE: 3, OP_CONSTANT: 4, OP_SPEC_TRUE: 3,
     OP_SPEC_FALSE: 3, OP_SPEC_CONSTANT: 4, OP_SPEC_COMPOSITE: 3, OP_SPEC_OP: 4,
@@ -87,14 +88,14 @@ def specialized(spirv: bytes, given: Mapping[int, int], known: Mapping[int, int]
 
 
 class _Folding:
-    """The known values of a module's constants, instruction after instruction."""
+    """Folds the constants of a module, instruction by instruction."""
 
     def __init__(self, words: array[int], given: Mapping[int, int], known: Mapping[int, int]):
         self._words, self._given, self._known = words, given, known
         self._lengths = {words[at + 3] for at, length in declarations(words, {OP_ARRAY}) if length == 4}
         self._bits: dict[int, int] = {}  # bits of the values that are given or known, by id
         self._open: set[int] = set()  # ids of specialization constants that remain
-        self._chosen: set[int] = set()  # ids of those whose value depends on a Select
+        self._chosen: set[int] = set()  # ids of constants whose value depends on a Select
         self._signed: dict[int, bool] = {}  # ids of 32-bit integer types -> signed
         self._bools: set[int] = set()  # ids of bool types
         self._values: dict[int, int] = {}  # values of integers and bools
