@@ -125,7 +125,7 @@ def test_float_convolutions_in_several_dispatches(
         np.testing.assert_array_equal(split(x), split(x.astype(np.float32)).astype(np.float16))
 
 
-@pytest.mark.parametrize("rows", [1, 8, 9, 33])  # one row splits k
+@pytest.mark.parametrize("rows", [1, 8, 9, 33])  # k in parts, and in one part
 @pytest.mark.parametrize("columns", [5, 66])
 def test_float_products_in_several_dispatches(
     device: vkq.Device, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch

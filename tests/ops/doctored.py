@@ -1,4 +1,4 @@
-"""Modified devices and reports: capabilities and the findings of the probe are replaced."""
+"""Devices with modified capabilities, and with a modified report of the self-test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vkq.probe import selftest
 SIGNED, MIXED, UNSIGNED = (
     f"integerDotProduct4x8BitPacked{sign}Accelerated" for sign in ("Signed", "MixedSignedness", "Unsigned")
 )
-# The minimum limits of Vulkan, which many devices do not exceed.
+# The minimum limits that Vulkan requires. Many devices have no larger ones.
 SMALLEST_LIMITS = {
     "maxComputeWorkGroupInvocations": 128,
     "maxComputeWorkGroupSize_x": 128,
@@ -31,11 +31,11 @@ SMALLEST_LIMITS = {
 
 
 def capabilities(of: vkq.Device, **changes: Any) -> vkq.Capabilities:
-    """Return the device's capabilities with features, properties (by Vulkan's names) and fields of
+    """Return the device's capabilities with features, properties (both by Vulkan's names) and fields of
     `vkq.Capabilities` replaced.
 
-    Matrix units are removed unless requested, because all layers would choose them. Measured choices are
-    removed, because they do not apply to the modified device.
+    Matrix units are removed unless requested, because all layers would use them. Measured choices are
+    removed, because they do not hold for the modified device.
     """
     real = of.capabilities
     changes.setdefault("choices", ())
@@ -50,7 +50,8 @@ def capabilities(of: vkq.Device, **changes: Any) -> vkq.Capabilities:
 def report(
     monkeypatch: pytest.MonkeyPatch, rates: Mapping[str, float] | None = None, **failures: str
 ) -> None:
-    """Replace every device's report. *rates*: dot form -> TOPS; *failures*: test -> error text."""
+    """Replace the self-test report of every device. *rates*: dot form -> TOPS; *failures*: test -> error
+    text."""
     found = selftest.Verdict(
         failures, False, {form: 1e12 * rate for form, rate in (rates or {}).items()}, "gpu"
     )

@@ -17,7 +17,7 @@ PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 def run(
     data: Data, y: vkq.QParams | None, device: vkq.Device, path: str = "auto", **changes: Any
 ) -> npt.NDArray[Any]:
-    """Return the layer's result for the operands: the counterpart of ``data.expected(y)``."""
+    """Return the layer's result for the operands, which must equal ``data.expected(y)``."""
     op = vkq.linear if isinstance(data.problem, LinearProblem) else vkq.conv2d
     arguments: dict[str, Any] = {
         "x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "w_zero_point": data.w_zero_point,
@@ -28,8 +28,8 @@ def run(
 
 
 def assert_same_bits(got: npt.NDArray[Any], want: npt.NDArray[Any]) -> None:
-    """Check equality of type, shape and every byte (so -0.0 is not 0.0); the error lists the first
-    differences."""
+    """Check that dtype, shape and every byte are equal (so -0.0 is not 0.0). The error shows the first
+    difference."""
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
     if got.tobytes() == want.tobytes():
         return

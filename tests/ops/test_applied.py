@@ -1,5 +1,5 @@
-"""Tests of layers' functional forms: they have the layer's parameters, name themselves in errors, and give
-the layer's bits."""
+"""Tests of the functional forms of layers (vkq.linear, ...): they have the layer's parameters, name
+themselves in errors, and give the layer's bits."""
 
 import doctest
 import inspect
@@ -35,7 +35,8 @@ def test_the_signature_is_the_layers(form: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_it_is_a_function_of_its_module(form: Callable[..., Any]) -> None:
-    """A functional form is a function of its module with its own docstring, whose examples doctest finds."""
+    """A functional form is a function of its module, and has a docstring of its own with examples that
+    doctest finds."""
     module = sys.modules[form.__module__]
     assert getattr(module, form.__name__) is form
     assert inspect.isfunction(form)

@@ -1,4 +1,4 @@
-"""Tests of 8-bit attention on matrix units, real or emulated: the bytes of the references' steps."""
+"""Tests of 8-bit attention on matrix units, real or emulated: results equal the reference's bit for bit."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_matrix_units(
 
 @pytest.mark.parametrize("keys", [18, 19, 61])
 def test_keys_beyond_the_last(strict_device: vkq.Device, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scores beyond the last key do not affect results, although the mask's padding (0) here exceeds all
-    values of the mask."""
+    """Padding after the last key does not affect results, although here its mask (0) exceeds all mask
+    values (-100)."""
     with_units(strict_device, monkeypatch)
     case = blocked(2, 2, 17, keys, 32, 32, (2, 1, 1, keys))
     steps, (q, k, v, mask) = case.steps, case.arrays
@@ -75,8 +75,8 @@ def test_keys_beyond_the_last(strict_device: vkq.Device, keys: int, monkeypatch:
 
 
 def test_large_sums(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The product may read the weights with a zero point that differs from the softmax's; its sums are
-    large."""
+    """The product of weights and v may take another zero point for the weights than the softmax stored.
+    Results are right, also with large sums."""
     with_units(strict_device, monkeypatch)
     case = blocked(1, 2, 17, 200, 32, 32)
     steps, (q, k, v) = case.steps, case.arrays
@@ -133,7 +133,7 @@ def test_few_queries_and_other_matrices_use_dot_products(
     assert computed(strict_device, CASES["whole matrices"])[1] == (f"{SHADER}:s8s8.16c",)
 
 
-SIZES = {  # the tile that was the fastest of all on an H200: (images x heads, tokens): (rows, keys)
+SIZES = {  # (images x heads, tokens): (rows, keys) of the fastest tile measured on an H200
     (12, 197): (16, 128),
     (384, 197): (32, 64),
     (384, 128): (32, 64),

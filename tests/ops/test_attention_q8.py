@@ -1,5 +1,5 @@
-"""Tests of 8-bit attention: one dispatch, and four separate steps, give the bytes of the references'
-steps."""
+"""Tests of 8-bit attention: one dispatch and four separate steps both equal the reference's steps bit for
+bit."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from vkq.select.path import Choice
 
 Array = np.ndarray
 LINE = 3 * np.arange(-128, 128, dtype=np.int16) + 150
-TABLE = np.clip(LINE, -128, 127).astype(np.int8)  # the bounds are those of stored values
+TABLE = np.clip(LINE, -128, 127).astype(np.int8)  # clipped to int8
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Sizes of the operands: queries x depth, keys x depth and keys x width; heads are concatenated or
-    separate."""
+    """Sizes: q is queries x depth, k keys x depth, v keys x width. *together*: the heads are concatenated
+    along the columns."""
 
     batch: int
     heads: int
@@ -46,8 +46,8 @@ class Case:
     layout: str = MATRIX
     mask_first: bool = False
     litert: bool = False
-    table: bool = False  # a table after the softmax
-    columns: bool = False  # q, k and v are columns of one value, with as many queries as keys
+    table: bool = False  # a lookup table after the softmax
+    columns: bool = False  # q, k and v are column ranges of one tensor; queries == keys
 
     @property
     def steps(self) -> AttentionSteps:
@@ -103,7 +103,7 @@ CASES = {
 
 
 def wanted(case: Case) -> Array:
-    """Return the result of the reference's separate steps."""
+    """Return the result of separate reference steps."""
     steps, (q, k, v, *mask) = case.steps, case.arrays
 
     def product(a: Array, b: Array, of: Three) -> Array:
@@ -124,7 +124,7 @@ def wanted(case: Case) -> Array:
 
 
 def computed(device: vkq.Device, case: Case) -> tuple[Array, tuple[str, ...], str]:
-    """Return (result, shader variants that ran, reason for them)."""
+    """Return (result, shader variants that ran, the plan's reason for them)."""
     heads = case.heads if case.together else 1
     parts, columns = [put_together(x, heads) for x in case.arrays[:3]], None
     if case.columns:
@@ -167,7 +167,8 @@ def test_one_dispatch(device: vkq.Device, form: str, monkeypatch: pytest.MonkeyP
 def test_other_columns_are_taken_first(
     any_device: vkq.Device, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns that are not whole blocks of 16, or in another layout, are copied before the dispatch."""
+    """q, k and v that are column ranges of one tensor are copied before the attention dispatch if the
+    layout has no blocks of channels, or if the ranges are not whole blocks of 16 columns."""
     one_form(any_device, "s8s8", monkeypatch)
     width = 16 if layout == MATRIX else 12
     case = Case(2, 3, 8, 8, 16, width, layout=layout, columns=True)
@@ -193,8 +194,8 @@ def test_every_tile(any_device: vkq.Device, rows4: int, monkeypatch: pytest.Monk
 
 
 def test_in_steps(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention runs as separate dispatches on a CPU device, without dot products, and if the queries of a
-    head are not a multiple of four. The result is the same."""
+    """On a CPU device, without dot products, and if a head's number of queries is not a multiple of four,
+    attention runs as separate dispatches. The result is the same."""
     for name, case in share(CASES.items(), device, 4):
         y, ran, why = computed(device, case)
         assert "attention_in_steps" in why, name
@@ -212,7 +213,8 @@ def test_in_steps(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_offsets_give_every_sum() -> None:
-    """The offsets give every sum of a score and a mask element, however a device rounds."""
+    """A score times a scale plus `offsets` of the mask rounds to the exact sum's byte, even if the device's
+    product and sum are one unit in the last place too small or too large."""
     rng, found = np.random.default_rng(3), 0
     numbers = np.arange(-128, 128, dtype=np.int8)
     for i in range(40):
@@ -226,7 +228,7 @@ def test_offsets_give_every_sum() -> None:
         found += 1
         assert offsets(sums, first, False) is not None
         a, b = (numbers[:, None], numbers) if first else (numbers, numbers[:, None])
-        want = binary("add", *np.broadcast_arrays(a, b), *sums)  # [mask][score]
+        want = binary("add", *np.broadcast_arrays(a, b), *sums)  # axes: mask, score
         product = numbers.astype(np.float32) * np.float32(score_scale(sums, first))
         for away in (-np.inf, np.inf):
             value = np.nextafter(np.nextafter(product, np.float32(away)) + known[:, None], np.float32(away))

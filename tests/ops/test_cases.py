@@ -1,5 +1,5 @@
-"""Tests of every listed shape on every path and driver, with both outputs: results equal the reference bit
-for bit."""
+"""Tests of every listed shape on every path and driver, with int8 and float32 results. Results equal the
+reference bit for bit."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,8 @@ from ..cases import CASES, Case, random_conv2d, random_data, random_linear
 from ..conftest import share
 from .run import PATHS, assert_same_bits, run
 
-# Large shapes take seconds for each path on a CPU device; smaller shapes have the same index arithmetic.
+# Number of multiply-adds of a large shape. On a CPU device large shapes take seconds for each path, so they
+# run on one path only; smaller shapes have the same index arithmetic.
 LARGE = 40_000_000
 SMALL_CASES = [case for case in CASES if case.problem.macs <= LARGE]
 LARGE_CASES = [case for case in CASES if case.problem.macs > LARGE]
@@ -19,8 +20,8 @@ LARGE_CASES = [case for case in CASES if case.problem.macs > LARGE]
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("case", SMALL_CASES, ids=lambda case: case.name)
 def test_every_path_gives_the_reference_s_bits(case: Case, path: str, device: vkq.Device) -> None:
-    """Every path gives the reference's bits. SwiftShader computes one output of each case: int8 and float32
-    alternate over cases and paths."""
+    """Every path gives the reference's bits. SwiftShader computes only one output of each case, int8 or
+    float32, alternating over cases and paths."""
     data = random_data(case.problem, np.random.default_rng(case.problem.macs))
     second = SMALL_CASES.index(case) // len(PATHS) % 2
     for y in share((None, data.y_q) if second else (data.y_q, None), device, 2):
@@ -35,8 +36,8 @@ def test_large_shapes(case: Case, any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_extremes_fill_the_accumulator(path: str, device: vkq.Device) -> None:
-    """Extreme operands are correct: -128 and 127 everywhere, with zero points at the other end, give
-    accumulators far above 2**24."""
+    """Results are exact if all operands are -128 or 127 and zero points are at the other extreme:
+    accumulators are then far above 2**24, the limit of exact float32 integers."""
     rng = np.random.default_rng(11)
     for _ in range(6):
         for problem in (random_linear(rng), random_conv2d(rng)):
@@ -87,7 +88,7 @@ def test_float_bias_with_float_output(device: vkq.Device) -> None:
 
 
 def test_chunked_im2col_is_the_same(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """im2col in chunks gives the same result: with scratch memory for one block of rows, chunks end at every
+    """im2col in chunks is exact. Scratch memory holds one block of rows here, so that chunks end at every
     position."""
     rng = np.random.default_rng(15)
     monkeypatch.setattr("vkq.kernels.im2col.SCRATCH_BYTES", 300)

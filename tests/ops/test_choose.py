@@ -14,8 +14,8 @@ from vkq.runtime.builder import Builder
 from vkq.runtime.eager import run
 
 ANY = ("int8", "uint8", "float32", "int32")
-# Partial blocks of channels; rows and columns that are not multiples of a vector; more axes than a layout
-# has; a single element; and axes that invocations share.
+# Channels that do not fill a block; rows and columns that do not fill a vector; more axes than a layout
+# has; a single element. In LONG several invocations share an axis.
 SHAPES = [(2, 5, 3, 7), (3, 13), (2, 3, 2, 2, 3), (1,)]
 LONG = [(1, 65_546), (257, 3)]
 
@@ -27,7 +27,7 @@ def numbers(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ANY)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_where(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
-    """Where is correct, also with operands that broadcast."""
+    """Where equals np.where, also with operands that broadcast."""
     x, z = numbers(shape, dtype, 0), numbers(shape[-1:], dtype, 1)
     flags = np.random.default_rng(2).integers(0, 2, (shape[0], *(1,) * (len(shape) - 1))).astype(np.uint8)
     for c in (flags, np.ascontiguousarray(np.broadcast_to(flags, shape))):
@@ -41,7 +41,7 @@ def test_where(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ANY)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_where_of_numbers(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
-    """Operands of one element are broadcast by the same dispatch, whatever the layout of the others."""
+    """One dispatch computes Where with operands of one element, whatever the layout of the other operands."""
     names = [None, BLOCKED] if dtype in ("int8", "uint8") and len(shape) == 4 else [None]
     flags, x, one, other = (numbers(s, d, i) for i, (s, d) in enumerate(
         ((shape, "uint8"), (shape, dtype), ((1,) * len(shape), dtype), ((), dtype))

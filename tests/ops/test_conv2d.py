@@ -1,4 +1,4 @@
-"""Tests of convolutions: every method and path against the reference and ONNX Runtime, byte for byte."""
+"""Tests of convolutions: every method and path equals the reference and ONNX Runtime bit for bit."""
 
 import dataclasses
 from typing import Any
@@ -111,8 +111,8 @@ DEPTHWISE = [
 
 @pytest.mark.parametrize("name", DEPTHWISE)
 def test_depthwise_with_any_multiplier(device, name):
-    """Depthwise convolutions with multipliers 1, 2, 3, 4, 5 and 7 are correct: the inputs of a word of
-    outputs are in one word or in two."""
+    """Depthwise convolutions with multipliers 1, 2, 3, 4, 5 and 7 are exact: a word of four outputs needs
+    inputs from one word or from two."""
     rng = np.random.default_rng(3)
     problem = parse(name)
     check(random_data(problem, rng), device, method="depthwise")
@@ -133,10 +133,10 @@ LARGE_BIAS = "conv2d[N=1,IC=5,H=10,W=18,OC=5,KH=3,KW=3,padding=1,groups=5]"
 @pytest.mark.parametrize("path", PATHS[:3])
 @pytest.mark.parametrize("name", COLUMNS)
 def test_depthwise_on_dot_products(device, name, path):
-    """Depthwise convolutions on dot products are correct for both kernels and strides, with partial blocks of
-    rows, columns and channels; weight zero points need sums of x."""
+    """Depthwise convolutions on dot products are exact for 3x3 and 5x5 kernels, strides 1 and 2, and
+    partial blocks of rows, columns and channels. With weight zero points they also sum x."""
     with preferred({"depthwise_lines": False}):
-        # Each image has one path without zero points, because zero points do not decide the form of the
+        # For each image only one path also runs without zero points, which do not decide the form of the
         # products.
         without = EVERY or COLUMNS.index(name) % 3 == PATHS.index(path)
         for points in ("none", "channel") if without else ("channel",):
@@ -148,9 +148,9 @@ def test_depthwise_on_dot_products(device, name, path):
 
 @pytest.mark.parametrize("name", [*COLUMNS, LARGE_BIAS])
 def test_depthwise_on_dot_products_of_lines(device, name):
-    """Depthwise convolutions of whole rows are correct in both layouts, for every number of rows of an
-    invocation, at the padding and inside the image; the bias makes sums large. The first two images have
-    every variant of the shader; the others have one variant for each number of rows."""
+    """Depthwise convolutions that read whole image rows are exact in both layouts, for 1, 2 and 4 output
+    rows per invocation, in the padding and inside the image. LARGE_BIAS makes sums large. The first two
+    images run every variant of the shader; the others run one variant for each number of rows."""
     strided = parse(name).stride[0] == 2
     for lines, shares in ((2 if strided else 4, ()), (2, ((2, 1 << 20),)), (1, ((1, 1 << 20),))):
         ways = (("channel", IMAGE, True), ("channel", IMAGE, False), ("none", BLOCKED, True))
@@ -200,8 +200,8 @@ def test_direct_with_one_channel_after_the_other(device, path, name):
 
 @pytest.mark.parametrize("method", ["direct", "im2col"])
 def test_portable_stays_exact_beyond_the_float_block(device, method):
-    """Float lanes are exact for up to 256 words. The portable path stays exact beyond that: here for a
-    reduction of 1152 words with values at the ends of the types."""
+    """Float lanes are exact for up to 256 words. The portable path is exact beyond that: here it sums 1152
+    words of extreme values."""
     problem = parse("conv2d[N=1,IC=512,H=4,W=5,OC=3,KH=3,KW=3,padding=1]")
     check(
         random_data(problem, np.random.default_rng(5), extreme=True), device, method=method, path="portable"
@@ -289,7 +289,7 @@ def test_auto_names_its_method_and_why(software_device, name, method):
 def test_a_method_that_does_not_apply_is_refused_with_its_reason(any_device, name, method, reason):
     data = random_data(parse(name), np.random.default_rng(10))
     with pytest.raises(vkq.ArgumentError, match=reason):
-        # Matrix units read strided 1x1 convolutions.
+        # path="portable", because matrix units accept strided 1x1 convolutions.
         layer_of(data, any_device, data.y_q, method=method, path="portable")
 
 
@@ -303,8 +303,8 @@ def test_methods_are_named_once():
 
 
 def test_memory_of_a_large_convolution(any_device):
-    """A large convolution needs little memory: the im2col matrix of 1x64x256x1024, 3x3, would have 144 MiB,
-    but the call stays within input, output, weights and 32 MiB."""
+    """A large im2col convolution allocates at most 32 MiB besides its output; the whole im2col matrix of
+    1x64x256x1024 with 3x3 taps would need 144 MiB."""
     device = any_device
     p = Conv2dProblem.of((1, 64, 256, 1024), (4, 64, 3, 3), padding=1)
     layer = vkq.Conv2d(
@@ -320,7 +320,7 @@ def test_memory_of_a_large_convolution(any_device):
     y = layer(x)
     device.synchronize()
     assert device.memory_peak_bytes - before <= y.nbytes + (32 << 20)
-    last = vkq.Tensor(device, (1, 4, 1, 1024), "int8", buffer=y.buffer).numpy()  # the first row
+    last = vkq.Tensor(device, (1, 4, 1, 1024), "int8", buffer=y.buffer).numpy()  # the first output row
     np.testing.assert_array_equal(last[0, 0, 0, [0, 1, 1023]], [16, 24, 16])
 
 
@@ -335,7 +335,7 @@ def test_a_chain_of_convolutions_shares_its_scratch(any_device):
     ]
     x = rng.integers(-10, 10, (1, 8, 100, 100), dtype=np.int8)
     want, chained = x, vkq.Tensor.from_numpy(x, device)
-    for layer in layers:  # run each layer, so that weights and scratch memory exist
+    for layer in layers:  # allocates weights and scratch memory
         layer(x)
     device.synchronize()
     device.reset_memory_peak()
@@ -356,8 +356,8 @@ def test_a_chain_of_convolutions_shares_its_scratch(any_device):
 def test_narrow_images_are_few_rows(
     software_device: vkq.Device, images: int, width: int, rows: str | None
 ) -> None:
-    """Narrow images use the kernel for few rows, as in squeeze-and-excite: a block of four rows holds one
-    pixel and three rows of padding."""
+    """1x1 convolutions of narrow images, as in squeeze-and-excite, use the GEMV for few rows: in a block of
+    four rows, one pixel would leave three rows of padding."""
     problem = parse(f"conv2d[N={images},IC=37,H=1,W={width},OC=10,KH=1,KW=1]")
     data = random_data(problem, np.random.default_rng(images))
     layer = vkq.Conv2d(

@@ -57,7 +57,7 @@ def operands(
 
 
 def scattered(o: Operands) -> npt.NDArray[np.int64]:
-    """Return the accumulators by definition: every input pixel is spread over the output."""
+    """Return the accumulators by definition: scatter every input pixel, times every tap, over the output."""
     p = o.problem
     points = np.zeros(p.oc, np.int64) if o.options["w_zero_point"] is None else o.options["w_zero_point"]
     x = o.x.astype(np.int64) - o.options["x"].zero_point
@@ -85,7 +85,8 @@ def check(o: Operands, device: vkq.Device, **options: Any) -> None:
 
 
 def check_blocked(o: Operands, device: vkq.Device) -> None:
-    """Check that images in kPackedInt8_16C keep their layout."""
+    """Check that a transposed convolution of an image in kPackedInt8_16C gives the reference's result in
+    this layout."""
     given = {("x_qparams" if k == "x" else k): v for k, v in o.options.items()}
     x = vkq.Tensor.from_numpy(o.x, device, BLOCKED)
     y = vkq.conv_transpose2d(x, o.w, y_qparams=o.y, **given, **o.sizes)

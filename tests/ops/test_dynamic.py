@@ -1,5 +1,5 @@
-"""Tests of activations quantized per row: the device equals the reference bit for bit, and the reference
-equals ONNX Runtime."""
+"""Tests of layers that quantize activations per row: the device equals the reference bit for bit, and the
+reference equals ONNX Runtime."""
 
 from typing import Any
 
@@ -21,8 +21,8 @@ TINY = np.float32(2.0**-126)
 
 
 def odd_rows(rng: np.random.Generator, k: int) -> npt.NDArray[np.float32]:
-    """Return rows of every kind: ranges over the whole of float32, one sign, zeros, ties, subnormal,
-    infinite, NaN."""
+    """Return rows of every magnitude, of one sign, of zeros, of ties, of subnormal numbers, with infinities
+    and NaN."""
     with np.errstate(over="ignore", under="ignore"):
         rows = [rng.standard_normal(k) * 10.0**e for e in (-44, -38, -37, -36, -20, -3, 0, 0, 0, 5, 37)]
         rows += [abs(rng.standard_normal(k)), -abs(rng.standard_normal(k)), np.zeros(k), -np.zeros(k)]
@@ -55,7 +55,8 @@ def on_device(device: vkq.Device, x: npt.NDArray[np.float32], layout: str = MATR
 @pytest.mark.parametrize("layout", [MATRIX, BLOCKED])
 @pytest.mark.parametrize("k", [1, 2, 3, 64, 257, 5000])
 def test_rows_are_quantized_as_the_reference_does(device, monkeypatch, k, layout, piece):
-    """Rows are quantized as by the reference; several workgroups share a row that is longer than a piece."""
+    """Scales, zero points and codes of rows equal the reference's. Several workgroups share a row that is
+    longer than PIECE."""
     monkeypatch.setattr("vkq.kernels.dynamic.PIECE", piece)
     x = odd_rows(np.random.default_rng([1, k]), k)
     q, scale, zero_point = on_device(device, x, layout)
@@ -67,8 +68,8 @@ def test_rows_are_quantized_as_the_reference_does(device, monkeypatch, k, layout
 
 @pytest.mark.parametrize("seed", range(12))
 def test_onnx_runtime_agrees_with_the_reference(seed):
-    """DynamicQuantizeLinear of one row gives the same values as uint8. Its scale might differ in rounding,
-    because its order of operations is different, but does not for these rows."""
+    """ONNX Runtime's DynamicQuantizeLinear of one row equals the reference as uint8. It computes the scale
+    in another order and might round it differently, but does not for these rows."""
     rng = np.random.default_rng([2, seed])
     x = (rng.standard_normal((1, 300)) * 10.0 ** rng.uniform(-30, 30) + rng.choice([0, 5, -5])).astype(
         np.float32
@@ -97,7 +98,7 @@ def test_scale_is_raised_to_the_smallest_normal_number():
     ("method", "k", "n"), [("tiled", 64, 32), ("tiled", 29, 19), ("tiled", 1, 1), ("gemv", 300, 5)]
 )
 def test_linear_is_the_reference_bit_for_bit(device, monkeypatch, path, method, k, n):
-    # The split of k on a GPU.
+    # Split k among invocations as on a GPU.
     monkeypatch.setattr(gemv, "split", lambda _device, n4, k4, *_, **__: gemv.shared_split(256, n4, k4))
     rng = np.random.default_rng([3, k, n])
     x = odd_rows(rng, k)
@@ -188,7 +189,8 @@ def test_weights_that_could_overflow_with_any_zero_point_are_refused(any_device)
 
 @pytest.mark.parametrize("path", PATHS)
 def test_sums_that_wrap(device, path):
-    """Sums that exceed int32 wrap; the first row is at one end of its range, the zero point at the other."""
+    """Sums beyond int32 wrap as in the reference. The sums of the first row are the largest possible: all
+    its values are at one end of the range, and its zero point is at the other."""
     k = 2**31 // (255 * 127) + 5
     x, w = np.full((2, k), 1.0, np.float32), np.full((3, k), 127, np.int8)
     x[1], w[1] = np.random.default_rng(1).standard_normal(k), -127

@@ -1,5 +1,5 @@
-"""Tests of add, sub and mul on the device: they give the reference's bits for every shape, layout and pair of
-bytes."""
+"""Tests of add, sub and mul on the device: results equal the reference bit for bit for every shape, every
+layout and every pair of bytes."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_every_shape(device: vkq.Device, op: BinaryOp, dtype: QDType) -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_every_pair_of_bytes_near_ties(device: vkq.Device, op: BinaryOp) -> None:
-    """Every pair of bytes is correct with scales that give exact ties (powers of two), with ratios close to
-    ties, and with scales so far apart that only the table is exact."""
+    """add, sub and mul of every pair of bytes are exact with scales that give ties (powers of two), with
+    ratios close to ties, and with scales so far apart that only the lookup table is exact."""
     values = np.arange(-128, 128).astype(np.int8)
     a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
     tensors = [Tensor.from_numpy(v, device) for v in (a, b)]
@@ -95,8 +95,8 @@ def test_every_pair_of_bytes_near_ties(device: vkq.Device, op: BinaryOp) -> None
 def test_every_product_where_ties_are_frequent(
     device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every product is correct, also with scales for which one product in 28 is a tie. Devices that round
-    differently use the soft form, which reads ties from a table."""
+    """Products of all pairs of bytes are exact, although one in 28 is a tie. Devices that round differently
+    read ties from a table (the soft form)."""
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
     values = np.arange(256, dtype=np.uint8).view(dtype)
@@ -107,8 +107,8 @@ def test_every_product_where_ties_are_frequent(
 
 
 def sums_in_float32(a: Array, b: Array, numbers: BinaryFormula) -> Iterator[Array]:
-    """Yield the possible results of the formula on devices that round to nearest even: each product fused
-    with its sum or not, the operands in either order."""
+    """Yield every result that a device with rounding to nearest even may compute by the formula: each
+    product is fused with its sum or not, and the operands are in either order."""
     ra, rb, offset = (np.float32(v) for v in (numbers.ra, numbers.rb, numbers.offset))
     for x, rx, z, rz in ((a, ra, b, rb), (b, rb, a, ra)):
         for inner in (z * rz + offset, fused_multiply_add(z, rz, offset)):
@@ -118,8 +118,8 @@ def sums_in_float32(a: Array, b: Array, numbers: BinaryFormula) -> Iterator[Arra
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_numbers_of_a_sum_that_need_no_table(dtype: QDType) -> None:
-    """Nearly all sums need no table: if parameters need a table, changing one of them to a neighbouring float
-    avoids the table."""
+    """For at least 22 of 24 random sets of parameters a sum needs no table (`sure`): whichever way a device
+    rounds to nearest even, the formula gives the exact bytes."""
     rng, values, moved = np.random.default_rng(3), np.arange(-128, 128), 128 * (dtype == "uint8")
     a, b = (v.astype(np.float32) for v in np.meshgrid(values, values))
     sure = 0
@@ -142,8 +142,8 @@ def test_numbers_of_a_sum_that_need_no_table(dtype: QDType) -> None:
 def test_the_table_is_asked_only_where_a_sum_may_need_it(
     device: vkq.Device, scales: tuple[float, float, float], sure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table is used only if a sum may need it: with exact ties, with near ties for all neighbouring
-    parameters, and with scales so far apart that only the table is exact."""
+    """The kernel reads the table only for parameters with which the formula may be wrong for some pair of
+    bytes. Sums are exact either way."""
     asked = []
     make = device.program
     monkeypatch.setattr(device, "program", lambda v, c, *more: asked.append(c["SURE"]) or make(v, c, *more))
@@ -156,9 +156,9 @@ def test_the_table_is_asked_only_where_a_sum_may_need_it(
 
 
 def test_rounding_of_the_device_cannot_decide(device: vkq.Device) -> None:
-    """The device's rounding does not decide a result. The formula alone is wrong near ties, even in float64,
-    so the shader uses it only for sums for which it is correct. In float32 with rounding to nearest even it
-    is nearly always correct."""
+    """The shader uses the formula only for sums for which every rounding gives the exact byte, and else the
+    table: near ties the formula is wrong, even in float64. For nearly all sums the formula in float32
+    suffices."""
     values = np.arange(-128, 128).astype(np.int8)
     a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
     rng = np.random.default_rng(14)
@@ -236,8 +236,8 @@ def test_a_residual_sum_of_a_tensor_with_itself(device: vkq.Device) -> None:
 
 
 def test_tables_made_while_recording_serve_later_calls(any_device: vkq.Device) -> None:
-    """A table made while recording serves later calls, because it is uploaded at once and not as a part of
-    the recording."""
+    """A table that is made while recording serves later calls: it is uploaded at once and is no part of the
+    recording."""
     with vkq.Device(any_device.name, staging=True) as device:
         a = np.arange(-50, 50).astype(np.int8).reshape(4, 25)
         q, y = QParams(0.5), QParams(0.75, 1)
@@ -258,8 +258,8 @@ def test_empty(device: vkq.Device) -> None:
 
 
 def test_far_overflow_saturates_upwards(device: vkq.Device) -> None:
-    """Results with |value| >= 2^31 saturate upwards, as in the ONNX standard; ONNX Runtime's conversion to
-    int32 wraps to the lower bound."""
+    """Sums with |value| >= 2^31 saturate at the bound of their sign, as in the ONNX standard. ONNX Runtime
+    may give the lower bound instead, because its conversion to int32 wraps."""
     a = np.array([[127, -128]], np.int8)
     qa, qy = QParams(1e10), QParams(1.0)
     got = vkq.add(a, a, qy, a_qparams=qa, b_qparams=qa, device=device)
@@ -294,8 +294,8 @@ def test_refusals(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 5, 35), (3, 1, 35), (1, 1, 35), (1, 35)])
 def test_rows_of_channels_stay_in_their_layout(device: vkq.Device, shape: tuple[int, ...]) -> None:
-    """The sum of rows in kPackedInt8_16C and an operand that is broadcast to them is in kPackedInt8_16C, too;
-    so are the difference and the product."""
+    """add, sub and mul of rows in kPackedInt8_16C and an operand that broadcasts to them give
+    kPackedInt8_16C."""
     rng = np.random.default_rng(9)
     whole = (3, 5, 35)[-len(shape) :]
     a, b = (rng.integers(-128, 128, size).astype(np.int8) for size in (whole, shape))
@@ -324,8 +324,8 @@ def test_rows_of_channels_stay_in_their_layout(device: vkq.Device, shape: tuple[
 def test_repeated_blocks_of_rows(
     device: vkq.Device, a_shape: tuple[int, ...], b_shape: tuple[int, ...], layout: str, variant: str
 ) -> None:
-    """An operand that is broadcast along leading axes alone is read as vectors if it has whole blocks of
-    rows."""
+    """The variant for equal shapes, which reads whole vectors, also computes operands that broadcast only
+    along leading axes, if the repeated rows fill blocks."""
     rng, (q, other, y) = np.random.default_rng(10), (QParams(0.1, 3), QParams(0.2, -4), QParams(0.3, 5))
     a, b = (rng.integers(-128, 128, size).astype(np.int8) for size in (a_shape, b_shape))
     tensors = [Tensor.from_numpy(x, device, layout, qparams=one) for x, one in ((a, q), (b, other))]

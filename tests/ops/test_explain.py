@@ -1,4 +1,4 @@
-"""Tests of vkq.explain: the dispatches of any operator, recorded and not run."""
+"""Tests that vkq.explain lists the dispatches of any operator without running them."""
 
 import numpy as np
 import pytest

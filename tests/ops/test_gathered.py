@@ -1,5 +1,5 @@
-"""Tests of rows that ids choose from a table, combined with other rows in one dispatch: they give the bits of
-the separate steps."""
+"""Tests of table rows chosen by ids (embeddings) and combined with other rows in one dispatch: results
+equal those of separate steps bit for bit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARAMETERS = (
     (0.07, 9),
     (0.05, 2),
     (0.06, 13),
-)  # scale and zero point of the table, the other rows, the result
+)  # (scale, zero point) of the table, the other rows and the result
 
 
 def bytes_of(random: np.random.Generator, shape: tuple[int, ...], dtype: QDType) -> np.ndarray:
@@ -40,8 +40,8 @@ def test_combined_rows(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: BinaryOp, dtype: QDType,
     ids_shape: tuple[int, ...], z_shape: tuple[int, ...], width: int, second: bool,
 ) -> None:  # fmt: skip
-    """Negative ids count from the end, and ids beyond the table read the nearest row. Sums near a tie are
-    correct."""
+    """Results are right for negative ids, which count from the end, for ids beyond the table, which read
+    the nearest row, and for sums near ties."""
     random, (q, other, y) = np.random.default_rng(1), (QParams(s, z, dtype) for s, z in PARAMETERS)
     table, z = bytes_of(random, (ROWS, width), dtype), bytes_of(random, z_shape, dtype)
     ids = random.integers(-ROWS - 2, ROWS + 2, ids_shape).astype(np.int32)
@@ -61,10 +61,10 @@ def test_combined_rows(
 @pytest.mark.parametrize(
     ("table", "ids", "z", "layout"),
     [
-        ((9, 20), (3, 6), (6, 20), None),  # no whole blocks of rows
-        ((9, 20), (3, 8), (3, 1, 20), None),  # broadcast along another axis
-        ((9, 20), (8,), (3, 8, 20), None),  # larger than the rows
-        ((9, 2, 10), (8,), (8, 2, 10), None),  # no matrix
+        ((9, 20), (3, 6), (6, 20), None),  # rows do not fill blocks of four
+        ((9, 20), (3, 8), (3, 1, 20), None),  # z broadcasts along another axis
+        ((9, 20), (8,), (3, 8, 20), None),  # z has more axes than the chosen rows
+        ((9, 2, 10), (8,), (8, 2, 10), None),  # the table has three axes
         ((9, 20), (3, 2, 4), (4, 20), None),  # a result of four axes is an image
         ((9, 20), (0,), (20,), None),
         ((9, 20), (8,), (8, 20), BLOCKED),

@@ -1,4 +1,4 @@
-"""Tests of layers as users call them: inputs and results, errors, explanations."""
+"""Tests of layers as users call them: inputs, results, errors and explanations."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -238,7 +238,7 @@ def test_same_padding(device: vkq.Device) -> None:
 
 
 def in_blocks(b: Builder, x: Value, y: Value, other: str, build: Callable[[Value, Value], None]) -> None:
-    """Run *build* on x and y, repacked to the layout *other* and back."""
+    """Repack x to the layout *other*, run *build*, and repack its int8 result to the layout of y."""
     inside = y if y.spec.dtype == "float32" else b.new(Spec(y.spec.shape, "int8", other, y.spec.qparams))
     build(repacked(b, x, other), inside)
     if inside is not y:
@@ -316,7 +316,7 @@ def test_a_chain_keeps_the_layout_and_another_converts(
         repacks.append(sum(name.startswith("repack") for name in layer.plan(y.spec).variants))
         y, want = layer(y), reference.conv2d(want, w, x=Q, w_scale=0.01, y=Q)
     assert_same_bits(y.numpy(), want)
-    # The blocked kernel itself repacks from and to blocks; the layers add all other repacks.
+    # Each sum is: repacks in the "blocked" test kernel (from and to blocks) + repacks that the layer adds.
     assert repacks == [2 + 1, 2 + 0, 0 + 1, 2 + 1]
 
 
@@ -341,7 +341,7 @@ def test_a_linear_layer_in_blocks_of_channels(
 
 
 def test_a_layout_is_chosen_once(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layout is chosen once, so that a plan and its input cannot differ."""
+    """A layer chooses its layout once. If the choice changes later, its plans still fit its inputs."""
     layer = vkq.Linear(W, 0.1, x_qparams=Q, y_qparams=Y, device=any_device)
     want = layer(X)
     monkeypatch.setattr(layer, "_layout_for", lambda problem: BLOCKED)
@@ -350,8 +350,8 @@ def test_a_layout_is_chosen_once(any_device: vkq.Device, monkeypatch: pytest.Mon
 
 
 def test_a_float_bias_is_rounded_for_an_8_bit_result(device: vkq.Device) -> None:
-    """A float bias of a layer with 8-bit results is rounded as by ONNX Runtime's quantizer: the layer equals
-    one with the rounded int32 bias."""
+    """A layer with 8-bit results rounds a float bias as ONNX Runtime's quantizer does: it equals the layer
+    with the rounded int32 bias."""
     rng = np.random.default_rng(4)
     x = rng.integers(-128, 128, (3, 7), dtype=np.int8)
     w, scale = vkq.quantize_weight(rng.normal(0, 0.2, (5, 7)))
@@ -390,8 +390,8 @@ def zeroed(call: Callable[..., Any], arrays: dict[str, np.ndarray], x: np.ndarra
 
 @pytest.mark.parametrize("scheme", ["int8", "dynamic", "weight-only", "uint8"])
 def test_arrays_may_be_changed_when_a_layer_is_made(any_device: vkq.Device, scheme: str) -> None:
-    """Arrays may be changed after a layer is made: weights are copied, though they are packed and uploaded
-    only at their first use."""
+    """Layers copy their weights: writes to the arrays after a layer is made have no effect, although the
+    layer packs and uploads its weights at its first call."""
     rng = np.random.default_rng(6)
     dtype = np.uint8 if scheme == "uint8" else np.int8
     q = {"int8": Q, "uint8": Q, "dynamic": "dynamic"}.get(scheme)

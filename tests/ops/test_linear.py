@@ -1,4 +1,4 @@
-"""Tests of linear layers: every kernel and path against the reference and ONNX Runtime, byte for byte."""
+"""Tests of linear layers: every kernel and path equals the reference and ONNX Runtime bit for bit."""
 
 from typing import Any
 
@@ -63,10 +63,9 @@ def test_every_path_on_random_problems(device, path):
         check(data, device, method="tiled", path=path, activation=(None, "relu", (-0.5, 0.25))[i])
 
 
-# A software driver takes long to compile a pipeline with barriers, so the paths are distributed over the
-# shapes.
+# Each shape has some of the paths, because software drivers compile shaders with barriers slowly.
 FEW_ROWS = {
-    "linear[M=1,K=4099,N=9]": PATHS,  # parts of k of unequal length, and a last word of three elements
+    "linear[M=1,K=4099,N=9]": PATHS,  # parts of k of unequal length; the last word has three elements
     "linear[M=7,K=96,N=20]": PATHS,  # two blocks of rows
     "linear[M=1,K=1,N=1]": ("portable",),
     "linear[M=2,K=1030,N=70]": ("dot_u8u8",),
@@ -96,8 +95,8 @@ def test_gemv_with_few_rows(device, name, path):
 @pytest.mark.parametrize(("path", "unroll"), [*((path, 4) for path in PATHS), ("portable", 2)])
 @pytest.mark.usefixtures("shared")
 def test_gemv_is_exact_at_the_ends_of_int32(device, path, unroll):
-    """A GEMV is exact at the ends of int32: an invocation of the portable form adds more than the 256 words
-    that floats hold exactly, and the total is near 2**31."""
+    """A GEMV is exact at the ends of int32. An invocation of the portable form sums more than the 256 words
+    that float sums hold exactly, and the total is near 2**31."""
     k = 66_000
     x, w = np.full((1, k), 127, np.int8), np.full((5, k), 127, np.int8)
     w[1:, ::3] = -128
@@ -120,8 +119,8 @@ def test_every_split_gives_the_same(device, monkeypatch, columns, parts, unroll)
 
 
 def test_a_cpu_device_needs_no_barrier(device):
-    """On a CPU device a GEMV has one part of k and no barrier: one row, two rows, and a partial last
-    workgroup are correct."""
+    """A GEMV on a CPU device has one part of k and no barrier. It is exact for one row, for two rows, and
+    if the last workgroup is partly empty."""
     assert (gemv.split(device.capabilities, 100, 100, 1)["LOCAL_Y"] == 1) == (
         device.capabilities.device_type == "cpu"
     )
@@ -176,15 +175,15 @@ def test_weight_only_against_float64(device, method, m, k):
 
 
 def test_weight_only_gemv_does_not_read_beyond_a_row(any_device):
-    """A weight-only GEMV does not read beyond a row: NaN in the three values after the last one of a row does
-    not reach this row's result."""
+    """A weight-only GEMV does not read beyond a row: NaN at the start of the second row does not affect the
+    first row."""
     x = np.ones((2, 5), np.float32)
     x[1] = np.nan
     got = vkq.Linear(np.ones((3, 5), np.int8), 1.0, method="gemv", device=any_device)(x)
     np.testing.assert_array_equal(got, [[5.0] * 3, [np.nan] * 3])
 
 
-@preferred({"float_lanes": False})  # without float lanes there is one kernel for any number of rows
+@preferred({"float_lanes": False})  # the lanes kernel would compute any number of rows
 def test_the_number_of_rows_chooses_the_kernel(any_device):
     w = np.ones((8, 16), np.int8)
     q = vkq.QParams(1.0)

@@ -1,5 +1,5 @@
-"""Tests of linear layers of the same x in one product: each has the bytes of its own product, on every path
-and in every kernel."""
+"""Tests of several linear layers of the same x joined to one product. Each layer's part equals its own
+product bit for bit, on every path and in every kernel."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FORMS = "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable"
 
 def layers(device: vkq.Device, dtype: Any = "int8", points: bool = False, **options: Any) -> list[vkq.Linear]:
     """Return three layers, each with its own quantization parameters of the result; the second has no bias.
-    points: weights have zero points."""
+    *points*: the weights have zero points."""
     rng, moved, found = np.random.default_rng(7), 128 if dtype == "uint8" else 0, []
     for i, (n, scale, zero) in enumerate(zip(WIDTHS, SCALES, (-128, 101, -17), strict=True)):
         weight = rng.integers(-128, 128, (n, K)).astype(np.int8)
@@ -47,7 +47,7 @@ def layers(device: vkq.Device, dtype: Any = "int8", points: bool = False, **opti
 
 
 def with_tables(device: vkq.Device, dtype: Any, **options: Any) -> list[vkq.Linear]:
-    """Return three layers: with a table for each channel, without a table, and with one table for all
+    """Return three layers with lookup tables: one table per channel, no table, and one table for all
     channels."""
     found, rng = layers(device, dtype, **options), np.random.default_rng(2)
     for layer, shape in ((found[0], (WIDTHS[0], 256)), (found[2], (256,))):
@@ -60,7 +60,8 @@ def inputs(rows: int, dtype: Any = "int8") -> np.ndarray:
 
 
 def same(joined: JoinedLinears, x: np.ndarray) -> str:
-    """Check that the product has the bytes of the layers' products; return the kernel's variant."""
+    """Check that the joined product equals the layers' own results, concatenated. Return the kernel's
+    variant."""
     want = np.concatenate([layer(x) for layer in joined.layers], axis=1)
     np.testing.assert_array_equal(joined.whole(x), want, strict=True)
     return joined.whole.explain(x.shape).variants[-1]
@@ -96,7 +97,8 @@ def test_matrix_units(
 
 
 def parts_of(joined: JoinedLinears, x: vkq.Tensor) -> list[np.ndarray] | None:
-    """Return the layers' results, which are parts of the product's memory."""
+    """Return the layers' results, which are views of the joined product's memory, or None if they cannot be
+    views."""
     found = []
     for i in range(len(joined.layers)):
         b = Builder(x.device)
@@ -108,7 +110,7 @@ def parts_of(joined: JoinedLinears, x: vkq.Tensor) -> list[np.ndarray] | None:
     return found
 
 
-@pytest.mark.parametrize("shape", [(48, K), (16, 3, K)])  # parts begin at multiples of 256 bytes
+@pytest.mark.parametrize("shape", [(48, K), (16, 3, K)])  # offsets are multiples of 256 bytes
 def test_results_are_parts_of_one_array(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
 ) -> None:

@@ -1,4 +1,5 @@
-"""Tests of products of two 8-bit activations: exact sums, and ONNX Runtime's QLinearMatMul byte for byte."""
+"""Tests of products of two 8-bit activations: sums are exact, and results equal ONNX Runtime's
+QLinearMatMul."""
 
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_exact(device: vkq.Device, shapes: tuple[tuple[int, ...], ...], dtype: s
     np.testing.assert_array_equal(real, acc.astype(np.float32) * multipliers(aq.scale, bq.scale)[0])
 
 
-TILES = {  # shapes whose blocks of four rows and columns are in one matrix each, and the reason
+TILES = {  # shapes in which no block of four rows and columns spans two matrices -> the reason for the shape
     ((7, 1), (1, 3)): "one k, rows and columns beyond the last block",
     ((3, 8, 21), (3, 21, 4)): "matrices side by side; k ends in a block",
     ((2, 1, 4, 64), (1, 2, 64, 12)): "operands that are repeated",
@@ -52,7 +53,8 @@ TILES = {  # shapes whose blocks of four rows and columns are in one matrix each
 
 
 def variants_of(form: str, patch: pytest.MonkeyPatch) -> list[Variant]:
-    """Force this dot form for products; return a list to which the variants of used programs are appended."""
+    """Force this dot form for products. Return a list that will collect the variants of all programs used
+    from now on."""
     patch.setattr("vkq.ops.matmul.without_matrices", lambda device: Choice("", form, "asked for"))
     taken: list[Variant] = []
     program = vkq.Device.program
@@ -68,7 +70,7 @@ def test_every_form_of_a_dot_product(
     device: vkq.Device, form: str, zeros: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = variants_of(form, monkeypatch)
-    scale = 0.01 * (5 + ["s8s8", "u8s8", "u8u8", "float"].index(form))  # each form gets its own plan
+    scale = 0.01 * (5 + ["s8s8", "u8s8", "u8u8", "float"].index(form))  # each form needs its own plan
     aq, bq = vkq.QParams(scale, zeros[0]), vkq.QParams(0.02, zeros[1])
     for shapes, reason in TILES.items():
         a, b = operands(shapes, "int8", 7)
@@ -116,8 +118,8 @@ def test_onnxruntime(any_device: vkq.Device, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_a_long_k_wraps(device: vkq.Device, dtype: str) -> None:
-    """Sums over a long K wrap modulo 2**32. With four elements an iteration, K exceeds lavapipe's limit of
-    loop iterations."""
+    """Sums over a long K wrap modulo 2**32. K needs more loop iterations, of four elements each, than
+    lavapipe allows."""
     a, b = operands(((2, 262_155), (262_155, 3)), dtype)
     q = vkq.QParams(0.25, 3, dtype)
     got = operand.apply("matmul", multiplied, {"x": a, "z": b}, (None, q, q, "wrap"), device, None, (dtype,))
@@ -164,8 +166,8 @@ def test_heads_side_by_side(
     sizes: tuple[int, int, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Products with concatenated heads in operands and result are correct; heads are read and written in
-    place if every block of four belongs to one matrix."""
+    """Products are exact if operands or the result have concatenated heads. They are read and written in
+    place if no block of four spans two heads."""
     taken = variants_of(form, monkeypatch)
     (m, k, n), q = sizes, vkq.QParams(0.03 + 0.001 * len(form), 3)
     yq = vkq.QParams(2.0, -4)

@@ -23,7 +23,8 @@ ROWS = np.arange(-4, 4, dtype=np.int8).reshape(2, 4)
 IMAGE = np.arange(-16, 16, dtype=np.int8).reshape(1, 2, 4, 4)
 KERNEL = np.ones((2, 2, 3, 3), np.int8)
 
-# Valid arguments of each callable; the class Tensor is replaced by x on the device.
+# Valid arguments of each callable. `given` replaces the class Tensor by ROWS on the device, and Device by
+# the device.
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "linear": (vkq.linear, {"x": ROWS, "weight": np.ones((3, 4), np.int8), "w_scale": 0.5, "x_qparams": Q}),
     "conv2d": (vkq.conv2d, {"x": IMAGE, "weight": KERNEL, "w_scale": 0.5, "x_qparams": Q, "y_qparams": Y}),
@@ -109,8 +110,8 @@ def soon() -> Iterator[None]:
 
 
 def outcome(call: Callable[..., Any], arguments: dict[str, Any], name: str) -> str:
-    """Return "" if the call returns or raises a typed error that names the argument, else the exception's
-    text."""
+    """Return "" if the call returns, or raises a VkqError or a TypeError that names the argument. Otherwise
+    return the exception's text."""
     try:
         with warnings.catch_warnings(), soon():
             warnings.simplefilter("ignore")
@@ -152,7 +153,7 @@ def test_a_wrong_argument_is_named(name: str, any_device: vkq.Device) -> None:
             continue  # an object that belongs to the device
         for what, value in WRONG.items():
             if (parameter, what) == ("function", "a class"):
-                continue  # a callable argument is called, and raises its own error
+                continue  # the callable argument runs, and raises its own error
             said = outcome(call, {**arguments, parameter: value}, parameter)
             if said:
                 found.append(f"{parameter} = {what}: {said}")

@@ -1,7 +1,7 @@
-"""The ONNX node tests of integer and quantization operators. A small backend runs each on a device; outputs
+"""Run ONNX's node tests of integer and quantization operators on a device, through a small backend. Outputs
 must be equal.
 
-The tests of QLinearConv and QLinearMatMul are in test_onnxruntime.py, on every path.
+test_onnxruntime.py runs the tests of QLinearConv and QLinearMatMul, on every path.
 """
 
 from typing import Any
@@ -22,8 +22,8 @@ UNIT = np.float32(1.0)
 def integer_product(
     inputs: list[Array], attributes: dict[str, Any], device: vkq.Device, path: str
 ) -> list[Array]:
-    """Return ConvInteger or MatMulInteger, computed by an int8 layer with scale 1 and float32 output, exact
-    below 2**24."""
+    """Return the result of ConvInteger or MatMulInteger. An int8 layer with scale 1 and float32 output
+    computes it, exactly below 2**24."""
     x, w, *zeros = inputs
     x_zero = zeros[0] if zeros else np.zeros((), x.dtype)
     w_zero = zeros[1] if len(zeros) > 1 else None
@@ -41,15 +41,15 @@ def integer_product(
 
 
 def by_block(op: Any, inputs: list[Array], attributes: dict[str, Any], device: vkq.Device) -> list[Array]:
-    """Return QuantizeLinear or DequantizeLinear with one scale for a tensor, for each index of an axis, or
-    for each block along it."""
+    """Return the result of QuantizeLinear or DequantizeLinear. The scales are one for the tensor, one for
+    each index of an axis, or one for each block along it."""
     x, scales, zeros = inputs
     axis, block = attributes.get("axis", 1), attributes.get("block_size", 0)
     out: Array = np.empty(x.shape, zeros.dtype if op is vkq.quantize else np.float32)
     for index in np.ndindex(scales.shape):
         if scales.ndim == 0:
             where: tuple[Any, ...] = (...,)
-        elif block:  # one scale for each element of the other axes
+        elif block:  # one scale for each block of each index of the other axes
             where = tuple(slice(i * block, (i + 1) * block) if a == axis else i for a, i in enumerate(index))
         else:
             where = tuple(index[0] if a == axis else slice(None) for a in range(x.ndim))
@@ -58,7 +58,8 @@ def by_block(op: Any, inputs: list[Array], attributes: dict[str, Any], device: v
 
 
 def dynamic(inputs: list[Array], device: vkq.Device) -> list[Array]:
-    """Return the results of DynamicQuantizeLinear: uint8, with the range extended to contain 0."""
+    """Return the results of DynamicQuantizeLinear: uint8 codes, scale and zero point of the range extended
+    to contain 0."""
     x = inputs[0]
     q = vkq.QParams.from_range(min(0.0, float(x.min())), max(0.0, float(x.max())), "uint8")
     return [

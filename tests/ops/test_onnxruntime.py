@@ -1,5 +1,5 @@
-"""Tests that vkq on a device equals ONNX Runtime's CPU provider, byte for byte: a seeded corpus and the ONNX
-node tests."""
+"""Tests that vkq on a device equals ONNX Runtime's CPU provider bit for bit, for seeded random problems and
+for ONNX's node tests."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from ..cases import random_conv2d, random_data, random_linear
 from ..referees import node_tests, ort
 from .run import PATHS, assert_same_bits, run
 
-CASES = 320  # on lavapipe; each case runs on one path, and the paths alternate
+CASES = 320  # number of random problems on lavapipe; each runs on one path, alternating
 
 
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), [("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8")])
@@ -48,7 +48,7 @@ def test_node_tests(name: str, path: str, device: vkq.Device) -> None:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = test.inputs
     conv = name == "test_qlinearconv"
     op = vkq.conv2d if conv else vkq.linear
-    weights = [w] if conv or w.ndim == 2 else list(w)  # a batch of matrices is a batch of layers
+    weights = [w] if conv or w.ndim == 2 else list(w)  # one layer for each matrix
     xs = [x] if len(weights) == 1 else list(x)
     results = [
         op(

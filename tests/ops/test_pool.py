@@ -1,5 +1,5 @@
-"""Tests of pooling on the device: it gives the reference's bits in every layout, also if the device's own
-float rounding is not trusted."""
+"""Tests of pooling on the device: results equal the reference bit for bit in every layout, also if the
+device's float rounding is not trusted."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ POINTS = {"int8": (-128, -5, 127), "uint8": (0, 131, 255)}
 def unrolled(
     request: pytest.FixtureRequest, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Run a test with each form of the kernel: loops, unrolled code for small windows (as profiles choose),
-    and windows that invocations share."""
+    """Run the test with each form of the kernel: loops, unrolled code for small windows, and several
+    invocations per window."""
     device._plans.clear()
     if request.param == "shared":
         monkeypatch.setattr("vkq.kernels.pooling.sharers", lambda taps: SHARERS)
@@ -93,8 +93,7 @@ def test_max(device: vkq.Device, dtype: QDType) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_max_of_large_windows(device: vkq.Device, dtype: QDType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maxima of large windows are correct. They are computed along one axis, then along the other; each of
-    the two dispatches loops along one axis only."""
+    """Maxima of large windows are exact. One dispatch reduces along one axis, a second along the other."""
     large = (1, 2, 1024, 1025), 1024, 1, 0, 1, False
     device._plans.clear()
     for shape, kernel, stride, padding, dilation, ceil in [large, *WINDOWS, *DILATED]:
@@ -102,7 +101,7 @@ def test_max_of_large_windows(device: vkq.Device, dtype: QDType, monkeypatch: py
         got = vkq.max_pool2d(x, kernel, stride, padding, dilation, ceil_mode=ceil, device=device)
         wanted = x[..., :1024].max((2, 3)) if shape == large[0] else reference.max_pool2d(x, window)
         np.testing.assert_array_equal(got if shape != large[0] else got[..., 0, 0], wanted)
-        monkeypatch.setattr("vkq.ops.pool.BY_AXES", 1)  # makes all other windows use this form too
+        monkeypatch.setattr("vkq.ops.pool.BY_AXES", 1)  # the next windows use this form, too
     device._plans.clear()
 
 
@@ -110,7 +109,7 @@ def test_max_of_large_windows(device: vkq.Device, dtype: QDType, monkeypatch: py
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("soft", [False, True])
 def test_average(device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Average pools are correct with equal scales, which give ties, also in the soft form for devices that
+    """Average pools are exact, also at ties (equal scales), and also in the soft form for devices that
     round floats differently."""
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
@@ -138,9 +137,9 @@ def test_average(device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pyt
 @pytest.mark.usefixtures("unrolled")
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])
 def test_average_that_is_sure_of_every_sum(device: vkq.Device, name: str) -> None:
-    """Average pools are correct with the short formula and without it. The short formula requires that no
-    quotient is near a tie: with nine elements none is, with four some are. Elements outside the image count
-    as x_zero."""
+    """Average pools are exact with and without the short formula, which is used if no quotient is near a
+    tie: windows of nine elements have no such quotient, windows of four have some. Elements outside the
+    image count as x_zero."""
     x, q, y = image((2, 18, 9, 14), "int8"), QParams(0.1, 100), QParams(0.1, -5)
     for kernel, padding, expected in ((3, 1, True), (3, (0, 2, 2, 0), True), (2, 0, False)):
         window = Window.of("pool", x.shape, kernel, 2, padding, 1, False)
@@ -150,8 +149,8 @@ def test_average_that_is_sure_of_every_sum(device: vkq.Device, name: str) -> Non
 
 
 def test_average_of_extreme_scales(device: vkq.Device) -> None:
-    """With extreme scales, for which the short formula is never certain, results are correct: every word
-    takes the exact steps."""
+    """Average pools are exact with extreme scales, for which the short formula is never sure and the exact
+    steps run."""
     x = image((1, 3, 6, 6), "int8")
     window = Window.of("pool", x.shape, 3, 1, 0, 1, False)
     for xs, ys in (
@@ -184,7 +183,7 @@ def test_global_average(device: vkq.Device, shape: tuple[int, ...], dtype: QDTyp
 def test_litert_rounds_with_the_offset(
     device: vkq.Device, name: str, soft: bool, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LiteRT's means and sums are correct, also at ties, and with the soft form of floats."""
+    """Global means and sums with LiteRT's rounding are exact, also at ties and in the soft form."""
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
     for dtype in ("int8", "uint8"):
@@ -199,8 +198,8 @@ def test_litert_rounds_with_the_offset(
 
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])
 def test_global_average_of_large_images(device: vkq.Device, name: str) -> None:
-    """Global averages of large images are correct with workgroups of 512, which some devices use, for whole
-    vectors and a partial last vector of a row."""
+    """Global averages of large images are exact with workgroups of 512 invocations, which some devices use.
+    A row of pixels is whole vectors, or has a partial last vector."""
     device._plans.clear()
     q, y = QParams(0.05, 3), QParams(0.002, -5)
     with preferred({"mean_invocations": 512}):
@@ -224,8 +223,8 @@ def test_global_average_of_huge_images(device: vkq.Device, name: str) -> None:
 def test_global_average_of_more_bytes_than_half_a_word_can_add(
     device: vkq.Device, name: str, shape: tuple[int, ...], value: int
 ) -> None:
-    """Global averages are correct also if one of 128 invocations adds more than 256 extreme bytes, which
-    16-bit sums cannot hold; all bytes are equal except one."""
+    """Global averages are exact if one of 128 invocations sums more than 256 extreme bytes, which overflow
+    16 bits. All bytes but one are equal."""
     x, q, y = np.full(shape, value, np.int8), QParams(0.05, 3), QParams(0.05, 3)
     x[0, 2, 77, 5] = 1
     with preferred({"mean_invocations": 128}):
@@ -282,8 +281,8 @@ def test_refusals(device: vkq.Device) -> None:
 @pytest.mark.parametrize("count", [1, 6])
 @pytest.mark.parametrize("size", [(1, 1), (7, 9), (200, 300)], ids=str)
 def test_mean_of_table(device: vkq.Device, size: tuple[int, int], count: int) -> None:
-    """Means of a table's entries are correct for sums of both signs, small and above 2**31, compared with
-    exact arithmetic."""
+    """Means of table entries equal exact arithmetic, for sums of both signs, small sums, and sums above
+    2**31."""
     rng = np.random.default_rng(3)
     x = rng.integers(-128, 128, (2, 6, *size)).astype(np.int8)
     for scale in (1.0, 1e-20, 3e30):
@@ -306,8 +305,9 @@ def test_mean_of_table(device: vkq.Device, size: tuple[int, int], count: int) ->
 
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])
 def test_windows_that_one_invocation_would_loop_over_for_too_long(device: vkq.Device, name: str) -> None:
-    """Windows too large for one invocation's loop are correct: lavapipe ends loops after 65,535 iterations,
-    which 127 x 127 elements, or 90 x 90 of an average, exceed."""
+    """Pools whose windows have more elements than one invocation may loop over are exact. lavapipe ends
+    loops after 65,535 iterations, fewer than the maximum's 127 x 127 or the average's 90 x 90 elements
+    need."""
     x = np.zeros((1, 5, 127, 131), np.uint8)
     x[..., -1, -1] = 255
     got = vkq.max_pool2d(Tensor.from_numpy(x, device, name), 127, 2)

@@ -1,4 +1,5 @@
-"""Tests of quantize and dequantize on a device: every tie, every kind of float, every layout, exactly."""
+"""Tests that quantize and dequantize are exact on a device: for every tie, every kind of float and every
+layout."""
 
 import numpy as np
 import pytest
@@ -63,10 +64,10 @@ def test_every_layout_agrees_with_numpy_on_every_element(
 
 @pytest.mark.parametrize("layout", PIXELS)
 def test_images_with_ties_in_both_forms(layout: str, device: vkq.Device) -> None:
-    """Images with ties are correct in both forms: 16 channels of a pixel at once, and four at a time; the
-    last block is partial."""
+    """Images with ties are quantized exactly in both forms of the shader: 16 channels of a pixel at once,
+    and four at a time. The last block of channels is partial."""
     rng = np.random.default_rng(8)
-    for ahead, zero_point in ((True, 4), (False, 5)):  # the zero points give each its own plan
+    for ahead, zero_point in ((True, 4), (False, 5)):  # plans depend on the zero point: one for each form
         q = vkq.QParams(0.037, zero_point)
         x = rng.integers(0, 2**32, (2, 21, 5, 6), dtype=np.uint32).view(np.float32)
         ties = ((rng.integers(-140, 140, x.shape) + 0.5) * np.float64(q.scale)).astype(np.float32)

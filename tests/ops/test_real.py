@@ -1,4 +1,5 @@
-"""Tests of float32 arithmetic in graphs: it gives NumPy's bits on every device."""
+"""Tests of float32 operators (binary, sums, pools): results equal NumPy's bit for bit on every device, or
+are within a bound."""
 
 from typing import Any, get_args
 
@@ -24,8 +25,8 @@ def run(device: vkq.Device, op: RealOp, x: np.ndarray, z: np.ndarray) -> Any:
 
 
 def numbers(seed: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Return values of all magnitudes whose products and quotients are mostly normal, including zeros and
-    equal values."""
+    """Return values of all magnitudes, zeros and ones. Most products and quotients of them are normal
+    numbers."""
     r = np.random.default_rng(seed)
     x = r.normal(0, 1, shape) * 2.0 ** r.integers(-62, 62, shape)
     return np.where(r.random(shape) < 0.1, r.integers(-1, 2, shape), x).astype(np.float32)
@@ -34,8 +35,8 @@ def numbers(seed: int, shape: tuple[int, ...]) -> np.ndarray:
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("op", get_args(RealOp))
 def test_exact(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: RealOp, soft: bool) -> None:
-    """Results are exact when a row, a scalar or a whole operand broadcasts, and for nearly equal values,
-    whose differences cancel; subnormal results are exact or zero."""
+    """Results are exact for rows, scalars and whole operands that broadcast, and for nearly equal operands.
+    Subnormal results are exact or zero."""
     monkeypatch.setattr(device, "_soft_float", soft)
     x = numbers(1, (3, 5, 7, 11))
     near = (x * np.float32(1 + 2**-20)).astype(np.float32)
@@ -67,8 +68,9 @@ SUBNORMAL = np.float32([2.0**-149, 3 * 2.0**-130, 2.0**-126 - 2.0**-149])
 def test_zeros_have_signs(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: RealOp, soft: bool
 ) -> None:
-    """Zeros have signs: of two zeros, max returns the positive one and min the negative one. Quotients keep
-    subnormal values; other operators may flush them. Software floats have no infinity."""
+    """Zeros keep their signs: of two zeros, max returns the positive one and min the negative one.
+    Quotients keep subnormal values; other operators may flush them. The integer steps (soft) have no
+    infinity."""
     monkeypatch.setattr(device, "_soft_float", soft)
     known = [ZEROS, SUBNORMAL] if op == "div" else [ZEROS]
     edges = np.concatenate([*known, np.float32([] if soft else [np.inf])])
@@ -92,7 +94,7 @@ def test_refused(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_sums_of_rows(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
-    """Sums of rows are within 2^-23 of the sum of magnitudes, also if nearly everything cancels."""
+    """Sums of rows are within 2^-23 of the sum of magnitudes, also if nearly all terms cancel."""
     monkeypatch.setattr(device, "_soft_float", soft)
     monkeypatch.setattr("vkq.ops.real.PART", 64 * 300)  # longer rows take several dispatches
     for kept, shape in ((0, (37,)), (1, (5, 3, 1001)), (2, (2, 3, 7)), (1, (3, 127)), (1, (2, 65_537))):
@@ -107,8 +109,8 @@ def test_sums_of_rows(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft:
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_sums_with_infinities(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
-    """Sums with infinities of one sign, in any position, are infinite, as are sums beyond float32; sums with
-    infinities of both signs, or NaN, are NaN. Software floats have none of these."""
+    """Sums are infinite if they contain infinities of one sign or exceed float32. They are NaN if they
+    contain NaN or infinities of both signs; the integer steps (soft) do not support this."""
     monkeypatch.setattr(device, "_soft_float", soft)
     inf, nan = np.inf, np.nan
     rows = [[inf, 1, 2], [1, -inf, -inf], [3, 1, inf], [3e38, 3e38, 0], [inf, 0, -inf], [1, nan, 2]]
@@ -117,8 +119,9 @@ def test_sums_with_infinities(device: vkq.Device, monkeypatch: pytest.MonkeyPatc
     np.testing.assert_array_equal(got, np.float32([inf, -inf, inf, inf, nan, nan])[: len(x)])
 
 
-# (x, kernel, stride, padding, dilation, ceil_mode): one tap; remainders; padding on one side; a dilation with
-# which some windows read only margins; a last window beyond the padding; whole images that invocations share.
+# (x shape, kernel, stride, padding, dilation, ceil_mode): one tap; remainders; padding on one side; dilated
+# windows that read only padding; a last window beyond the padding; whole images, whose invocations share a
+# window.
 WINDOWS: list[tuple[Any, ...]] = [
     ((2, 3, 5, 7), (1, 1), 1, 0, 1, False),
     ((1, 2, 9, 11), (3, 2), (2, 1), (1, 0, 0, 1), 1, False),
@@ -130,7 +133,7 @@ WINDOWS: list[tuple[Any, ...]] = [
 
 
 def by_hand(x: np.ndarray, window: Window, of: str, count_padding: bool, lanes: int) -> np.ndarray:
-    """Return the pool, computed window by window in the kernel's order."""
+    """Return the pool, window by window, with the kernel's order of additions."""
     (_, _, h, w), (top, left, bottom, right) = window.x_shape, window.padding
     y = np.zeros(window.y_shape, np.float32)
     for n, c, i, j in np.ndindex(y.shape):

@@ -27,8 +27,8 @@ NEAREST = get_args(NearestMode)
 
 
 def random_resizes(rng: np.random.Generator, count: int) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
-    """Return random (shape, size or scale): up and down, to and from one pixel, exact doubling, the same
-    size."""
+    """Return random (shape, {size or scale}): larger and smaller, to and from one pixel, exact doubling,
+    the same size."""
     cases: list[tuple[tuple[int, ...], dict[str, Any]]] = [
         ((1, 3, 4, 5), {"scale": 2.0}),
         ((1, 2, 3, 4), {"size": (3, 4)}),
@@ -53,8 +53,8 @@ def onnx_resize(x: np.ndarray, how: dict[str, Any], **attributes: Any) -> np.nda
 
 @functools.cache
 def referee_takes_near_halves_as_halves() -> bool:
-    """Return True if ONNX Runtime treats near halves as halves (1.31 does); a row at 3.4999998 shows it (see
-    vkq.problem.resize.HALF_WITHIN)."""
+    """Return True if ONNX Runtime rounds coordinates that are nearly a half as a half, as version 1.31
+    does. The test coordinate is 3.4999998; see vkq.problem.resize.HALF_WITHIN."""
     x = np.arange(7, dtype=np.int8).reshape(1, 1, 7, 1)
     mode = {
         "mode": "nearest",
@@ -70,8 +70,8 @@ def near_halves(how: Resize) -> bool:
 
 
 def test_sizes_in_pairs_equal_onnxruntime() -> None:
-    """For every pair of lengths up to 20 x 30, which includes all near halves, results equal ONNX
-    Runtime's."""
+    """Nearest resize equals ONNX Runtime's for every pair of lengths up to 20 x 30, which include all near
+    halves."""
     compared = 0
     for coordinates, nearest_mode in itertools.product(COORDINATES, NEAREST[:2]):
         for given in range(1, 20):
@@ -144,7 +144,7 @@ def test_linear_without_trust_in_the_floats_of_the_device(
 
 
 REAL = {  # (shape, size): (parameters of x, parameters of y)
-    ((1, 3, 4, 5), (8, 15)): (QParams(0.037, -5), QParams(0.037, -5)),  # many ties, decided by float steps
+    ((1, 3, 4, 5), (8, 15)): (QParams(0.037, -5), QParams(0.037, -5)),  # float rounding decides many ties
     ((2, 20, 6, 7), (4, 9)): (QParams(0.3, 11), QParams(0.21, -100)),
     ((1, 5, 2, 3), (2, 3)): (QParams(0.02, 0), QParams(0.05, 3)),  # the same size, other parameters
     ((1, 1, 2, 2), (7, 9)): (QParams(1e-9, 0), QParams(1e-30, 0)),  # everything saturates
@@ -153,8 +153,8 @@ REAL = {  # (shape, size): (parameters of x, parameters of y)
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_between_real_numbers(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
-    """Linear interpolation between DequantizeLinear and QuantizeLinear gives ONNX Runtime's results, in both
-    layouts."""
+    """DequantizeLinear, linear Resize and QuantizeLinear in one kernel equal ONNX Runtime's results, in
+    both layouts."""
     monkeypatch.setattr(device, "_soft_float", soft)
     for (shape, size), (xq, yq) in REAL.items():
         for dtype, coordinates in itertools.product(("int8", "uint8"), COORDINATES):
@@ -173,7 +173,7 @@ def test_between_real_numbers(device: vkq.Device, monkeypatch: pytest.MonkeyPatc
 
 
 def onnx_between(x: np.ndarray, how: Resize, xq: QParams, yq: QParams) -> np.ndarray:
-    """Return the same resize, computed by ONNX Runtime."""
+    """Return ONNX Runtime's result of DequantizeLinear, Resize and QuantizeLinear."""
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
         helper.make_node(
@@ -194,9 +194,8 @@ def onnx_between(x: np.ndarray, how: Resize, xq: QParams, yq: QParams) -> np.nda
 
 
 def test_a_flat_image_may_lose_one_by_truncation(device: vkq.Device) -> None:
-    """Truncation may lower a flat image by one, because the four weights need not add up to 1 in float32. vkq
-    computes ONNX Runtime's steps exactly, so it returns the same bytes; the rounding "even" keeps a flat
-    image."""
+    """Truncation lowers some bytes of a constant image by one, as in ONNX Runtime, because the four weights
+    may add up to less than 1 in float32. Rounding "even" keeps the image constant."""
     x = np.full((1, 4, 7, 7), 100, np.int8)
     cut = vkq.resize(x, scale=1.37, mode="linear", device=device)
     np.testing.assert_array_equal(

@@ -1,5 +1,5 @@
-"""Tests of concat, pad and transpose, compared with NumPy, in every layout and along every axis; concat also
-with ONNX Runtime."""
+"""Tests of concat, pad and transpose in every layout and along every axis, compared with NumPy; concat is
+also compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..referees import ort_ops
 
 LAYOUTS = [one.name for one in activation_layouts()]
 MATRICES = [(5,), (3, 6), (4, 8), (2, 5, 7), (1, 1, 9)]
-IMAGES = [(2, 5, 3, 7), (1, 8, 4, 4)]  # no axis is a multiple of a block; all axes are
+IMAGES = [(2, 5, 3, 7), (1, 8, 4, 4)]  # no axis fills blocks; all axes do
 
 
 def random_bytes(shape: tuple[int, ...], seed: int = 40) -> np.ndarray:
@@ -52,8 +52,8 @@ def test_transpose_of_images(device: vkq.Device, name: str) -> None:
 
 
 def test_channel_shuffle(device: vkq.Device) -> None:
-    """ShuffleNet's channel shuffle (reshape, transpose, reshape) is correct: five axes, two of which stay
-    adjacent."""
+    """ShuffleNet's channel shuffle (reshape, transpose, reshape) is right. The transpose has five axes, of
+    which the last two stay adjacent."""
     x = random_bytes((1, 12, 5, 7))
     split = vkq.reshape(Tensor.from_numpy(x, device), (1, 3, 4, 5, 7))
     got = vkq.reshape(vkq.transpose(split, (0, 2, 1, 3, 4)), (1, 12, 5, 7))
@@ -84,8 +84,8 @@ def test_pad_is_the_real_zero_by_default(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("name", [None, *LAYOUTS])
 def test_concat(device: vkq.Device, name: str | None) -> None:
-    """Concatenations are correct for sizes along the axis that are whole words, partial words or empty, and
-    for a single input."""
+    """concat equals NumPy's if the sizes along the axis are whole words, partial words or 0, and for a
+    single input."""
     for shape in [*(IMAGES if name else MATRICES), *([] if name else [(2, 3, 4, 5, 6)])]:
         for axis in range(-1, len(shape)):
             for sizes in ((1,), (4, 8), (3, 5, 1), (4, 0, 6)):
@@ -101,8 +101,8 @@ def test_concat(device: vkq.Device, name: str | None) -> None:
 
 
 def test_concat_of_rows_of_channels(device: vkq.Device) -> None:
-    """Rows in kPackedInt8_16C stay in this layout along every axis, also if blocks of channels are not
-    whole."""
+    """concat of rows in kPackedInt8_16C gives this layout along every axis, also if the rows do not fill
+    blocks of channels."""
     for shape in ((5, 48), (2, 7, 32), (3, 4, 21)):
         for axis, sizes in itertools.product(range(len(shape)), ((16, 32), (3, 5, 1), (4, 0, 6))):
             shapes = [(*shape[:axis], size, *shape[axis + 1 :]) for size in sizes]

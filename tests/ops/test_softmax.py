@@ -1,5 +1,5 @@
-"""Tests of softmax on the device: it gives the reference's bits along every axis, and the reference is near
-the real softmax."""
+"""Tests of softmax on the device: results equal the reference bit for bit along every axis, and the
+reference is near the float64 softmax."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_every_axis_and_layout_of_images(device: vkq.Device, name: str) -> None:
 @pytest.mark.parametrize("x", [random_bytes((9, 1001), "int8"), random_bytes((2, 1001, 1, 5), "int8")])
 @pytest.mark.parametrize("sure", [True, False])
 def test_long_rows(device: vkq.Device, x: np.ndarray, sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long rows are correct in every layout: with four rows in a vector, in matrices and along channels; also
-    if the short formula is never certain, and if floats are not trusted."""
+    """Long rows equal the reference, in matrices with four rows in a vector, and along the channels of
+    images. They also do if the short formula is never sure and float rounding is not trusted."""
     device._plans.clear()
     if not sure:
         monkeypatch.setattr(quantize, "SAFE", -1.0)
@@ -102,8 +102,8 @@ def test_reference_is_near_the_real_softmax(n: int, scale: float) -> None:
 
 
 def test_reference_is_near_onnxruntime() -> None:
-    """The reference is near ONNX Runtime: with 256 steps the results differ by at most one, because
-    QLinearSoftmax uses floor(1 / y_scale) and adds floats."""
+    """The reference differs from ONNX Runtime by at most one of 256 steps, because QLinearSoftmax uses
+    floor(1 / y_scale) and sums floats."""
     x, q, yq = random_bytes((50, 33), "uint8"), QParams(0.05, 128, "uint8"), QParams(1 / 256, 0, "uint8")
     inputs = [x, *ort_ops.parameters(q), *ort_ops.parameters(yq)]
     want = ort_ops.run("QLinearSoftmax", inputs, "uint8", axis=-1, opset=13)
@@ -135,8 +135,8 @@ def test_refusals(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_onnxruntime_form(device: vkq.Device, dtype: QDType) -> None:
-    """ONNX Runtime's form, whose bytes depend on the order of additions, is correct: the reference equals
-    ONNX Runtime, and every device equals the reference."""
+    """In the form of ONNX Runtime, whose bytes depend on the order of additions, the reference equals ONNX
+    Runtime, and the device equals the reference."""
     low = -128 if dtype == "int8" else 0
     for seed, (shape, reason) in enumerate(SHAPES.items()):
         random = np.random.default_rng(seed)
@@ -153,8 +153,8 @@ def test_onnxruntime_form(device: vkq.Device, dtype: QDType) -> None:
 def test_onnxruntime_form_of_a_row_that_one_invocation_would_loop_over_for_too_long(
     device: vkq.Device,
 ) -> None:
-    """ONNX Runtime's form is correct for rows whose loops exceed lavapipe's limit (65,535 iterations): 16,759
-    elements for one invocation, 240,000 for 64."""
+    """ONNX Runtime's form is exact for rows longer than lavapipe's limit of 65,535 iterations allows: for
+    one invocation that is 16,759 elements, for 64 invocations 240,000."""
     xq = QParams(0.01, 0, "uint8")
     for length, scale in ((20_001, 1.5e-4), (262_145, 1.1e-5)):
         x, yq = random_bytes((1, length), "uint8"), QParams(scale, 0, "uint8")
@@ -162,7 +162,7 @@ def test_onnxruntime_form_of_a_row_that_one_invocation_would_loop_over_for_too_l
         np.testing.assert_array_equal(got, softmax_onnxruntime(x, xq, -1, yq))
 
 
-@pytest.mark.parametrize("threads", [2, 4, 16])  # invocations of a row; some workgroups are partly empty
+@pytest.mark.parametrize("threads", [2, 4, 16])  # invocations of a row; the last workgroup is partly empty
 def test_onnxruntime_form_of_short_rows_that_invocations_share(
     device: vkq.Device, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,8 +185,8 @@ def test_onnxruntime_form_along_every_axis(device: vkq.Device, axis: int, name: 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["floats", "integers"])
 def test_litert_form(device: vkq.Device, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LiteRT's form is correct for every length and both types; tests/tflite compares the kernel with LiteRT
-    itself."""
+    """LiteRT's form equals the reference for every length and both types. tests/tflite compares the kernel
+    with LiteRT."""
     monkeypatch.setattr(device, "_soft_float", soft)
     for seed, (shape, reason) in enumerate(SHAPES.items()):
         dtype: QDType = "uint8" if seed % 2 else "int8"

@@ -1,4 +1,4 @@
-"""Tests of tables on the device: every entry, every layout, both types."""
+"""Tests of lookup tables on the device: every entry, every layout, both types."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_entry(device: vkq.Device, x_dtype: QDType, y_dtype: QDType) -> No
 
 @pytest.mark.parametrize("shape", [(1,), (), (3, 7), (1, 5, 3, 2), (2, 33, 31, 29), (0, 4)])
 def test_every_size_and_layout(device: vkq.Device, shape: tuple[int, ...]) -> None:
-    """Tables are correct for one word, an odd number of words, more than one workgroup, and no element."""
+    """Lookups are right for one word, an odd number of words, several workgroups, and no elements."""
     rng = np.random.default_rng(21)
     x, table = rng.integers(-128, 128, shape).astype(np.int8), rng.integers(-128, 128, 256).astype(np.int8)
     want = reference.lookup(x, table)
@@ -83,8 +83,8 @@ def test_functions_with_parameters(device: vkq.Device) -> None:
 
 
 def test_more_tables_than_a_device_keeps(device: vkq.Device) -> None:
-    """More tables than a device caches can be used: results are read after all calls, so tables that the
-    cache drops in between must still be valid for their calls."""
+    """More lookups than the device caches tables give right results. They are read after all calls, so that
+    a table must outlive its removal from the cache."""
     x = np.arange(-128, 128).astype(np.int8)
     tensor = Tensor.from_numpy(x, device)
     tables = [np.roll(x, i) for i in range(CONSTANTS_KEPT + 10)]

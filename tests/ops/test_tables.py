@@ -1,4 +1,4 @@
-"""Tests of tables for each channel, of tables with float32 results, and of tables indexed by two values,
+"""Tests of lookup tables for each channel, with float32 entries, and of tables indexed by two values,
 compared with NumPy's indexing."""
 
 import numpy as np

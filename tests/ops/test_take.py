@@ -88,7 +88,7 @@ def test_concat_words(device: vkq.Device, axis: int, dtype: str) -> None:
     np.testing.assert_array_equal(run(plan, tensors).numpy(), np.concatenate(arrays, axis))
 
 
-# Shapes of x and of ids; the axis; the variants for 8-bit, float16 and 32-bit elements.
+# (x shape, ids shape, axis, variants for 8-bit, float16 and 32-bit elements). "": several steps.
 ROWS = [
     ((9, 12), (7,), 0, ("bytes", "words", "vectors")),
     ((5, 7), (2, 3), 0, ("bytes", "", "words")),
@@ -107,8 +107,8 @@ def test_gathered_rows(
     device: vkq.Device, dtype: str, shape: tuple[int, ...], count: tuple[int, ...], axis: int,
     variants: tuple[str, str, str],
 ) -> None:  # fmt: skip
-    """Rows are copied in one dispatch if they are whole words in both layouts. Negative ids count from the
-    end, and ids beyond the axis read the nearest row."""
+    """One dispatch copies rows that are whole words in both layouts; other rows need several steps.
+    Negative ids count from the end, and ids beyond the axis read the nearest row."""
     size = shape[axis]
     ids = np.random.default_rng(3).integers(-size - 3, size + 3, count).astype(np.int32)
     tensors, b = [Tensor.from_numpy(a, device) for a in (numbers(shape, dtype), ids)], Builder(device)
@@ -121,7 +121,7 @@ def test_gathered_rows(
 
 
 def test_every_fill_of_a_type(any_device: vkq.Device) -> None:
-    """Plans distinguish fills that compare equal: 0.0 and -0.0."""
+    """Every fill value is written exactly: plans also distinguish 0.0 and -0.0, which compare equal."""
     places = np.array([-1, 0])
     for fill in (0.0, -0.0, 0, np.inf, -np.inf, np.nan, np.finfo(np.float32).max):
         got = vkq.take(np.float32([1]), places, fill, device=any_device)

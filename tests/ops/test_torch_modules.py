@@ -1,5 +1,5 @@
-"""Tests of layers made from PyTorch's modules, with its tensors as inputs and results (if PyTorch is
-installed), and of the errors without it."""
+"""Tests of layers made from PyTorch modules, with PyTorch tensors as inputs and results, if PyTorch is
+installed; otherwise tests of the errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ rng = np.random.default_rng(43)
 
 
 def module(name: str, **attributes: Any) -> Any:
-    """Return an object that looks like a module only by its class's name."""
+    """Return an object that is no PyTorch module but has the class name of one."""
     return type(name, (), {"__module__": "torch.nn.fake", **attributes})()
 
 

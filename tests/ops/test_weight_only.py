@@ -1,9 +1,8 @@
 """Tests of q8csw (float activations, int8 weights) against float64, within a bound that depends on K.
 
-Each product of a float32 and an int8 is rounded once and so is each of the K additions and the last two
-steps, so
+The products of a float32 and an int8, the K additions and the last two steps each round once, so
     |error| <= (K + 4) * eps * (sum |x w| * scale + |bias|)
-with eps = 2**-24 for rounding to nearest (2**-23 where a device rounds toward zero).
+with eps = 2**-24 for rounding to nearest (2**-23 on devices that round toward zero).
 """
 
 import numpy as np
@@ -73,8 +72,8 @@ def test_what_does_not_go_with_float_activations(any_device: vkq.Device) -> None
 
 
 def test_zero_points_and_uint8_weights(device: vkq.Device) -> None:
-    """Results with zero points and uint8 weights are within the bound of the centred weight, because (w -
-    w_zero_point) is an integer that float32 holds."""
+    """Results with zero points and uint8 weights are within the bound for the weight (w - w_zero_point), an
+    integer that float32 represents exactly."""
     for name in (
         "linear[M=3,K=37,N=9]", "linear[M=11,K=40,N=13]", "conv2d[N=1,IC=5,H=6,W=7,OC=6,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=6,H=6,W=7,OC=6,KH=3,KW=3,stride=2,padding=0x1x2x1,groups=6]",
@@ -110,8 +109,8 @@ def test_an_8_bit_result_is_the_float_result_quantized(device: vkq.Device) -> No
     ],
 )
 def test_extremes_and_replays(device: vkq.Device, name: str, method: str) -> None:
-    """Infinities and NaN reach only their own sums; 1e30 and subnormal values are summed exactly (a device
-    may flush subnormal values); 200 repeated runs give the same bytes."""
+    """Infinities and NaN affect only the sums that contain them. Sums of values of 1e30 and 1e-40 are
+    within the bound (a device may flush subnormal values). 200 repeated runs give the same bytes."""
     check = check_of(f"{name}/seed=1,scheme=q8csw,method={method}")
     data = check.data()
     x = check.input(data)
