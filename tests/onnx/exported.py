@@ -22,7 +22,7 @@ import onnx
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-Make = Callable[[], tuple[Any, dict[str, Any]]]  # makes a module and its inputs
+Make = Callable[[], tuple[Any, dict[str, Any]]]  # a function that returns (module, inputs)
 TIMM = {  # image size -> names
     64: """convnext_atto convnextv2_atto edgenext_xx_small mobilevit_xxs mobilevitv2_050 mobileone_s0
         repvgg_a0 fastvit_t8 ghostnet_100 ghostnetv2_100 regnety_002 tinynet_e lcnet_035 dla34
@@ -43,11 +43,11 @@ TORCHVISION = {
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 WORDS = SMALL | {"vocab_size": 100}
 IDS, MASK, PAIRS = {"input_ids": (1, 16)}, {"attention_mask": (1, 16)}, {"num_key_value_heads": 2}
-ALONE = {"use_cache": False}  # results without caches
+ALONE = {"use_cache": False}  # the model returns no caches
 PATCHES = SMALL | {"image_size": 32, "patch_size": 8}
 IMAGE = {"pixel_values": (1, 3, 32, 32)}
-# The name of the class in two parts (its configuration's class has the same first part), the arguments of the
-# configuration, and the inputs.
+# name -> (model class "Prefix Task", whose configuration class is PrefixConfig; the configuration's
+# arguments; the inputs' shapes).
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] = {
     "bert": ("Bert Model", WORDS, IDS | MASK),
     "roberta": ("Roberta Model", WORDS, IDS | MASK),
@@ -87,7 +87,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] 
 
 
 def networks() -> dict[str, Make]:
-    """Return a function for each network."""
+    """Return name -> function that makes a network and its inputs."""
     found = {f"timm_{name}": _timm(name, size) for size, names in TIMM.items() for name in names.split()}
     found |= {f"torchvision_{path.split('.')[-1]}": _vision(path) for path in TORCHVISION}
     return found | {f"transformers_{name}": _transformer(*row) for name, row in TRANSFORMERS.items()}
@@ -100,7 +100,7 @@ def _timm(name: str, size: int) -> Make:
 
         try:
             model = timm.create_model(name, img_size=size)
-        except TypeError:  # a network for images of every size
+        except TypeError:  # the network has no fixed image size
             model = timm.create_model(name)
         return model, {"x": torch.randn(1, 3, size, size)}
 
@@ -150,7 +150,7 @@ def _transformer(kind: str, options: dict[str, Any], inputs: dict[str, tuple[int
 
 
 def make(folder: Path, names: list[str]) -> None:
-    """Export networks into a folder; say which cannot be exported."""
+    """Export networks into a folder, and print those that cannot be exported."""
     import torch
 
     folder.mkdir(exist_ok=True)
@@ -166,7 +166,7 @@ def make(folder: Path, names: list[str]) -> None:
                     torch.nn.init.uniform_(part.running_var, 0.6, 1.4)
             given = tuple(inputs.values())
             torch.onnx.export(model.eval(), given, dynamo=True).save(str(folder / f"{name}.onnx"))
-        except Exception as error:  # an exporter's, of many kinds
+        except Exception as error:  # exporters raise many kinds
             print(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:100]}", flush=True)
             continue
         fed = [value.name for value in onnx.load(folder / f"{name}.onnx").graph.input]
@@ -174,7 +174,7 @@ def make(folder: Path, names: list[str]) -> None:
 
 
 class Noisy(CalibrationDataReader):  # type: ignore[misc]
-    """A network's inputs, and the same with noise."""
+    """Calibration data: a network's inputs, and the inputs with noise."""
 
     def __init__(self, feed: dict[str, Any]):
         rng = np.random.default_rng(0)
@@ -188,7 +188,7 @@ class Noisy(CalibrationDataReader):  # type: ignore[misc]
 
 
 def quantized(path: Path, feed: dict[str, Any]) -> Path:
-    """Write the quantized network, and return its file."""
+    """Quantize a network with onnxruntime.quantization, write it, and return its path."""
     ready, result = path.with_suffix(".pre.onnx"), path.with_suffix(".int8.onnx")
     quant_pre_process(str(path), str(ready), skip_symbolic_shape=True)
     quantize_static(
@@ -199,7 +199,8 @@ def quantized(path: Path, feed: dict[str, Any]) -> Path:
 
 
 def compare(folder: Path, device: str | None = None) -> None:
-    """Print how each network's results differ from ONNX Runtime's, relative to the largest element."""
+    """Print how each network's results differ from ONNX Runtime's, relative to the largest element of the
+    results."""
     import vkq.onnx
     from vkq.onnx.cpu import cpu_session
 
@@ -212,7 +213,7 @@ def compare(folder: Path, device: str | None = None) -> None:
                 with vkq.onnx.InferenceSession(str(file), device) as session:
                     got = session.run(None, feed)
                 want = cpu_session(str(file), "comparing", threads=1).run(None, feed)
-            except Exception as error:  # a refusal is a result, too
+            except Exception as error:  # print refusals as results
                 print(f"{path.stem} {kind}: {type(error).__name__}: {str(error)[:300]}", flush=True)
                 continue
             pairs = list(zip(got, want, strict=True))

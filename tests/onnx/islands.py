@@ -1,7 +1,8 @@
-"""Random graphs of floats, 8-bit values, integers and flags, with changing sizes, compared with ONNX Runtime.
+"""Random graphs of floats, 8-bit values, integers and flags, with changing sizes, compared with ONNX
+Runtime.
 
-python -m tests.onnx.islands 5000          that many graphs, on the default device
-python -m tests.onnx.islands 5000 20000    the same, from this seed on
+python -m tests.onnx.islands 5000          compares 5000 graphs, on the default device
+python -m tests.onnx.islands 5000 20000    begins with seed 20000
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ELEMENTS = [
     ("Sigmoid", [FLOATS], FLOATS), ("LpPool", [FLOATS], FLOATS), ("Tanh", [FLOATS], FLOATS),
     ("Atan", [FLOATS], FLOATS), ("Asinh", [FLOATS], FLOATS), ("Softsign", [FLOATS], FLOATS),
 ]  # fmt: skip
-OF_THE_CPU = {"LpPool": {"kernel_shape": [1]}}  # an operator that vkq does not support; it returns |x|
+OF_THE_CPU = {"LpPool": {"kernel_shape": [1]}}  # an operator that vkq does not support; here it computes |x|
 ROUNDED = {
     "Sigmoid",
     "Tanh",
@@ -74,7 +75,7 @@ class Island:
         return name
 
     def _pick(self, kind: str) -> str:
-        """Return the name of a value, or sometimes of a constant that broadcasts."""
+        """Return the name of a value, or (sometimes) of a new constant that broadcasts."""
         if self.random.random() < 0.25 and kind != FLAGS:
             shape = [(), (K,), (1, 1, K)][self.random.integers(3)]
             numbers = self.random.integers(-4, 5, shape)
@@ -86,7 +87,7 @@ class Island:
         if how < 0.6:
             op, kinds, result = ELEMENTS[self.random.integers(len(ELEMENTS))]
             operands = [self._pick(kind) for kind in kinds]
-            operands[0] = str(self.random.choice(self.values[kinds[0]][-4:]))  # one has the full shape
+            operands[0] = str(self.random.choice(self.values[kinds[0]][-4:]))  # has the full shape
             self._new(op, operands, result, **OF_THE_CPU.get(op, {}))
         elif how < 0.66:
             source, to = self.random.choice([INTS, FLAGS]), self.random.choice([FLOATS, INTS])
@@ -103,7 +104,7 @@ class Island:
             self._chosen()
 
     def _quantized(self) -> None:
-        """Add a sum of 8-bit values between QuantizeLinear and DequantizeLinear."""
+        """Add an 8-bit Relu between QuantizeLinear and DequantizeLinear."""
         scale, zero = self._constant(np.float32(0.05)), self._constant(np.int8(self.random.integers(-9, 9)))
         x = self._pick(FLOATS)
         x = self._new("Add", [x, "x"]) if x in self.constants else x
@@ -113,7 +114,7 @@ class Island:
         self._new("DequantizeLinear", [again, scale, zero], FLOATS)
 
     def _rows(self) -> None:
-        """Gather rows of a table by ids, as an embedding."""
+        """Gather rows of a table by ids, as an embedding does. The table is float or dequantized."""
         table = self._constant(self.random.standard_normal((ROWS, K)).astype(np.float32))
         if self.random.random() < 0.5:
             codes = self.random.integers(-128, 128, (ROWS, K)).astype(np.int8)
@@ -122,7 +123,7 @@ class Island:
         self._new("Gather", [table, "ids"], FLOATS)
 
     def _moved(self) -> None:
-        """Move a value back and forth, or concatenate parts of two values along any axis."""
+        """Transpose a value and back, or concatenate parts of two values along any axis."""
         kind = str(self.random.choice([FLOATS, INTS, FLAGS]))
         x, y = (str(self.random.choice(self.values[kind][-4:])) for _ in range(2))
         if self.random.random() < 0.5:
@@ -136,7 +137,7 @@ class Island:
         self._new("Concat", parts, kind, axis=int(self.constants[axis][0]))
 
     def _over_rows(self) -> None:
-        """Apply a function of rows of floats, or a running sum of integers."""
+        """Apply a row function (softmax, normalization, mean) to floats, or a cumulative sum to integers."""
         x, axis = str(self.random.choice(self.values[FLOATS][-4:])), int(self.random.integers(-2, 0))
         how = self.random.integers(4)
         if how == 0:
@@ -152,7 +153,7 @@ class Island:
             self._new("CumSum", [i, self._constant(np.array(axis))], INTS)
 
     def _chosen(self) -> None:
-        """Add an If whose condition depends on the second size, and a Loop with some iterations."""
+        """Add an If whose condition depends on the size of axis 1, and a Loop with a few iterations."""
         x = str(self.random.choice(self.values[FLOATS][-4:]))
         info = helper.make_tensor_value_info
         size = self._new("Gather", [self._new("Shape", ["x"]), self._constant(np.array(1))])
@@ -197,8 +198,8 @@ def feed(seed: int, n: int, length: int) -> dict[str, np.ndarray]:
 
 
 def attempt(device: vkq.Device, seed: int) -> str:
-    """Compare a graph's results with ONNX Runtime's for three sizes; return where it ran ("staged", or the
-    executable's class)."""
+    """Compare a graph's results with ONNX Runtime's for three sizes. Return "staged" or the class of the
+    executable that ran."""
     island = Island(seed)
     data = island.model()
     with warnings.catch_warnings():
@@ -209,7 +210,7 @@ def attempt(device: vkq.Device, seed: int) -> str:
             got = session.run(None, given)
             for name, a, b in zip(island.values, got, onnxruntime_results(data, given), strict=True):
                 assert (a.dtype, a.shape) == (b.dtype, b.shape), (seed, name)
-                if name == FLOATS:  # allow one 8-bit step, because libraries round ties differently
+                if name == FLOATS:  # one 8-bit step: libraries round ties differently
                     bound = 0.05001 * 4 + 1e-4 * np.abs(b[np.isfinite(b)]).max(initial=0)
                     np.testing.assert_allclose(a, b, rtol=1e-4, atol=bound, err_msg=str(seed))
                 elif not _floats_decide(island):
@@ -220,7 +221,7 @@ def attempt(device: vkq.Device, seed: int) -> str:
 
 
 def _floats_decide(island: Island) -> bool:
-    """Return True if flags depend on rounded floats."""
+    """Return True if flags compare floats that libraries round differently."""
     ops = {node.op_type for node in island.nodes}
     return "Less" in ops and bool(ops & ROUNDED)
 

@@ -1,5 +1,5 @@
-"""A Llama with random weights in the form of onnxruntime-genai's model builder (int4, for the CPU): nodes,
-names and folder."""
+"""A Llama with random weights, with the nodes, names and files that onnxruntime-genai's model builder
+writes (int4, for the CPU)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Sizes:
     context: int = 128
     block: int = 32
     dtype: str = "float32"
-    packed: bool = True  # q, k and v are one product
+    packed: bool = True  # one product computes q, k and v
     symmetric: bool = False
-    gathered: bool = False  # embeddings are quantized as well
+    gathered: bool = False  # the embedding table is quantized, too
 
 
 class _Net:
@@ -65,7 +65,7 @@ class _Net:
         return self.op("MatMulNBits", inputs, f"{name}/output_0", MICROSOFT, **a)
 
     def norm(self, x: str, skip: str, name: str, last: bool = False) -> tuple[str, str]:
-        """Add a normalization; return (its result, the sum of x and *skip*)."""
+        """Add a normalization of x + *skip* (of x if *skip* is ""). Return (its result, the sum)."""
         scale = self.constant(f"{name}.weight", self.random.normal(1, 0.2, self.sizes.hidden))
         if not skip:
             a = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
@@ -76,8 +76,8 @@ class _Net:
 
 
 def _reformatted(net: _Net) -> tuple[str, str]:
-    """Add nodes that compute, from the attention mask, the last tokens' positions and the total length;
-    return both."""
+    """Add nodes that compute the last token's position and the total length from the attention mask. Return
+    the names of both."""
     axis, one = net.constant("axis", np.array([1])), net.constant("one", np.array([1]))
     sums = net.op("ReduceSum", ["attention_mask", axis], "mask/ReduceSum", keepdims=1)
     last = net.op("Cast", [net.op("Sub", [sums, one], "mask/Sub")], "seqlens_k", to=TensorProto.INT32)

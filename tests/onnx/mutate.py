@@ -1,8 +1,6 @@
-"""Broken models made from valid models: flipped bytes, and changed, dropped and swapped fields of the
-protobuf.
+"""Broken models made from valid ones: flipped bytes; changed, dropped and swapped protobuf fields.
 
-python -m tests.onnx.mutate 100000      tries that many mutants; prints those that were neither accepted
-                                        nor refused by a ModelError
+python -m tests.onnx.mutate 100000      tries 100000 mutants, and prints those whose error is no ModelError
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ def sources() -> list[Any]:
 
 
 def mutated(proto: Any, seed: int) -> bytes:
-    """Return a model with one to three faults."""
+    """Return a model's bytes with one to three faults in its fields, or with flipped and cut bytes."""
     r = random.Random(seed)
     if r.random() < 0.25:
         data = bytearray(proto.SerializeToString())

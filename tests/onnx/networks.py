@@ -1,4 +1,4 @@
-"""Small networks of well-known kinds with random weights, quantized by ONNX Runtime's own tool."""
+"""Small networks of well-known kinds with random weights, quantized by onnxruntime.quantization."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def mobilenet_v3(net: Net) -> list[str]:
 
 
 def efficientnet(net: Net) -> list[str]:
-    """Return a network with SiLU as x * sigmoid(x), and GELU with Erf."""
+    """Return a network with SiLU as x * sigmoid(x), and with GELU written with Erf."""
 
     def silu(x: str) -> str:
         return str(net.op("Mul", x, net.op("Sigmoid", x)))
@@ -189,8 +189,7 @@ def densenet(net: Net) -> list[str]:
 
 
 def unet(net: Net) -> list[str]:
-    """Return a network with downsampling, upsampling by a transposed convolution and by nearest Resize, and
-    concatenation with earlier values."""
+    """Return a network that downsamples, upsamples by Resize (nearest), and concatenates earlier values."""
     a = net.relu(net.conv("x", 6))
     b = net.relu(net.conv(net.op("MaxPool", a, kernel_shape=[2, 2], strides=[2, 2]), 10))
     c = net.relu(net.conv(net.op("MaxPool", b, kernel_shape=[2, 2], strides=[2, 2]), 12))
@@ -203,7 +202,8 @@ def unet(net: Net) -> list[str]:
 
 
 def attention(net: Net) -> list[str]:
-    """Return attention with one head over the pixels: products of two activations, softmax, transposes."""
+    """Return a network with one-head attention over pixels: products of two activations, softmax and
+    transposes."""
     x = net.relu(net.conv("x", 8, 3, 2))
     tokens = net.shape[2] * net.shape[3] // 4
 
@@ -248,6 +248,6 @@ def quantized(model: Any, form: str, folder: Path, shape: Sequence[int], per_op:
 
 
 def onnxruntime_results(model: bytes, feed: dict[str, Any], names: Sequence[str] | None = None) -> list[Any]:
-    """Return the results of ONNX Runtime's CPU provider, with int8 operators fused, so that every machine
-    gives the same bytes."""
+    """Return the results of ONNX Runtime's CPU provider. It fuses int8 operators, so that results do not
+    depend on the machine."""
     return list(cpu_session(model, "comparing").run(names, feed))

@@ -9,8 +9,8 @@ from onnx import helper, numpy_helper
 
 
 class Nodes:
-    """A base for models that tests write: nodes in order, constants, and a generator of random numbers. Nodes
-    are named as exporters name them."""
+    """Base class of models that tests build: nodes in order, constants, and a random generator. Nodes have
+    names like those of exporters."""
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)

@@ -14,17 +14,17 @@ from tests.onnx.test_fused import both, normal
 from tests.onnx.test_operators import MICROSOFT, model
 from vkq.onnx.cpu import cpu_session
 
-MASK = np.int32([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])  # padded to the right
-# Scores of magnitude 8 are within 2 (19 + 4) 2^-24 8 = 2.2e-5 of ONNX Runtime's. The softmax weights have
-# this as relative error; they multiply values of magnitude 3, and the products are summed.
+MASK = np.int32([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])  # the second element is padded at the end
+# Scores of magnitude 8 are within 2 (19 + 4) 2^-24 8 = 2.2e-5 of ONNX Runtime's. This is the relative error
+# of the softmax weights, which multiply values of magnitude 3 and are summed.
 BOUND = 1e-4
 
 
 @pytest.mark.parametrize("names", ["xwbm", "xwb", "xwb--a", "xwbm-a", "xw-m"])
 @pytest.mark.parametrize("unidirectional", [0, 1])
 def test_attention(device: vkq.Device, names: str, unidirectional: int) -> None:
-    """Attention is within BOUND of ONNX Runtime, in encoders and in decoders without a cache: two heads, each
-    13 wide."""
+    """Attention without a cache is within BOUND of ONNX Runtime, bidirectional and causal, with two heads
+    of 13 elements."""
     fed = {"x": normal(2, 5, 19), "m": MASK, "a": normal(2, 2, 5, 5, seed=3)}
     fed = {name: array for name, array in fed.items() if name in names}
     constants = {"w": normal(19, 78, seed=1) / 5, "b": normal(78, seed=2)}
@@ -35,7 +35,7 @@ def test_attention(device: vkq.Device, names: str, unidirectional: int) -> None:
 
 @pytest.mark.parametrize("names", ["qkv", "qkvb", "qkvbm", "qkv-ma", "qkv--a"])
 def test_multi_head_attention(device: vkq.Device, names: str) -> None:
-    """MultiHeadAttention with three queries and five keys is within the bound."""
+    """MultiHeadAttention of three queries and five keys is within BOUND of ONNX Runtime."""
     fed = {"q": normal(2, 3, 26), "k": normal(2, 5, 26, seed=1), "v": normal(2, 5, 26, seed=2)}
     fed |= {"m": MASK, "a": normal(1, 2, 3, 5, seed=3)}
     fed = {name: array for name, array in fed.items() if name in names}
@@ -47,8 +47,9 @@ def test_multi_head_attention(device: vkq.Device, names: str) -> None:
 
 @pytest.mark.parametrize("unidirectional", [0, 1])
 def test_padding_to_the_left(device: vkq.Device, unidirectional: int) -> None:
-    """Results are close to ONNX Runtime's if the first tokens see only hidden keys. In this case -10000 +
-    score is rounded to 2^-10, and the softmax weights have this relative error."""
+    """With padding at the start, the first tokens attend only to hidden keys, and results are close to ONNX
+    Runtime's: the scores -10000 + x are rounded to 2^-10, which is the relative error of the softmax
+    weights."""
     fed, a = {"x": normal(2, 5, 19), "m": MASK[:, ::-1].copy()}, {"unidirectional": unidirectional}
     constants = {"w": normal(19, 78, seed=1) / 5, "b": normal(78, seed=2)}
     ((y, want),) = both(device, "Attention", fed, constants, "xwbm", num_heads=2, **a)
@@ -63,8 +64,8 @@ def test_causal_multi_head_attention(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("form", ["ends", "ends and starts", "queries", "widths"])
 def test_masks_and_widths(device: vkq.Device, form: str) -> None:
-    """Results are within the bound with masks given as lengths or one mask for each query, and with values
-    whose width differs from the keys'."""
+    """Results are within BOUND if a mask is a length, a start and a length, or a mask for each query, and
+    if values are wider than keys."""
     masks = {
         "ends": np.int32([5, 3]),
         "ends and starts": np.int32([5, 4, 0, 2]),
@@ -80,8 +81,8 @@ def test_masks_and_widths(device: vkq.Device, form: str) -> None:
 @pytest.mark.parametrize("held", [0, 3])
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_cache_of_attention(device: vkq.Device, held: int, masked: bool) -> None:
-    """GPT-2's cache is correct: one tensor has keys and values of the past, another the present ones;
-    attention is causal after the past."""
+    """GPT-2's cache is right: one input holds the past keys and values, one result the present ones.
+    Attention is causal, also over the past."""
     fed = {"x": normal(2, 5, 19), "c": normal(2, 2, 2, held, 13, seed=3)}
     if masked:
         fed["m"] = np.int32([[0] * 2 + [1] * (held + 3), [1] * (held + 5)])
@@ -96,8 +97,7 @@ def test_a_cache_of_attention(device: vkq.Device, held: int, masked: bool) -> No
 
 @pytest.mark.parametrize("names", ["qkv---yz", "qkvbmayz"])
 def test_a_cache_of_multi_head_attention(device: vkq.Device, names: str) -> None:
-    """A cache of MultiHeadAttention is correct: two past keys; the present keys are the past and the new
-    ones."""
+    """MultiHeadAttention with two past keys is right. The present keys are the past keys and the new ones."""
     fed = {"q": normal(2, 3, 26), "k": normal(2, 3, 26, seed=1), "v": normal(2, 3, 26, seed=2)}
     fed |= {"m": MASK, "a": normal(1, 2, 3, 5, seed=3), "b": normal(78, seed=4)}
     fed |= {"y": normal(2, 2, 2, 13, seed=5), "z": normal(2, 2, 2, 13, seed=6)}
@@ -112,9 +112,9 @@ def test_a_cache_of_multi_head_attention(device: vkq.Device, names: str) -> None
 
 @pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention"])
 def test_float16(device: vkq.Device, op: str) -> None:
-    """float16 results are near ONNX Runtime's float32 results for the same values: its CPU provider has no
-    float16 Attention. q, k and v of magnitude 4 are rounded to 2^-9, which adds up over the 13 terms of a
-    score; results are rounded once."""
+    """float16 results are near ONNX Runtime's float32 results for the same values, because its CPU provider
+    has no float16 Attention. q, k and v of magnitude 4 are rounded to 2^-9, which adds up over a score's 13
+    terms; results are rounded once."""
     fed = (
         {"x": normal(2, 5, 19)}
         if op == "Attention"
@@ -136,8 +136,9 @@ def test_float16(device: vkq.Device, op: str) -> None:
 
 @pytest.mark.parametrize("form", ["all in q", "k and v in k", "by head"])
 def test_packed_multi_head_attention(device: vkq.Device, form: str) -> None:
-    """Attention reads q, k and v of each head packed in one tensor, which ONNX Runtime supports only on other
-    devices. Keys and values that have an axis of heads come from an encoder."""
+    """MultiHeadAttention also reads q, k and v packed in one tensor, k and v packed in one tensor, and k
+    and v with an axis of heads (from an encoder). Results equal those of separate operands. ONNX Runtime's
+    CPU provider cannot read packed operands."""
     q, k, v = (normal(2, 5, 2, 13, seed=i) for i in range(3))
     apart = {name: x.reshape(2, 5, 26) for name, x in zip("qkv", (q, k, v), strict=True)}
     ((plain, want),) = both(device, "MultiHeadAttention", apart, {}, "qkv", num_heads=2)
@@ -154,8 +155,8 @@ def test_packed_multi_head_attention(device: vkq.Device, form: str) -> None:
 
 @pytest.mark.parametrize("case", ["rotary", "heads", "megatron"])
 def test_other_forms_are_left_to_the_fallback(any_device: vkq.Device, case: str) -> None:
-    """The fallback runs other forms: built-in rotary embeddings, numbers of heads that do not divide the
-    width, a mask of four axes."""
+    """The fallback runs forms that vkq refuses: built-in rotary embeddings, heads that do not divide the
+    width, and masks of four axes."""
     fed: dict[str, Any] = {"x": normal(2, 5, 19)}
     constants: dict[str, Any] = {"w": normal(19, 96), "b": normal(96), "m": np.ones((2, 1, 8, 8), np.int32)}
     a = {"num_heads": 5 if case == "heads" else 2, "do_rotary": int(case == "rotary")}
@@ -198,7 +199,7 @@ def fused_encoder(width: int = 64) -> bytes:
 
 
 def test_a_fused_encoder(device: vkq.Device) -> None:
-    """The encoder runs entirely on the device, with alternating lengths."""
+    """The encoder runs entirely on the device, for alternating lengths, within BOUND of ONNX Runtime."""
     data, random = fused_encoder(), np.random.default_rng(1)
     session, other = vkq.onnx.InferenceSession(data, device), cpu_session(data, "comparing")
     for batch, tokens in ((1, 7), (2, 12), (1, 7)):

@@ -1,5 +1,5 @@
-"""Tests of `InferenceSession.map`: axis 0 of the first output must be the batch; otherwise the batch is
-refused before it runs."""
+"""Tests of `InferenceSession.map`, which refuses a model before it runs if axis 0 of the output is not the
+batch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIXED: dict[str, list[Any]] = {
     "backwards": [node("Slice", ["q", "minus", "least", "zero", "minus"], ["y"])],
     "moved by one": [node("Pad", ["q", "shift"], ["y"])],
     "two of each": [node("Concat", ["q", "q"], ["y"], axis=0)],
-    "through columns": [  # gives the shape of a correct result
+    "through columns": [  # y has the shape of a batch
         node("Reshape", ["q", "rows"], ["r"]),
         node("Transpose", ["r"], ["t"], perm=[1, 0]),
         node("Reshape", ["t", "back"], ["y"]),
@@ -93,8 +93,8 @@ def images() -> np.ndarray:
 def test_what_mixes_a_batch_is_refused_first(
     any_device: vkq.Device, images: np.ndarray, kind: str, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Models that mix the images of a batch are refused before they run. With a batch of 3 even the
-    transposed shape looks like a batch."""
+    """`map` refuses models that mix the images of a batch before they run. For a batch of 3 even the shape
+    of a transposed result looks like a batch."""
     opened = session(any_device, MIXED[kind])
     monkeypatch.setattr(opened, "_executable", lambda arrays: pytest.fail("it ran"))
     with pytest.raises(vkq.ArgumentError, match=r"map: output 'y' has shape \[.*for a batch of"):
@@ -113,6 +113,6 @@ def test_what_keeps_images_apart_is_mapped(
 
 
 def test_a_model_of_one_batch(any_device: vkq.Device, images: np.ndarray) -> None:
-    """A model whose shapes allow only one batch size is run with that size."""
+    """`map` runs a model that allows only one batch size with this size."""
     opened = session(any_device, [node("Reshape", ["q", "row"], ["y"])], 1)
     assert [y.shape for y in opened.map(images, 1)] == [(12,)] * 5

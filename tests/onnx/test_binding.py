@@ -1,5 +1,4 @@
-"""Tests of results that stay on the device and become inputs, and of bound inputs and outputs, as in ONNX
-Runtime."""
+"""Tests of results that stay on the device and become inputs, and of IOBinding as in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ HEADS, WIDTH = 2, 5
 
 
 def decoder() -> onnx.ModelProto:
-    """Return a model of one decoding step: a token's key is appended to the past keys; y has an element for
-    each key. `same` is an alias of an input; `flags` and `next` have types that a device stores
+    """Return a model of one decoding step. It appends a token's key to the past keys, and y has an element
+    for each key. `same` is an alias of an input. A device stores the types of `flags` and `next`
     differently."""
     nodes = [
         node("Concat", ["past", "key"], ["present"], axis=2),
@@ -87,7 +86,7 @@ def test_a_cache_that_grows_never_crosses(device: vkq.Device, crossings: Counter
         crossings.clear()
         cache, y = session.run(["present", "y"], given | {"past": cache}, outputs="device")
         assert isinstance(cache, vkq.Tensor)
-        assert crossings == Counter(up=given["key"].nbytes + 1 + 4)  # only new data, int64 as int32
+        assert crossings == Counter(up=given["key"].nbytes + 1 + 4)  # a key, a mask byte, an id as int32
         np.testing.assert_array_equal(y.numpy(), want)
         assert (y.shape, y.dtype) == (want.shape, "float32")
     assert crossings["down"] == y.nbytes
@@ -99,8 +98,8 @@ def test_a_cache_that_grows_never_crosses(device: vkq.Device, crossings: Counter
 
 
 def test_results_have_memory_of_their_own(device: vkq.Device) -> None:
-    """Returned results do not change, even if they are aliases of inputs, or if later runs write new
-    results."""
+    """Results on the device keep their values when later runs write new results, and when an input of which
+    they are an alias changes."""
     session = vkq.onnx.InferenceSession(MODEL, device)
     first, second = feed(3, 0), feed(3, 1)
     past = vkq.Tensor.from_numpy(first["past"], device)
@@ -153,8 +152,8 @@ def test_wrong_tensors_are_refused(device: vkq.Device) -> None:
 
 
 def test_bound_memory(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bound memory works in a typical ONNX Runtime loop: one bound value is read and overwritten, another is
-    newly allocated in each run."""
+    """Bound memory works as in a typical ONNX Runtime loop: one bound tensor is read and overwritten,
+    another result is newly allocated in each run."""
     monkeypatch.setattr("vkq.runtime.opened._default", device)
     session, referee = vkq.onnx.InferenceSession(MODEL), onnxruntime.InferenceSession(MODEL)
     given = feed(3, 4)
@@ -249,7 +248,8 @@ def test_parts_on_the_cpu_give_tensors_too(any_device: vkq.Device) -> None:
 
 
 def test_quantized_results_are_repacked_where_they_go_back(device: vkq.Device) -> None:
-    """8-bit results keep their kernel's layout; inputs and bound memory accept any layout."""
+    """8-bit results on the device keep the layout of their kernel. Inputs and bound outputs accept any
+    layout."""
     u = TensorProto.UINT8
     graph = helper.make_graph(
         [node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], pads=[1, 1, 1, 1])],

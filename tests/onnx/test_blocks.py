@@ -1,5 +1,5 @@
-"""Tests of 4-bit constants, and of products with weights from DequantizeLinear in blocks: vkq and ONNX
-Runtime's CPU provider are both within the bound around float64."""
+"""Tests of 4-bit constants, and of products with weights that DequantizeLinear dequantizes in blocks. vkq
+and ONNX Runtime's CPU provider are both within the error bound of the float64 result."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def model(nodes: list[Any], x: np.ndarray, constants: dict[str, np.ndarray]) -> 
 
 
 def onnxruntime(data: bytes, x: np.ndarray) -> Any:
-    """Run ONNX Runtime without fusion, which would round x to 8 bits."""
+    """Return ONNX Runtime's results without fusion, because the fused operator would round x to 8 bits."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
@@ -79,7 +79,8 @@ def compare(
     op: str, shape: tuple[int, ...], n: int, dtype: str, block: int, points: bool, options: dict[str, int],
     x_dtype: str, device: vkq.Device,
 ) -> None:  # fmt: skip
-    """Compare a product on the device with ONNX Runtime's."""
+    """Check that the product on the device, and ONNX Runtime's, are within the bound of the float64
+    product."""
     x = np.random.default_rng(1).standard_normal(shape, np.float32).astype(x_dtype)
     data, weight, bias = product(op, x, n, dtype, block, points, options.get("transB", 0), **options)
     session = vkq.onnx.InferenceSession(data, device)
@@ -94,11 +95,11 @@ def compare(
     half = 2.0**-10 if x_dtype == "float16" else 0.0
     assert (np.abs(ours - want) <= bound + half * np.abs(want)).all()
     assert (np.abs(theirs - want) <= bound + 2 * half * size).all()  # ONNX Runtime rounds its weights
-    assert "q4gsw" in str(session.explain({"x": x.shape}))  # the name in shader variants
+    assert "q4gsw" in str(session.explain({"x": x.shape}))  # shader variants with grouped weights
 
 
-# Cases: one, few and many rows; leading axes; each type with and without zero points; the smallest blocks,
-# and blocks larger than the largest group; a Gemm's matrix in both orders.
+# One, few and many rows; leading axes; each type with and without zero points; the smallest blocks, and
+# blocks larger than the largest group; both orders of Gemm's matrix.
 @pytest.mark.parametrize(
     ("op", "shape", "n", "dtype", "block", "points", "options"),
     [
@@ -140,7 +141,7 @@ def test_last_blocks_that_are_not_full(
 
 
 def test_a_bias_that_is_a_row(any_device: vkq.Device) -> None:
-    """Gemm broadcasts a bias of shape (1, N)."""
+    """Gemm with a bias of shape (1, N) equals Gemm with a bias of shape (N,)."""
     x = np.random.default_rng(1).standard_normal((3, 64), np.float32)
     data, _, bias = product("Gemm", x, 8, "int4", 32, True, 1, transB=1)
     row = onnx.load_from_string(data)
@@ -153,8 +154,8 @@ def test_a_bias_that_is_a_row(any_device: vkq.Device) -> None:
     np.testing.assert_array_equal(*found)
 
 
-# Blocks whose size no group has: some end with half a byte, and one is much longer than K. Also as many
-# blocks along N as along K.
+# Block sizes that are no group size of a kernel: some blocks end with half a byte, one is much longer than
+# K. The last case has as many blocks along N as along K.
 @pytest.mark.parametrize(
     ("k", "n", "block", "axis"),
     [(40, 8, 20, 0), (33, 8, 11, 0), (72, 8, 1024, 0), (64, 8, 4, 1), (256, 256, 256, 1)],
@@ -175,8 +176,8 @@ def test_blocks_that_no_group_has_are_float_weights(
 
 @pytest.mark.parametrize("options", [{"transA": 1}, {"alpha": 2.0}, {"beta": 0.5}, {}])
 def test_gemm_in_another_form(options: dict[str, Any], device: vkq.Device) -> None:
-    """Options of Gemm that vkq's product lacks become nodes before and after it; a bias of one element is
-    added to all columns."""
+    """Gemm's transA, alpha and beta, which vkq's product lacks, become nodes before and after the product.
+    A bias of one element is added to all columns."""
     x = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
     constants = {
         "w": codes("int4", (64, 32)),
@@ -197,7 +198,8 @@ def test_gemm_in_another_form(options: dict[str, Any], device: vkq.Device) -> No
 
 @pytest.mark.parametrize("block", [1 << 40, 16, -32])
 def test_blocks_that_do_not_fit_are_refused(block: int, any_device: vkq.Device) -> None:
-    """Blocks that do not fit the weight are refused before their scale is repeated."""
+    """A block size that does not fit the weight raises an error before the scales are repeated to the
+    weight's size."""
     data = onnx.load_from_string(product("MatMul", np.ones((1, 64), np.float32), 8, "int4", 32, True, 0)[0])
     data.graph.node[0].attribute[1].i = block
     with pytest.raises(vkq.ModelError, match=rf"\(2, 8\) scales for \(64, 8\) in blocks of {block}"):
@@ -208,7 +210,8 @@ def test_blocks_that_do_not_fit_are_refused(block: int, any_device: vkq.Device) 
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 @pytest.mark.parametrize("shape", [(3, 5), (2, 4), (0, 3), ()])
 def test_numbers_of_4_bits(dtype: str, shape: tuple[int, ...], stored: str, tmp_path: Path) -> None:
-    """4-bit constants are read completely, also an odd number of them, which leaves half a byte."""
+    """4-bit constants are read right from all forms of storage, also if their number is odd and half a byte
+    is unused."""
     want = np.resize(np.arange(*RANGES[dtype]), shape).astype(codes(dtype, (1,)).dtype)
     tensor = numpy_helper.from_array(want, "w")
     if stored == "as int32":
@@ -225,7 +228,7 @@ def test_numbers_of_4_bits(dtype: str, shape: tuple[int, ...], stored: str, tmp_
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 @pytest.mark.parametrize("op", ["Conv", "MatMul"])
 def test_quantized_activations_take_them_as_8_bits(op: str, dtype: str, device: vkq.Device) -> None:
-    """Operators with quantized activations read 4-bit constants as 8-bit values and return ONNX Runtime's
+    """Operators with quantized activations read 4-bit weights as 8-bit values, and give ONNX Runtime's
     bytes."""
     rng = np.random.default_rng(1)
     shape, axis, n = ((1, 8, 9, 9), 0, 6) if op == "Conv" else ((5, 40), 1, 12)
@@ -251,8 +254,8 @@ def test_quantized_activations_take_them_as_8_bits(op: str, dtype: str, device: 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 def test_nothing_else_takes_them(dtype: str, any_device: vkq.Device) -> None:
-    """Other uses of 4-bit constants are refused, because they would be read as 8-bit values: movement, a
-    result, a zero point that defines the type."""
+    """4-bit constants raise an error if an operator other than DequantizeLinear would read them as 8-bit
+    values: a Transpose, a result of the model, a zero point that defines a type."""
     x, w = np.ones((2, 3), np.float32), codes(dtype, (2, 3))
     moved = model([helper.make_node("Transpose", ["w"], ["y"], "t")], x, {"w": w})
     result = model([helper.make_node("Relu", ["x"], ["y"])], x, {"w": w})

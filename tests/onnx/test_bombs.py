@@ -1,5 +1,5 @@
-"""Tests of small models that request much memory: they are refused by their sizes, before memory is
-allocated."""
+"""Tests of small models that ask for much memory: vkq refuses them by their sizes, before it allocates
+memory."""
 
 import tracemalloc
 from typing import Any
@@ -14,7 +14,7 @@ import vkq.onnx
 from vkq.graph.passes import sweep
 from vkq.ops import take
 
-MOST_BYTES = 128 << 20  # limit of Python's and NumPy's memory together while a model is refused
+MOST_BYTES = 128 << 20  # limit of the host memory while a model is refused
 HUGE = 2**62
 
 
@@ -78,8 +78,8 @@ def test_a_small_model_that_asks_for_much_is_refused(software_device: vkq.Device
 def test_what_is_computed_ahead_is_bounded_in_all(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Constant folding is bounded in total: each of many constants is small enough, together they are too
-    large."""
+    """Constant folding has a limit for all constants together: each of many constants is small, but their
+    total is not."""
     monkeypatch.setattr(sweep, "LEAST_ROOM_BYTES", 1 << 22)
     nodes, last = [], "f"
     for i in range(64):

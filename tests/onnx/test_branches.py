@@ -1,5 +1,5 @@
-"""Tests of branches and loops decided by constants and shapes: they are inlined and run entirely on the
-device."""
+"""Tests of branches and loops whose conditions are constants or shapes: they are inlined, and run entirely
+on the device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def model(nodes: Any, constants: dict[str, Any], sizes: Any = X.shape, outputs: 
 
 
 def compared(device: vkq.Device, data: bytes, *arrays: np.ndarray) -> list[str]:
-    """Check the results, and that every node ran on the device; return the operators that ran."""
+    """Check that results are close to ONNX Runtime's, and that all nodes ran on the device; return the
+    operators that ran."""
     session = vkq.onnx.InferenceSession(data, device)
     for x in arrays:
         for got, want in zip(session.run(None, {"x": x}), onnxruntime_results(data, {"x": x}), strict=True):
@@ -44,8 +45,8 @@ def compared(device: vkq.Device, data: bytes, *arrays: np.ndarray) -> list[str]:
 
 @pytest.mark.parametrize("flag", [False, True])
 def test_a_constant_decides(device: vkq.Device, flag: bool) -> None:
-    """A branch decided by a constant is inlined; it reads an outer value, and the other branch's operators
-    are removed."""
+    """An If with a constant condition is inlined: the taken branch reads an outer value, and the other
+    branch's operators do not run."""
     nodes = [
         node("Relu", "x", "r"),
         node("If", "c", "b", then_branch=branch("Sinh", "t"), else_branch=branch("Cosh", "e")),
@@ -56,9 +57,8 @@ def test_a_constant_decides(device: vkq.Device, flag: bool) -> None:
 
 
 def test_a_shape_decides(device: vkq.Device) -> None:
-    """A branch decided by a shape is inlined: PyTorch's squeeze(1), which removes an axis with one element.
-    Branches may have results with several names, one of them an outer value, an initializer, and a nested
-    If."""
+    """An If whose condition is a shape is inlined: PyTorch's squeeze(1), which removes an axis of size 1. A
+    branch may give a result two names, return an outer value or an initializer, and contain another If."""
     squeezed = helper.make_graph(
         [node("Squeeze", "r axis", "s"), node("Identity", "r", "q")], "then", [],
         [info("s", FLOAT, None), info("q", FLOAT, None)],
@@ -75,14 +75,14 @@ def test_a_shape_decides(device: vkq.Device) -> None:
     ]  # fmt: skip
     data = model(nodes, {"one": 1, "three": 3}, ["n", "c", "l"], "y z")
     ran = compared(device, data, X, np.repeat(X, 2, 1))
-    assert [op for op in ran if op != "Identity"] == ["Relu", "Neg"]  # results of two names are two arrays
+    assert [op for op in ran if op != "Identity"] == ["Relu", "Neg"]  # one Neg serves both names
     assert "Neg" not in compared(device, data, X[:, :1])
 
 
 @pytest.mark.parametrize("condition", ["none", "given", "constant"])
 def test_rounds(device: vkq.Device, condition: str) -> None:
-    """A loop is unrolled, with a growing value, a sum in every iteration, an If on the iteration's number,
-    and an outer value."""
+    """A Loop is unrolled. Its body has a value that grows, a sum as a result of every iteration, an If on
+    the iteration's number, and an outer value."""
     add = helper.make_graph([node("Add", "a0 r", "t")], "then", [], [info("t", FLOAT)])
     keep = helper.make_graph([node("Mul", "a0 r", "e")], "else", [], [info("e", FLOAT)])
     on = [node("Identity", "k0", "k")]
@@ -112,8 +112,8 @@ def test_rounds(device: vkq.Device, condition: str) -> None:
 def test_what_numbers_decide_is_the_fallbacks(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    """Branches and loops decided by run-time values go to the fallback: an If, a loop that may stop early, a
-    loop without iterations and one with too many."""
+    """The fallback runs branches and loops that depend on run-time values: an If, a loop that may stop
+    early, a loop without iterations, and a loop with too many iterations."""
     if form == "data":
         choice = {"then_branch": branch("Neg", "t"), "else_branch": branch("Abs", "e")}
         nodes = [node("ReduceSum", "x", "s", keepdims=0), node("Less", "zero s", "c"), node("Relu", "x", "r")]
@@ -127,7 +127,7 @@ def test_what_numbers_decide_is_the_fallbacks(
     count = {"none": 0, "large": 1 << 40}.get(form, 3)
     if form == "many":
         monkeypatch.setattr(branches, "MOST_NODES", 2)
-    if form == "large":  # too many iterations for any library: refused by name
+    if form == "large":  # too many iterations for both libraries
         data = model(nodes, {"count": np.array(count)})
         with pytest.raises(vkq.onnx.ModelError, match="Loop"):
             vkq.onnx.InferenceSession(data, any_device)
@@ -139,7 +139,7 @@ def test_what_numbers_decide_is_the_fallbacks(
 
 
 def test_a_broken_branch_is_told(any_device: vkq.Device) -> None:
-    """An unknown operator in a branch is refused by its own name, not by the branch's."""
+    """The error for an unknown operator in a branch names the operator, not the If."""
     nodes = [
         node("Relu", "x", "r"),
         node("If", "c", "y", then_branch=branch("Det", "t"), else_branch=branch("Abs", "e")),

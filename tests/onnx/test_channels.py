@@ -1,5 +1,5 @@
-"""Tests of depthwise convolutions whose activations have a scale for each channel (NNCF's form): integer sums
-are exact, and are then multiplied by the channel's scale and the weight's."""
+"""Tests of depthwise convolutions whose activations have a scale for each channel, as NNCF writes. Integer
+sums are exact, and are then multiplied by the scales of the channel and the weight."""
 
 import numpy as np
 import onnx

@@ -1,5 +1,5 @@
-"""Tests of Where with run-time conditions, comparisons, ArgMax and ArgMin, and integer products with a zero
-point for each row and column, compared with ONNX Runtime."""
+"""Tests of Where, comparisons, ArgMax, ArgMin, and MatMulInteger with zero points per row or column,
+compared with ONNX Runtime."""
 
 from typing import Any
 
@@ -33,8 +33,7 @@ def operands(dtype: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_quantized_where(device: vkq.Device, dtype: str) -> None:
-    """Where selects 8-bit values by an input of flags, which is broadcast; other flags use the same
-    executable."""
+    """QLinearWhere selects 8-bit values by an input of flags, also if the flags broadcast."""
     inputs, constants = operands(dtype)
     names = ["c", "a", "as", "az", "b", "bs", "bz", "ys", "yz"]
     node = helper.make_node("QLinearWhere", names, ["y"], domain=MICROSOFT)
@@ -55,7 +54,7 @@ def test_quantized_where(device: vkq.Device, dtype: str) -> None:
 def test_where(any_device: vkq.Device, dtype: str) -> None:
     x, z = (bytes_of(SHAPE, "int8", seed).astype(dtype) for seed in (0, 1))
     feed = {"c": flags(SHAPE), "x": x, "z": z}
-    if dtype == "int32":  # the model has no such input on the device
+    if dtype == "int32":  # the model has no input z
         feed.pop("z")
     constants = {} if "z" in feed else {"z": z}
     node = helper.make_node("Where", ["c", "x", "z"], ["y"])
@@ -64,8 +63,8 @@ def test_where(any_device: vkq.Device, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_where_by_a_comparison(device: vkq.Device, dtype: str) -> None:
-    """A comparison a > b selects between floats, with and without a QuantizeLinear after the selection; the
-    flags are also a result."""
+    """Where selects floats by the flags a > b, with and without a QuantizeLinear after it. The flags may
+    also be a result."""
     inputs, constants = operands(dtype)
     nodes = [*REAL, helper.make_node("Greater", ["ra", "rb"], ["c"]), helper.make_node("Not", ["c"], ["n"])]
     chosen = helper.make_node("Where", ["n", "ra", "rb"], ["r"])
@@ -88,8 +87,8 @@ def test_flags_by_flags(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_places(device: vkq.Device, dtype: str, op: str) -> None:
-    """ArgMax gives the class of each pixel, as at the end of a segmentation: int64, the first of equal
-    scores."""
+    """ArgMax and ArgMin return int64 indices, as at the end of a segmentation; of equal scores the first,
+    or the last on request."""
     x = bytes_of((2, 21, 5, 3), dtype) // 8
     constants = q("a", 0.03, 100, dtype)
     for options in ({"axis": 1, "keepdims": 0}, {"axis": -1, "select_last_index": 1}):
@@ -99,7 +98,7 @@ def test_places(device: vkq.Device, dtype: str, op: str) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_integer_product_by_columns(device: vkq.Device, dtype: str) -> None:
-    """Integer products with a zero point for each column, some of them equal, equal ONNX Runtime's."""
+    """MatMulInteger with a zero point for each column, some of them equal, gives ONNX Runtime's sums."""
     a, rng = bytes_of((2, 5, 19), dtype), np.random.default_rng(0)
     constants = {
         "az": np.array(3, dtype), "b": rng.integers(0, 256, (19, 7)).astype(np.uint8),
@@ -110,8 +109,8 @@ def test_integer_product_by_columns(device: vkq.Device, dtype: str) -> None:
 
 
 def test_integer_product_by_rows(device: vkq.Device) -> None:
-    """Integer products with a zero point for each row are correct; ONNX allows them, ONNX Runtime does not
-    support them."""
+    """MatMulInteger with a zero point for each row gives the right sums. ONNX allows this; ONNX Runtime
+    does not support it."""
     a, b = bytes_of((5, 19), "uint8"), bytes_of((19, 7), "int8", 1)
     az, bz = np.array([0, 255, 4, 255, 9], np.uint8), np.array([3, -128, 127, 3, 0, 0, 5], np.int8)
     node = helper.make_node("MatMulInteger", ["a", "b", "az", "bz"], ["y"])
@@ -123,8 +122,7 @@ def test_integer_product_by_rows(device: vkq.Device) -> None:
 
 
 def test_flags_of_both(any_device: vkq.Device) -> None:
-    """Comparisons of quantized values and of floats give ONNX Runtime's flags; one of them compares a result
-    of a CPU node."""
+    """Comparisons of quantized values, and of floats that a CPU node computes, give ONNX Runtime's flags."""
     inputs, constants = operands("uint8")
     feed = inputs | {"x": np.random.default_rng(0).normal(0, 1, SHAPE).astype(np.float32)}
     nodes = [

@@ -1,4 +1,5 @@
-"""Tests of sessions that compute products of float activations in float16, on the tests' matrix units."""
+"""Tests of sessions with compute='float16': products of float activations run on matrix units, real or
+emulated."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from vkq.onnx import InferenceSession
 
 
 def model() -> bytes:
-    """Return a model with an 8-bit weight in a float Conv, followed by an 8-bit Conv."""
+    """Return a model of a float Conv with an 8-bit weight, and an 8-bit Conv after it."""
     rng = np.random.default_rng(5)
     constants = {
         "w": rng.integers(-127, 128, (24, 16, 1, 1), np.int8), "w_scale": np.float32(0.01),
@@ -59,7 +60,7 @@ def test_floats_are_rounded_and_integers_stay_exact(
     assert not np.array_equal(got, y)
     assert (np.abs(got - y) <= 2.0**-10 * terms).all()
     scale = vkq.QParams(0.25, 3)
-    q = np.clip(np.rint(got / np.float32(0.25)) + 3, -128, 127).astype(np.int8)  # the input of the 8-bit Conv
+    q = np.clip(np.rint(got / np.float32(0.25)) + 3, -128, 127).astype(np.int8)  # input of the 8-bit Conv
     want = reference.conv2d(q, weights["v"], x=scale, w_scale=0.01, y=scale)
     np.testing.assert_array_equal(codes, want)
 
@@ -85,8 +86,8 @@ def test_the_command_line_asks_for_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The command line can request float16; a CPU, which has no float16 arithmetic, reports what it uses
-    instead."""
+    """The option --compute float16 requests float16. On a CPU device, which has no float16 arithmetic, the
+    report says that float32 is used."""
     (tmp_path / "m.onnx").write_bytes(model())
     monkeypatch.setattr("vkq.runtime.opened._default", software_device)
     monkeypatch.delenv("VKQ_DEVICE", raising=False)
@@ -99,8 +100,8 @@ def test_the_command_line_asks_for_it(
 def test_float_weights_run_on_matrix_units(
     strict_device: vkq.Device, dtype: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Convolutions with float32 weights, or with float16 weights in a float16 model, run on matrix units,
-    which explain reports."""
+    """Convolutions with float32 weights, and convolutions of a float16 model, run on matrix units;
+    `explain` says so."""
     rng = np.random.default_rng(2)
     w, x = rng.normal(size=(24, 16, 1, 1)).astype(dtype), rng.normal(size=(1, 16, 4, 8)).astype(dtype)
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))

@@ -1,4 +1,4 @@
-"""Tests of `InferenceSession.counters`: the counts equal the work that was done."""
+"""Tests of `InferenceSession.counters`: they count the work that was done."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import vkq.onnx
 
 @pytest.fixture
 def session(any_device: vkq.Device) -> vkq.onnx.InferenceSession:
-    """Return a session of y = x + c for any number of rows of 5 floats, and the same for int32."""
+    """Return a session of y = x + c and z = int32(y) for any number of rows of five floats."""
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]> g (float[n, 5] x) => (float[n, 5] y, int32[n, 5] z)
         <float[5] c = {1, 2, 3, 4, 5}> { y = Add(x, c) z = Cast<to = 6>(y) }"""

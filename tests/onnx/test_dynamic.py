@@ -1,5 +1,5 @@
-"""Tests of models of onnxruntime.quantization.quantize_dynamic: zero points and scales of activations are
-computed in each run."""
+"""Tests of models that onnxruntime.quantization.quantize_dynamic writes: they compute the scales and zero
+points of activations in each run."""
 
 import itertools
 from pathlib import Path
@@ -28,8 +28,8 @@ FORMS = {
 
 
 def cnn() -> tuple[Net, str]:
-    """Return a network with stride, padding, a pool, a dilated depthwise kernel and a 1x1 convolution; images
-    are not square."""
+    """Return a network for images that are not square, with stride, padding, a pool, a dilated depthwise
+    convolution and a 1x1 convolution."""
     net = Net(seed=2, shape=(2, 3, 10, 23))
     y = net.relu(net.conv("x", 6, 3, 2))
     y = net.op("MaxPool", y, kernel_shape=[3, 3], strides=[1, 2], pads=[1, 1, 1, 1])
@@ -39,7 +39,7 @@ def cnn() -> tuple[Net, str]:
 
 
 def mlp() -> tuple[Net, str]:
-    """Return a network with batches of rows, and one product without a bias."""
+    """Return a network of products of batched rows; one product has no bias."""
     net = Net(seed=3, shape=(2, 5, 9))
     bias = net.constant(net.random.normal(0, 0.1, 7).astype(np.float32))
     y = net.relu(net.op("Add", net.op("MatMul", "x", net.weight(9, 7)), bias))
@@ -49,8 +49,8 @@ def mlp() -> tuple[Net, str]:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("make", [cnn, mlp])
 def test_networks(device: vkq.Device, tmp_path: Path, make: Any, form: str) -> None:
-    """Networks give ONNX Runtime's outputs, for images whose zero points are in the middle and at both
-    ends."""
+    """Networks give ONNX Runtime's bytes for inputs whose zero points are in the middle and at both ends of
+    the range."""
     net, result = make()
     kind, per_channel = FORMS[form]
     quantize_dynamic(net.model(result), tmp_path / "q.onnx", weight_type=kind, per_channel=per_channel)
@@ -63,8 +63,9 @@ def test_networks(device: vkq.Device, tmp_path: Path, make: Any, form: str) -> N
 
 @pytest.mark.parametrize(("name", "bound"), [("unet", 0), ("inception", 2**-22), ("densenet", 2**-22)])
 def test_known_networks(any_device: vkq.Device, tmp_path: Path, name: str, bound: float) -> None:
-    """Known networks are within the bound: pools, movement and BatchNormalization between products, and
-    means, whose terms ONNX Runtime adds in another order."""
+    """Well-known networks give ONNX Runtime's results within the bound. They have pools, movement and
+    BatchNormalization between products. The bound is not 0 where ONNX Runtime adds the terms of means in
+    another order."""
     net = Net(seed=7)
     model = net.model(*KINDS[name](net))
     quantize_dynamic(model, tmp_path / "q.onnx", weight_type=QuantType.QInt8, per_channel=True)
@@ -81,8 +82,8 @@ DYNAMIC = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_convolution(device: vkq.Device, groups: int, dtype: str) -> None:
-    """A convolution is correct with different padding on every side, filled with the zero point, and with a
-    zero point for each channel of the weight."""
+    """ConvInteger is exact with different padding on each side, which holds the zero point of x, and with a
+    weight zero point for each channel."""
     x = np.random.default_rng(5).normal(0.4, 1, (2, 4, 5, 7)).astype(np.float32)
     w, zero = bytes_of((6, 4 // groups, 3, 2), dtype), bytes_of((6,), dtype, 6)
     options = {"strides": [2, 1], "pads": [1, 0, 2, 1], "dilations": [1, 2], "group": groups}
@@ -103,8 +104,8 @@ def test_convolution(device: vkq.Device, groups: int, dtype: str) -> None:
 
 
 def test_product_of_two(device: vkq.Device) -> None:
-    """A product of two activations, as in attention, quantizes both in each run and gives ONNX Runtime's
-    sums."""
+    """A product of two activations, as in attention, quantizes both operands in each run, and gives ONNX
+    Runtime's sums."""
     feed = {
         "x": bytes_of((2, 5, 9), "int8").astype(np.float32),
         "v": bytes_of((2, 9, 6), "int8", 1) / np.float32(3),
@@ -115,7 +116,8 @@ def test_product_of_two(device: vkq.Device) -> None:
 
 
 def test_refused(any_device: vkq.Device) -> None:
-    """A zero point for each channel of an image is refused, because ONNX does not allow it."""
+    """ConvInteger with an input zero point for each channel raises an error, because ONNX does not allow
+    it."""
     x, w = bytes_of((1, 3, 4, 4), "uint8"), bytes_of((2, 3, 1, 1), "uint8")
     node = helper.make_node("ConvInteger", ["x", "w", "z"], ["y"])
     data = model([node], {"x": x}, {"w": w, "z": np.zeros(3, np.uint8)}, "int32")
@@ -128,8 +130,8 @@ FAR = [np.inf, -np.inf, 3.4e38, -3.4e38, 2e38, np.finfo(np.float32).max, -1e-45]
 
 @pytest.mark.parametrize("seed", range(3))
 def test_ranges_that_are_infinite(device: vkq.Device, seed: int) -> None:
-    """Infinite ranges are treated as by ONNX Runtime, whose scale is infinite if the difference of max and
-    min overflows."""
+    """DynamicQuantizeLinear of ranges beyond float32 gives ONNX Runtime's results: if max - min overflows,
+    the scale is infinite."""
     outputs = [("y", TensorProto.UINT8), ("s", TensorProto.FLOAT), ("z", TensorProto.UINT8)]
     node = helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])
     graph = helper.make_graph(

@@ -1,4 +1,4 @@
-"""Tests of attributes at the limits of ONNX's rules, where the shape or the last bit is easily wrong,
+"""Tests of attributes at the limits of ONNX's rules, where shapes or the last bit are easily wrong,
 compared with ONNX Runtime."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .test_operators import MICROSOFT, around, bytes_of, check, model, q
 
 
 def many(nodes: list[Any], constants: dict[str, Any], x: np.ndarray, results: list[str]) -> bytes:
-    """Return a model with several results of the type of x."""
+    """Return a model with several results, which have the type of x."""
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
     info = helper.make_tensor_value_info
     stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
@@ -41,8 +41,8 @@ def all_equal(device: vkq.Device, data: bytes, x: np.ndarray) -> None:
 
 
 def test_slices_that_begin_and_end_outside(any_device: vkq.Device) -> None:
-    """Slices may begin and end outside the data: with a negative step, a start before the data means its
-    first element."""
+    """Slice gives ONNX Runtime's results for starts and ends outside the data: with a negative step, a
+    start before the data is clamped to the first element."""
     x, nodes, constants = np.arange(1, 6, dtype=np.uint8), [], {"ax": np.array([0])}
     cases = list(itertools.product((-9, -5, 0, 2, 9), (-99, -6, -5, -1, 0, 3, 99), (-1, -2, 1, 3)))
     for i, numbers in enumerate(cases):
@@ -56,7 +56,8 @@ CROPS = [(3, -3), (-3, 3), (-4, 3), (3, -4), (-3, 6), (4, -2), (-1, 2), (5, -6),
 
 
 def test_pads_that_cut_off_more_than_the_data(any_device: vkq.Device) -> None:
-    """A negative pad may crop more than the data, and so also the padding at the other end."""
+    """Pad with a negative pad that crops more than the data also crops the padding at the other end, as in
+    ONNX Runtime."""
     for x in (np.array([1, 2], np.uint8), np.arange(6, dtype=np.uint8).reshape(2, 3)):
         nodes, constants = [], {"v": np.uint8(9)}
         for i, (before, after) in enumerate(CROPS):
@@ -87,7 +88,8 @@ def test_pads_that_no_data_allows_name_their_node(
 @pytest.mark.parametrize("auto", ["NOTSET", "SAME_LOWER", "SAME_UPPER"])
 @pytest.mark.parametrize("size", [(4, 9), (5, 10)])
 def test_the_odd_padding_of_an_output_shape(device: vkq.Device, auto: str, size: tuple[int, int]) -> None:
-    """If the total padding is odd, its extra element is at the start, except with SAME_UPPER."""
+    """ConvTranspose with output_shape: if the total padding is odd, the extra element is at the start,
+    except with SAME_UPPER."""
     x = bytes_of((1, 2, 2, 5), "uint8")
     constants = q("x", 0.05, 100, "uint8") | {
         "w": bytes_of((2, 3, 3, 2), "int8", 1), "ws": np.float32(0.01), "wz": np.int8(0),
@@ -101,7 +103,7 @@ def test_the_odd_padding_of_an_output_shape(device: vkq.Device, auto: str, size:
 
 def test_sixteen_bit_activations_keep_their_weights(any_device: vkq.Device) -> None:
     """In the fallback, layers with 16-bit activations keep their float weights, also weights from a
-    DequantizeLinear; an optimizer of ONNX Runtime would quantize the weights per tensor."""
+    DequantizeLinear. (One of ONNX Runtime's optimizers would quantize the weights per tensor.)"""
     rng = np.random.default_rng(0)
     x, scales = rng.standard_normal((1, 3, 8, 8)).astype(np.float32), np.array([1e-3, 1e-4, 5e-3, 3e-5])
     constants = {
@@ -129,11 +131,11 @@ def test_sixteen_bit_activations_keep_their_weights(any_device: vkq.Device) -> N
         (got,) = session.run(None, {"x": x})
     (beside,) = cpu_session(data, "test").run(None, {"x": x})
     for each in (got, beside):
-        assert np.abs(each - exact).max() <= constants["y"] * 0.51  # half a step, plus the error of float32
+        assert np.abs(each - exact).max() <= constants["y"] * 0.51  # half a step, plus float32 errors
 
 
 def _convolved(x: np.ndarray, c: dict[str, Any]) -> np.ndarray:
-    """Return the convolution of 16-bit activations, in float64."""
+    """Return, in float64, the convolution of x quantized to 16 bits."""
     step = float(c["s"])
     seen = (np.clip(np.rint(x / np.float32(step)) + 32767, 0, 65535) - 32767) * step
     weight = c["w"].astype(np.float64) * c["ws"].astype(np.float64).reshape(-1, 1, 1, 1)
@@ -143,8 +145,7 @@ def _convolved(x: np.ndarray, c: dict[str, Any]) -> np.ndarray:
 
 @pytest.mark.parametrize("given", [True, False])
 def test_integer_products_of_any_length(any_device: vkq.Device, given: bool) -> None:
-    """Integer products of any length are modulo 2**32: sums of 33,026 or more products 255 * 255 exceed
-    int32."""
+    """MatMulInteger sums modulo 2**32 for any K: sums of at least 33,026 products 255 * 255 exceed int32."""
     k = 33100
     a, b = np.full((2, k), 255, np.uint8), np.full((k, 3), 255, np.uint8)
     a[1], b[:, 1] = bytes_of((k,), "uint8"), bytes_of((k,), "uint8", 1)
@@ -205,7 +206,7 @@ def test_scales_of_each_matrix_of_a_batch(
         for k, (m, s, z) in enumerate(zip(*(constants[n] for n in ("b", "bs", "bz")), strict=True))
     ]  # fmt: skip
     np.testing.assert_array_equal(session.run(None, {"a": a})[0], np.clip(want, 0, 255))
-    if (shape[0], columns) == (2, 7):  # ONNX Runtime supports only this case
+    if (shape[0], columns) == (2, 7):  # the case that ONNX Runtime supports
         np.testing.assert_array_equal(
             session.run(None, {"a": a})[0], cpu_session(data, "x").run(None, {"a": a})[0]
         )
@@ -224,7 +225,7 @@ def test_scales_of_the_rows_of_each_matrix_go_to_the_fallback(any_device: vkq.De
 
 
 def test_a_scale_that_is_none_is_named(any_device: vkq.Device) -> None:
-    """An invalid scale is refused with its channel and the remedy."""
+    """The error for an invalid scale names its channel and the remedy."""
     x = np.zeros((2, 3), np.float32)
     scales = np.array([0.1, 1e-42, 0.2], np.float32)
     nodes = [
@@ -252,7 +253,8 @@ def test_a_dead_node_may_be_anything(any_device: vkq.Device) -> None:
 
 
 def test_scales_of_rows_of_square_matrices(any_device: vkq.Device) -> None:
-    """The scales of a and y apply to rows, as in ONNX, even if there are as many columns as rows."""
+    """Scales of a and y with one element per row apply to rows, as in ONNX, also if there are as many
+    columns as rows."""
     a, b = bytes_of((4, 4), "uint8"), bytes_of((4, 4), "uint8", 1)
     scales, points = np.array([0.1, 0.2, 0.4, 0.8], np.float32), np.array([3, 120, 200, 90], np.uint8)
     constants = {
@@ -273,8 +275,8 @@ def test_scales_of_rows_of_square_matrices(any_device: vkq.Device) -> None:
 
 
 def test_a_float_bias_is_told(any_device: vkq.Device) -> None:
-    """A float bias, as PT2E writes it, is rounded to the scale of the sums, and explain reports this; an
-    int32 bias is unchanged."""
+    """A float bias, as PT2E writes it, is rounded to a multiple of the sum's scale, and `explain` reports
+    this. An int32 bias is used unchanged."""
     rng = np.random.default_rng(2)
     x = rng.normal(0, 1, (1, 3, 5, 6)).astype(np.float32)
     constants = q("x", 0.02, 131, "uint8") | q("y", 0.05, 123, "uint8")
@@ -303,8 +305,8 @@ def test_a_float_bias_is_told(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("size", [(5, 4), (9,)], ids=["image", "line"])
 @pytest.mark.parametrize("strides", [1, 3])
 def test_averages_of_the_image(any_device: vkq.Device, size: tuple[int, ...], strides: int) -> None:
-    """Average pools with a kernel of the image's size use ONNX Runtime's separate formula for this case,
-    whose bytes differ at ties."""
+    """Average pools whose kernel has the image's size give ONNX Runtime's bytes: it has a separate formula
+    for this case, which differs at ties."""
     x = bytes_of((2, 300, *size), "uint8")
     how = {"kernel_shape": size, "strides": [strides] * len(size)}
     constants = q("x", 1 / 16, 128, "uint8") | q("y", 1 / 60, 83, "uint8")

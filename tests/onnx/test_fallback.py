@@ -1,4 +1,5 @@
-"""Tests of the parts of a model that ONNX Runtime runs: their nodes have the model's form and valid names."""
+"""Tests of the parts of a model that ONNX Runtime runs as the fallback: their nodes have the form of the
+model's opset, and valid names."""
 
 import dataclasses
 import warnings
@@ -29,9 +30,9 @@ def check(device: vkq.Device, data: bytes, feed: dict[str, np.ndarray]) -> None:
 @pytest.mark.parametrize(
     ("op", "opset", "attributes", "more"),
     [
-        ("LogSoftmax", 11, {"axis": 1}, {}),  # the axes from this one on count as one
+        ("LogSoftmax", 11, {"axis": 1}, {}),  # before opset 13: the axes from *axis* on count as one
         ("Hardmax", 11, {"axis": 1}, {}),
-        ("ReduceLogSumExp", 13, {"axes": [1]}, {}),  # the axes are an input in later opsets
+        ("ReduceLogSumExp", 13, {"axes": [1]}, {}),  # before opset 18: *axes* is an attribute
         ("RMSNormalization", 23, {"axis": -1}, {"s": np.linspace(1, 2, 5, dtype=np.float32)}),
         ("Swish", 24, {}, {}),
         ("MeanVarianceNormalization", 13, {}, {}),
@@ -43,8 +44,8 @@ def check(device: vkq.Device, data: bytes, feed: dict[str, np.ndarray]) -> None:
 def test_operators_are_as_the_opset_of_the_model_has_them(
     any_device: vkq.Device, op: str, opset: int, attributes: dict[str, Any], more: dict[str, np.ndarray]
 ) -> None:
-    """Operators go to the fallback in the opset of the model; vkq writes the nodes around them in their
-    newest form."""
+    """Operators go to the fallback in the form of the model's opset, also if vkq writes the nodes around
+    them in the newest form."""
     x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
     nodes = [
         helper.make_node("Erf", ["x"], ["a"]),
@@ -64,8 +65,8 @@ def test_nodes_that_stand_for_one_have_names_of_their_own(any_device: vkq.Device
 
 @pytest.mark.parametrize("between", [False, True], ids=["int8", "float32"])
 def test_a_bound_that_is_computed(any_device: vkq.Device, between: bool) -> None:
-    """A Clip with a computed bound runs: it must not become a table of two values, because a bound is one
-    value for all elements."""
+    """A Clip with a computed bound gives ONNX Runtime's results. vkq must not make it a table of two
+    operands, because a bound is one value for all elements."""
     feed = {"x": bytes_of((3, 4), "int8"), "low": np.array(-5, np.int8)}
     clip = [helper.make_node("Clip", ["x", "low"], ["y"])]
     constants: dict[str, Any] = {}
@@ -80,7 +81,7 @@ def test_a_bound_that_is_computed(any_device: vkq.Device, between: bool) -> None
     data = model(clip, feed, constants, "int8")
     session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)  # a warning about int8 values
+        warnings.simplefilter("ignore", FallbackWarning)  # warning of the fallback
         (got,) = session.run(None, feed)
     np.testing.assert_array_equal(got, onnxruntime_results(data, feed)[0])
 
@@ -95,7 +96,8 @@ def test_what_onnx_runtime_cannot_run_is_said(any_device: vkq.Device) -> None:
 
 
 def test_an_output_shape_beyond_what_x_reaches(any_device: vkq.Device) -> None:
-    """An output shape that x cannot fill needs negative margins, and goes to the fallback."""
+    """ConvTranspose with an output_shape that x cannot fill needs negative padding, and runs in the
+    fallback."""
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 1, 3, 3), (1, 2, 3, 3)))
     node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[3, 2], output_shape=[10, 8])
@@ -103,8 +105,8 @@ def test_an_output_shape_beyond_what_x_reaches(any_device: vkq.Device) -> None:
 
 
 def test_choices_of_8_bits_by_flags_of_floats(any_device: vkq.Device) -> None:
-    """vkq's Where on 8-bit values, with flags computed from floats, is written in ONNX's form for the
-    fallback."""
+    """A Where of quantized values by flags computed from floats is written in ONNX's form if the fallback
+    runs it."""
     x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
     nodes = [
         helper.make_node("SampleOp", ["x"], ["s"], domain=MICROSOFT),
@@ -119,8 +121,8 @@ def test_choices_of_8_bits_by_flags_of_floats(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("between", ["quantized", "float32"])
 def test_guards_of_attention(any_device: vkq.Device, between: str) -> None:
-    """Guards against NaN that PyTorch writes around attention are removed, because a softmax of 8-bit values
-    is never NaN."""
+    """The Where and IsNaN that PyTorch writes after a softmax are removed, because a softmax of 8-bit
+    values is never NaN."""
     x = bytes_of((2, 3, 5), "int8")
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["d"]),
@@ -142,7 +144,7 @@ def test_guards_of_attention(any_device: vkq.Device, between: str) -> None:
 
 
 def elsewhere(session: vkq.onnx.InferenceSession) -> dict[str, str]:
-    """Return the operators that run on the CPU, each with its reason."""
+    """Return the operators that run on the CPU, each with its reason. Some must run on the device."""
     rows = session.explain().rows
     assert any(row.where == "device" for row in rows), rows
     return {row.operator: row.why for row in rows if row.where == "CPU"}
@@ -164,8 +166,8 @@ def between_bytes(op: str, **attributes: Any) -> list[Any]:
 def test_what_a_device_refuses_runs_alone(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """An operator of vkq without an ONNX form is given to the fallback as the model's node, while the nodes
-    before and after it stay on the device; also if it is refused only during planning."""
+    """If the device refuses an operator that has no ONNX form, the fallback runs the model's own node, and
+    the nodes before and after it stay on the device. This also holds if the refusal comes during planning."""
 
     def refused(*given: Any) -> Any:
         if when == "planned":
@@ -186,8 +188,8 @@ def test_what_a_device_refuses_runs_alone(
 
 
 def test_loops_that_are_too_long_run_alone(device: vkq.Device) -> None:
-    """A softmax of 400,000 elements, whose loop a driver may end, runs in the fallback alone; its bytes are
-    the same on the device and the CPU."""
+    """A softmax of 400,000 elements, whose loop a driver might end, runs in the fallback, and nothing else
+    does. The bytes are ONNX Runtime's."""
     x = np.random.default_rng(4).standard_normal((1, 400_000)).astype(np.float32)
     x *= np.float32(5e-6)
     data = model(between_bytes("Softmax", axis=-1), {"x": x}, q("q", 1e-7, 100, "int8"), "int8")
@@ -205,8 +207,8 @@ def test_loops_that_are_too_long_run_alone(device: vkq.Device) -> None:
 def test_a_form_of_resize_leaves_the_others_on_the_device(
     any_device: vkq.Device, rank: int, dtype: str
 ) -> None:
-    """An unsupported form of Resize leaves the other nodes on the device, also for 1-D data (N, C, L), which
-    is reshaped to images."""
+    """An unsupported form of Resize runs in the fallback, and the other nodes stay on the device, also for
+    1-D data (N, C, L), which vkq reshapes to images."""
     x = bytes_of((1, 2, 3, 5)[-rank:], "uint8").astype(dtype)
     symmetric = {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"}
     nodes = [
@@ -225,7 +227,7 @@ def test_a_form_of_resize_leaves_the_others_on_the_device(
 
 
 def test_a_bias_of_int32_that_is_computed(any_device: vkq.Device) -> None:
-    """A computed int32 bias is not read as 8-bit values, although its zero point is omitted."""
+    """A computed int32 bias of QLinearConv is not taken for 8-bit values, although it has no zero point."""
     x, bias = bytes_of((1, 3, 4, 5), "uint8"), np.array([700, -900], np.int32)
     constants = q("x", 0.02, 100, "uint8") | q("w", 0.03, 90, "uint8") | q("y", 0.1, 120, "uint8")
     constants["w"] = bytes_of((2, 3, 3, 3), "uint8")

@@ -1,5 +1,5 @@
-"""Tests of the first operators of a quantized text encoder, as PyTorch and quantize_static write them. The
-device gives ONNX Runtime's bytes in few dispatches."""
+"""Tests of the first operators of a quantized text encoder (mask and embeddings), as PyTorch and
+quantize_static write them: the device gives ONNX Runtime's bytes in few dispatches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INT64, FLOAT, BOOL = TensorProto.INT64, TensorProto.FLOAT, TensorProto.BOOL
 
 
 class Written(Nodes):
-    """Nodes and constants of a model with uint8 values."""
+    """A model with uint8 activations under construction."""
 
     op, constant = Nodes._op, Nodes._constant
 
@@ -45,8 +45,8 @@ class Written(Nodes):
 
 
 def mask_of(w: Written, batch: int) -> str:
-    """Return a mask (batch, 1, tokens, tokens) of 0 and -10; the argument (batch, tokens) says which tokens
-    are visible."""
+    """Add a mask (batch, 1, tokens, tokens) of 0 and -10, computed from the input "mask" (batch, tokens),
+    which is true for visible tokens. Return its name."""
     places = np.arange(batch * TOKENS).reshape(batch, 1, 1, TOKENS)
     flags = w.op("Flatten", w.op("Cast", "mask", to=BOOL), axis=2)
     seen = w.op("Reshape", flags, w.constant([-1, 1]))
@@ -87,8 +87,8 @@ def masked_attention(batch: int) -> bytes:
 def test_a_mask_is_one_chain(
     device: vkq.Device, data: Callable[[int], bytes], last: int, steps: dict[str, int], batch: int
 ) -> None:
-    """The mask is computed for (batch, 1, 1, tokens), in the layout that attention reads; the sum with the
-    scores broadcasts it."""
+    """The device computes the mask with shape (batch, 1, 1, tokens), in the layout that attention reads.
+    The sum with the scores broadcasts it. Results equal ONNX Runtime's."""
     random = np.random.default_rng(batch)
     x = random.normal(0, 3, (batch, HEADS, TOKENS, last)).astype(np.float32)
     feed = {"mask": random.integers(0, 2, (batch, TOKENS)), "x": x}
@@ -98,8 +98,8 @@ def test_a_mask_is_one_chain(
 
 
 def embeddings(kind: str, other: np.ndarray, first: bool, ids: tuple[int, ...], readers: int) -> bytes:
-    """Return a model that combines rows of a table with a constant operand, and then adds positions. With its
-    scales, many sums are near ties, and their rounding depends on the order of the operands."""
+    """Return a model that combines rows of a table with a constant operand, and then adds positions. Many
+    sums are near ties, and their rounding depends on the order of the operands."""
     w, random, part = Written(), np.random.default_rng(8), (2, 4, 4) if other.shape == (2, 4, 1) else (WIDTH,)
     table = w.real(w.constant(random.integers(0, 256, (WORDS, *part)).astype(np.uint8)), 0.01)
     rows = w.held(w.op("Gather", table, "ids"), 0.01)
@@ -139,7 +139,8 @@ def test_embeddings(
     any_device: vkq.Device, kind: str, other: np.ndarray, first: bool, ids: tuple[int, ...], readers: int,
     ops: list[str],
 ) -> None:  # fmt: skip
-    """A function of rows is computed for the whole table if its other operand is equal for all ids."""
+    """If the other operand of a binary operator is equal for all ids, the operator is computed at load for
+    the whole table."""
     data = embeddings(kind, other, first, ids, readers)
     session = vkq.onnx.InferenceSession(data, any_device)
     found = [row.operator for row in session.explain().rows]
@@ -150,7 +151,8 @@ def test_embeddings(
 
 
 def test_embeddings_are_one_dispatch(device: vkq.Device) -> None:
-    """Rows of words, types that are equal for all tokens, and positions are added in one dispatch."""
+    """One dispatch gathers the rows of words, adds the token type, which is equal for all tokens, and adds
+    the positions."""
     data, ids = embeddings("Add", ROW, False, (3, TOKENS), 1), (3, TOKENS)
     session = vkq.onnx.InferenceSession(data, device)
     shaders = [row.shaders for row in session.explain().rows if row.operator in ("Gather", "add")]
@@ -161,7 +163,7 @@ def test_embeddings_are_one_dispatch(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("kind", ["Add", "Mul"])
 def test_sums_of_two_embeddings(any_device: vkq.Device, kind: str) -> None:
-    """The dispatch of the second of two embeddings also adds the first."""
+    """The dispatch that gathers rows of one embedding also adds the rows of another."""
     w, random = Written(), np.random.default_rng(11)
     tables = [random.integers(0, 256, (WORDS, WIDTH)).astype(np.uint8) for _ in "ab"]
     one, two = (
@@ -178,7 +180,8 @@ def test_sums_of_two_embeddings(any_device: vkq.Device, kind: str) -> None:
 
 
 def test_tables_are_kept_with_the_model() -> None:
-    """The graphs of a model share a folded table. It is freed with the table from which it was computed."""
+    """The graphs of one model share a folded table. It is freed when the table from which it was computed
+    is freed."""
     table, row = np.arange(12).astype(np.int8).reshape(4, 3), np.array([[128, 127, 0]], np.uint8)
     results = np.random.default_rng(2).integers(0, 256, (256, 256)).astype(np.uint8)
     found, count = _chosen(results, row, table), len(_kept)
@@ -193,8 +196,8 @@ def test_tables_are_kept_with_the_model() -> None:
 def test_sums_keep_the_order_of_operands(
     any_device: vkq.Device, shape: tuple[int, int], ops: set[str]
 ) -> None:
-    """An Expand along the last axis stays before a sum: without it, the sum would swap its operands, and
-    would round differently."""
+    """An Expand along the last axis is not removed before a sum: without it, the sum would swap its
+    operands and round differently."""
     w, random = Written(), np.random.default_rng(4)
     wide = w.op("Expand", w.held("x", 0.031), w.constant([4, 8]))
     w.held(w.op("Add", wide, w.held("z", 0.047)), 0.053, 3, "y")

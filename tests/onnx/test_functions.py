@@ -1,5 +1,5 @@
-"""Tests of operators that ONNX defines by other operators: their definitions run on the device, with ONNX
-Runtime's results."""
+"""Tests of operators that ONNX defines by other operators: vkq runs the definition on the device, and gives
+ONNX Runtime's results."""
 
 from typing import Any
 
@@ -53,8 +53,8 @@ def test_definitions(device: vkq.Device, name: str) -> None:
 
 
 def test_a_definition_whose_shape_is_open(any_device: vkq.Device) -> None:
-    """An operator whose definition depends on an unknown shape stays one node. It is computed when its input
-    is known, once for each value of the input."""
+    """An operator whose definition has an unknown shape remains one node. It is computed in the run, once
+    for each value of its input."""
     node = helper.make_node("HannWindow", ["n"], ["y"])
     for size in (5, 8):
         inputs = {"n": np.array(size, np.int32)}

@@ -1,4 +1,4 @@
-"""Tests of com.microsoft's operators that ONNX Runtime's optimizer fuses from transformers, compared with
+"""Tests of the com.microsoft operators that ONNX Runtime's optimizer writes for transformers, compared with
 ONNX Runtime."""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 def both(
     device: vkq.Device, op: str, fed: Arrays, constants: Arrays, names: str, results: str = "y", **a: Any
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return pairs of vkq's and ONNX Runtime's results. *names* and *results* have one letter each; "-" means
-    no operand."""
+    """Return pairs of vkq's and ONNX Runtime's results of one node. *names* and *results* have one letter
+    per operand; "-" means that the operand is left out."""
     inputs, outputs = (["" if name == "-" else name for name in text] for text in (names, results))
     domain = "" if op.startswith("Simplified") else MICROSOFT
     proto = onnx.ModelProto.FromString(
@@ -44,8 +44,9 @@ def both(
 @pytest.mark.parametrize("names", ["xsgbc", "xsgb", "xsg-c", "xtg"])
 @pytest.mark.parametrize("results", ["y", "y--z"])
 def test_skip_layer_normalization(device: vkq.Device, names: str, results: str) -> None:
-    """SkipLayerNormalization is within 2e-6 for values of magnitude 1, like LayerNormalization; the sum
-    before it has at most two additions. The input t is the same for the whole batch."""
+    """SkipLayerNormalization is within the bounds of ONNX Runtime: each library is within 2e-6 of the exact
+    value for values of magnitude 1; x + skip + bias has at most two roundings. The skip input t is
+    broadcast over the batch."""
     fed = {"x": normal(2, 5, 37), **{k: normal(2, 5, 37, seed=1) for k in "s" if k in names}}
     fed |= {k: normal(1, 5, 37, seed=1) for k in "t" if k in names}
     constants = {name: normal(37, seed=i) for i, name in enumerate("gbc", 2)}
@@ -68,8 +69,8 @@ def test_skip_simplified_layer_normalization(device: vkq.Device, names: str) -> 
 
 @pytest.mark.parametrize("names", ["iswpegbm", "i-wp-gb", "iswpegb-l", "iswpegbml"])
 def test_embed_layer_normalization(device: vkq.Device, names: str) -> None:
-    """EmbedLayerNormalization reads tokens, positions and segments as data; a sum of three has two
-    roundings."""
+    """EmbedLayerNormalization gathers the rows of tokens, positions and segments by run-time ids, and adds
+    them with two roundings."""
     random = np.random.default_rng(5)
     fed = {
         name: random.integers(0, most, (2, 5)).astype(np.int32)
@@ -94,8 +95,8 @@ def test_embed_layer_normalization(device: vkq.Device, names: str) -> None:
 
 
 def test_skip_normalization_of_halves(device: vkq.Device) -> None:
-    """SkipLayerNormalization of float16 is computed in float32: results differ by at most one float16 step,
-    or by 8e-6 near a tie."""
+    """SkipLayerNormalization of float16 is computed in float32. It differs from ONNX Runtime by at most one
+    float16 step, or by 8e-6 near a tie."""
     fed = {"x": normal(2, 5, 37).astype(np.float16), "s": normal(2, 5, 37, seed=1).astype(np.float16)}
     constants = {name: normal(37, seed=i).astype(np.float16) for i, name in enumerate("gbc", 2)}
     node = helper.make_node("SkipLayerNormalization", list("xsgbc"), ["y"], domain=MICROSOFT)
@@ -107,7 +108,8 @@ def test_skip_normalization_of_halves(device: vkq.Device) -> None:
 
 
 def test_what_is_left_to_the_fallback(any_device: vkq.Device) -> None:
-    """The fallback runs forms with means as results, and with a batch that is not the first axis."""
+    """The fallback runs SkipLayerNormalization with its mean as a result, and FusedMatMul with transposed
+    batches."""
     fed, constants = {"x": normal(2, 5, 37), "s": normal(2, 5, 37, seed=1)}, {"g": normal(37)}
     for op, names, results, a in (
         ("SkipLayerNormalization", ["x", "s", "g"], ["y", "m"], {}),
@@ -128,7 +130,8 @@ def test_missing_inputs_are_refused(any_device: vkq.Device) -> None:
 
 
 def test_simplified_layer_normalization(device: vkq.Device) -> None:
-    """SimplifiedLayerNormalization, ONNX Runtime's older name for RMSNormalization, runs on the device."""
+    """SimplifiedLayerNormalization, ONNX Runtime's older name of RMSNormalization, is within the bound on
+    the device."""
     fed, a = {"x": normal(2, 5, 37)}, {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
     ((y, want),) = both(device, "SimplifiedLayerNormalization", fed, {"g": normal(37)}, "xg", **a)
     np.testing.assert_allclose(y, want, rtol=0, atol=8e-6)
@@ -136,7 +139,8 @@ def test_simplified_layer_normalization(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize(("op", "names"), [("BiasGelu", "xb"), ("FastGelu", "xb"), ("FastGelu", "x")])
 def test_gelu(device: vkq.Device, op: str, names: str) -> None:
-    """Gelu forms are within a few ulps of ONNX Runtime's tanh and erf, for sums of magnitude 4."""
+    """BiasGelu and FastGelu are within a few units in the last place of ONNX Runtime, for sums of magnitude
+    4."""
     fed = {"x": 2 * normal(3, 5, 37)}
     ((y, want),) = both(device, op, fed, {"b": normal(37, seed=1)}, names)
     np.testing.assert_allclose(y, want, rtol=0, atol=4e-6)
@@ -146,7 +150,8 @@ def test_gelu(device: vkq.Device, op: str, names: str) -> None:
 @pytest.mark.parametrize("second", [0, 1])
 @pytest.mark.parametrize("constant", [False, True])
 def test_fused_matmul(device: vkq.Device, first: int, second: int, constant: bool) -> None:
-    """In vkq and in ONNX Runtime each sum of K products is within (K + 4) units of its magnitudes."""
+    """FusedMatMul is within the bound: in both libraries a sum of K products is within (K + 4) 2^-24 of the
+    sum of magnitudes."""
     a, b = normal(2, 3, 5, 37), normal(37, 7, seed=1) if constant else normal(2, 3, 37, 7, seed=1)
     bound = 2 * (37 + 4) * 2**-24 * 0.3 * (np.abs(a) @ np.abs(b))
     fed = {"a": np.ascontiguousarray(np.swapaxes(a, -1, -2)) if first else a}
@@ -160,8 +165,8 @@ def test_fused_matmul(device: vkq.Device, first: int, second: int, constant: boo
 @pytest.mark.parametrize("names", ["abstpqc", "abstp", "abst--c"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_matmul_integer_to_float(device: vkq.Device, names: str, dtype: str) -> None:
-    """MatMulIntegerToFloat sums exactly. Three results are rounded: the product of both scales, the sum times
-    this product, and the addition of the bias."""
+    """MatMulIntegerToFloat sums exactly, and rounds three times: the product of both scales, the sum times
+    this product, and the result plus bias."""
     fed = {"a": bytes_of((2, 5, 37), "uint8")}
     constants = {"b": bytes_of((37, 7), dtype, 1), "s": np.float32(0.02), "t": np.abs(normal(7)) / 50}
     constants |= {"p": np.uint8(120), "q": np.full(7, 3, dtype), "c": normal(7, seed=2)}

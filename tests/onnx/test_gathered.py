@@ -1,5 +1,5 @@
-"""Tests of com.microsoft's GatherBlockQuantized on the device: it gives ONNX Runtime's values, with ids as
-data."""
+"""Tests of com.microsoft's GatherBlockQuantized with run-time ids on the device: results equal ONNX
+Runtime's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(device: vkq.Device, constants: list[Any], dtype: Any, ids: np.ndarray 
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
     data = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
     session = vkq.onnx.InferenceSession(data, device)
-    for fed in (ids, ids[::-1].copy()):  # the second run prepares nothing
+    for fed in (ids, ids[::-1].copy()):  # the second run uses the first plan
         (want,) = cpu_session(data, "comparing").run(None, {"ids": fed})
         (got,) = session.run(None, {"ids": fed})
         assert (got.shape, got.dtype) == (want.shape, want.dtype)
@@ -41,8 +41,9 @@ def check(device: vkq.Device, constants: list[Any], dtype: Any, ids: np.ndarray 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_bytes(device: vkq.Device, bits: int, dtype: Any, points: bool) -> None:
-    """Codes packed in bytes are dequantized exactly: three blocks of 16 and a partial one; a product of at
-    most 8 bits and a scale of 11 bits is exact before it is rounded to float16."""
+    """Codes of 2, 4 and 8 bits packed in bytes are dequantized exactly, with three blocks of 16 and a
+    partial block. The product of a code and a float16 scale has at most 19 bits, so that only the result is
+    rounded."""
     random, width, blocks = np.random.default_rng(bits), 56, 4
     constants = {
         "w": random.integers(0, 256, (11, width * bits // 8), np.uint8),

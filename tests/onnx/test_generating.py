@@ -1,5 +1,5 @@
-"""Tests of a language model's folder and the loop over its tokens: they give ONNX Runtime's tokens, and text
-as soon as it is complete."""
+"""Tests of `LanguageModel`, which runs a model's folder token by token: it gives ONNX Runtime's tokens, and
+returns text as soon as a character is complete."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def by_onnx_runtime(path: Path, prompt: list[int], count: int) -> tuple[list[int], list[np.ndarray]]:
-    """Return the most likely tokens, with growing caches, and all scores."""
+    """Return ONNX Runtime's most likely tokens, and the scores of each step, with growing caches."""
     session = onnxruntime.InferenceSession(str(path / "model.onnx"), providers=["CPUExecutionProvider"])
     names = [f"past_key_values.{i}.{part}" for part in ("key", "value") for i in range(SIZES.layers)]
     past, ids, seen = [np.zeros((1, SIZES.kv_heads, 0, SIZES.width), np.float32)] * len(names), prompt, 0
@@ -47,8 +47,7 @@ def by_onnx_runtime(path: Path, prompt: list[int], count: int) -> tuple[list[int
 
 
 def test_tokens_of_64_steps(device: vkq.Device, path: Path) -> None:
-    """64 steps give ONNX Runtime's tokens, with 4-bit weights and float32 sums; only the first token needs
-    preparation."""
+    """64 steps with 4-bit weights give ONNX Runtime's tokens. Only the first token prepares executables."""
     want, scores = by_onnx_runtime(path, PROMPT, 64)
     gaps = [float(np.diff(np.sort(one)[-2:])[0]) for one in scores]
     assert min(gaps) > 1e-3  # much more than the effect of another order of additions
@@ -60,7 +59,7 @@ def test_tokens_of_64_steps(device: vkq.Device, path: Path) -> None:
                 prepared = len(model.session._executables.kept)
         assert found == want
         assert len(model.session._executables.kept) == prepared
-        assert list(model.generate(PROMPT, 64, stop=[])) == want  # with a new cache
+        assert list(model.generate(PROMPT, 64, stop=[])) == want  # a new cache
 
 
 def test_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) -> None:
@@ -112,7 +111,7 @@ def test_int8_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Pat
 
 
 def test_drawn_tokens(any_device: vkq.Device, path: Path) -> None:
-    """The seed determines the sampled tokens; each of them is among the most likely ones."""
+    """The seed determines the sampled tokens; each sampled token is among the top_k most likely ones."""
     model = vkq.onnx.LanguageModel(path, any_device)
 
     def drawn(seed: int, **a: Any) -> list[int]:
@@ -130,12 +129,12 @@ def test_drawn_tokens(any_device: vkq.Device, path: Path) -> None:
 def test_text(
     any_device: vkq.Device, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The package tokenizers converts tokens to text; a token may be a part of a character, which is returned
-    when it is complete."""
+    """The package tokenizers converts tokens to text. If a token is only a part of a character, text is
+    returned when the character is complete."""
 
     class Bytes:
-        """A fake tokenizer: tokens are bytes of UTF-8, and the model's tokens are set to a two-byte
-        character."""
+        """A fake tokenizer. Tokens are UTF-8 bytes; it decodes the model's tokens as repetitions of a
+        two-byte character."""
 
         def encode(self, text: str) -> Any:
             return SimpleNamespace(ids=[ord(letter) for letter in text])

@@ -1,5 +1,5 @@
-"""Tests of com.microsoft's GroupQueryAttention on the device, compared with ONNX Runtime: prompts, single
-tokens and batches of several lengths."""
+"""Tests of com.microsoft's GroupQueryAttention on the device, compared with ONNX Runtime, for prompts,
+single tokens and batches of several lengths."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from vkq.onnx.cpu import cpu_session
 
 Arrays = dict[str, Any]
 HEADS, KV_HEADS, WIDTH = 6, 2, 16
-# For float16: vkq rounds results of magnitude 4 once; ONNX Runtime also rounds q and k after their rotation.
+# Bound for float16 results of magnitude 4: vkq rounds once, ONNX Runtime also rounds q and k after the
+# rotation.
 HALF_BOUND = 2.0**-8
 
 
 def compared(
     device: vkq.Device, node: Any, fed: Arrays, constants: Arrays, opset: int = 21
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return pairs of vkq's and ONNX Runtime's results of one node, in the type of the node's first input."""
+    """Return pairs of vkq's and ONNX Runtime's results of one node. Results have the type of the node's
+    first input."""
     kind = helper.np_dtype_to_tensor_dtype(fed[node.input[0]].dtype)
     infos = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
@@ -72,7 +74,7 @@ def grouped(
     for got, want in caches:
         assert got.shape[2] == max(held, total)
         for line, other, length in zip(got, want, lengths, strict=True):
-            bound = 1e-6 if dtype == np.float32 else 2.0**-9  # a rotation has three roundings
+            bound = 1e-6 if dtype == np.float32 else 2.0**-9  # a rotation rounds three times
             np.testing.assert_allclose(line[:, :length], other[:, :length], rtol=0, atol=bound)
 
 

@@ -1,5 +1,5 @@
-"""Tests of com.microsoft's MatMulNBits: vkq and ONNX Runtime's CPU provider are both within the bound around
-float64."""
+"""Tests of com.microsoft's MatMulNBits: vkq and ONNX Runtime's CPU provider are both within the error bound
+of the float64 result."""
 
 from typing import Any
 
@@ -38,9 +38,9 @@ def inputs_of(w: vkq.GroupedWeight) -> dict[str, Any]:
     return given if w.zero_point is None else given | {"zeros": w.zero_point.reshape(-1)}
 
 
-# An odd number of groups leaves half a byte of zero points. Rows: one, few and many; leading axes; the
-# smallest groups; a bias; group indices of consecutive groups (g_idx); a partial last group, whose codes
-# beyond k are arbitrary. With float16, x, scales, bias and results are float16: sums are in float32, rounded
+# Rows: one, few and many. There are leading axes, the smallest groups, a bias, group indices of consecutive
+# groups (g_idx), an odd number of groups (half a byte of zero points), and a partial last group, whose
+# codes beyond k are arbitrary. float16: x, scales, bias and results are float16; sums are float32, rounded
 # once.
 @pytest.mark.parametrize(
     ("dtype", "shape", "n", "bits", "group", "symmetric"),
@@ -91,11 +91,11 @@ def test_as_onnx_runtime_within_the_bound(
     bound = (k + 4) * EPSILON * size + half * np.abs(want)
     assert (np.abs(ours - want) <= bound).all()
     assert (np.abs(theirs - want) <= bound + half * size).all()
-    assert "q4gsw" in str(session.explain({"x": x.shape}))  # the name in shader variants
+    assert "q4gsw" in str(session.explain({"x": x.shape}))  # shader variants with grouped weights
 
 
 def test_float16_beside_others(any_device: vkq.Device) -> None:
-    """A Cast and the float32 operators after it run on the device, next to a float16 product."""
+    """A Cast and a float32 Add after a float16 MatMulNBits run on the device."""
     k, n = 64, 12
     w, x = weight(n, k, 4, 32, True), np.random.default_rng(2).standard_normal((5, k), np.float32)
     x = x.astype(np.float16)
@@ -112,8 +112,8 @@ def test_float16_beside_others(any_device: vkq.Device) -> None:
 
 
 def test_float16_that_the_device_does_not_take(any_device: vkq.Device) -> None:
-    """A float16 input that a device does not support counts as a constant in each run: in this model the host
-    quantizes it, and its 8-bit values go to the device."""
+    """A float16 input that the device does not support is folded like a constant in each run: here the host
+    quantizes it, and the device gets 8-bit values."""
     x, constants = np.linspace(-6, 6, 64).astype(np.float16), {"s": np.float16(0.05), "z": np.int8(3)}
     nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])]
     nodes.append(helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]))
@@ -130,10 +130,10 @@ def test_float16_that_the_device_does_not_take(any_device: vkq.Device) -> None:
 def test_blocks_beyond_the_largest_group(
     bits: int, block: int, blocks: int, k: int, points: str, device: vkq.Device
 ) -> None:
-    """Blocks larger than the largest group become groups of 128 that share scales and zero points; an odd
-    number leaves half a byte of zero points; groups beyond K are removed."""
+    """Blocks larger than the largest group become groups of 128 that share a scale and a zero point; groups
+    beyond K are removed. An odd number of blocks leaves half a byte of zero points."""
     rng, n = np.random.default_rng(block), 9
-    w = weight(n, 32 * blocks, bits, 32, points == "none")  # several of these groups become one block
+    w = weight(n, 32 * blocks, bits, 32, points == "none")  # several groups of 32 become one block
     packed = rng.integers(0, 256, (n, blocks, block * bits // 8), np.uint8)
     given = inputs_of(w) | {"b": packed}
     zeros = w.zero_points()
@@ -158,7 +158,7 @@ def test_blocks_beyond_the_largest_group(
 @pytest.mark.parametrize(("k", "block"), [(160, 32), (200, 128), (300, 256), (48, 16)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_two_bits(k: int, block: int, points: str, dtype: str, device: vkq.Device) -> None:
-    """Weights of two bits become four bits on the device, with the same values."""
+    """Weights of two bits are stored as four bits on the device, and results are within the bound."""
     rng, n, blocks = np.random.default_rng(k), 9, -(-k // block)
     b = rng.integers(0, 256, (n, blocks, block // 4), np.uint8)
     scales = rng.uniform(0.5, 1, (n, blocks)).astype(dtype)
@@ -184,7 +184,7 @@ def test_two_bits(k: int, block: int, points: str, dtype: str, device: vkq.Devic
 
 
 def test_zero_points_count_beside_the_numbers_of_groups(any_device: vkq.Device) -> None:
-    """Zero points are used also with g_idx, for which ONNX Runtime 1.32's CPU provider uses 8 instead."""
+    """Zero points are used, too, if g_idx is given. (ONNX Runtime 1.32's CPU provider uses 8 instead.)"""
     w, x = weight(5, 160, 4, 32, False), np.random.default_rng(1).standard_normal((3, 160), np.float32)
     found = []
     for more in ({}, {"groups": np.arange(160, dtype=np.int32) // 32}):
@@ -234,7 +234,7 @@ def test_what_cannot_run_is_listed(
 @pytest.mark.parametrize("name", ["K", "N", "block_size", "bits"])
 @pytest.mark.parametrize("value", [None, 4.0, "4", [4]])
 def test_sizes_are_whole_numbers(name: str, value: Any, any_device: vkq.Device) -> None:
-    """Sizes must be integers; bits may be omitted."""
+    """K, N, block_size and bits must be integers, otherwise an error names them; bits may be omitted."""
     given = inputs_of(weight(3, 64, 4, 32, True))
     product = node(64, 3, 4, 32, given)
     product.attribute.remove(next(a for a in product.attribute if a.name == name))
@@ -251,7 +251,7 @@ def test_sizes_are_whole_numbers(name: str, value: Any, any_device: vkq.Device) 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_what_cannot_run_the_fallback_runs(dtype: str, any_device: vkq.Device) -> None:
-    """Permuted groups, which vkq cannot run, run in the fallback."""
+    """The fallback runs MatMulNBits with permuted groups (g_idx), which vkq refuses."""
     rng, k, block, blocks = np.random.default_rng(1), 64, 32, 2
     given = {
         "b": rng.integers(0, 256, (3, blocks, block // 2), np.uint8),
