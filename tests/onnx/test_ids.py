@@ -1,4 +1,4 @@
-"""Tests of integers known only at run time: token ids, masks, positions."""
+"""Tests of integers that are known only at run time: token ids, masks and positions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> Any:
 
 def test_a_text_is_data(any_device: vkq.Device, bert: bytes) -> None:
     """Token ids are data: another text of the same length uses the same plan, and a text of another length
-    the same weights."""
+    the same layers."""
     session = vkq.onnx.InferenceSession(bert, any_device)
     for batch, length, seed in ((1, 7, 0), (1, 7, 1), (2, 11, 2), (1, 1, 3), (1, 7, 4)):
         feed = text(batch, length, seed)
@@ -67,8 +67,8 @@ def test_ids_beyond_the_rows_are_refused(any_device: vkq.Device, bert: bytes) ->
 
 
 def test_int32_ids_are_checked(any_device: vkq.Device) -> None:
-    """A model whose only integers are int32 ids refuses ids beyond the rows. It checks neither the words of
-    caches nor numbers that no operator reads as ids."""
+    """A model whose integer inputs are all int32 refuses ids beyond the table's rows. It does not check
+    integers that no operator reads as ids."""
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
     fed = {"ids": np.int32([0, 3, -1]), "numbers": np.int32([-(2**31), 2**31 - 1, 5])}
     nodes = [node("Gather", "table ids", "rows", axis=0), node("Max", "numbers numbers", "most")]
@@ -98,7 +98,8 @@ def test_rows_are_chosen_by_numbers_of_the_run(
 
 
 def test_rows_of_a_quantized_table_stay_in_8_bits(any_device: vkq.Device) -> None:
-    """Rows of a quantized table stay in 8 bits: an embedding is not copied to float32."""
+    """A quantized embedding table is not copied to float32: Gather returns 8-bit rows, which are then
+    dequantized."""
     table = np.random.default_rng(0).integers(-128, 128, (50, 6)).astype(np.int8)
     constants = {"w": table, "s": np.float32(0.1), "z": np.int8(3)}
     feed = {"i": np.array([[0, 49, -1]])}
@@ -111,8 +112,7 @@ def test_rows_of_a_quantized_table_stay_in_8_bits(any_device: vkq.Device) -> Non
 
 
 def integers(*nodes: Node, **constants: Any) -> Graph:
-    """Return a graph of these nodes from x to y in which every value is int64, before any pass changes
-    types."""
+    """Return a graph of these nodes from x to y, in which every value is int64, as before any pass."""
     arrays = {name: np.asarray(v, np.int64) for name, v in constants.items()}
     specs = {"x": Spec("int64", (2, 3))} | {name: Spec.of(v) for name, v in arrays.items()}
     specs |= {name: Spec("int64", (2, 3)) for one in nodes for name in one.outputs}
@@ -160,7 +160,8 @@ def test_wide_arithmetic_is_refused_by_name_or_the_fallbacks(any_device: vkq.Dev
 
 
 def test_what_the_host_computes_is_counted(any_device: vkq.Device) -> None:
-    """Integers that a device cannot compute are computed by the host: x counts as a constant."""
+    """The host computes integers that a device cannot compute. The input x then counts as a constant, and
+    `explain` says so."""
     nodes = [node("Mul", "x c", "m"), node("Div", "m c", "d"), node("Cast", "d", to=1)]
     feed = {"x": np.array([3, -7])}
     data = model(nodes, feed, {"c": np.array(1 << 40)}, "float32")
@@ -170,7 +171,7 @@ def test_what_the_host_computes_is_counted(any_device: vkq.Device) -> None:
 
 
 def test_lengths_of_a_run_decide_a_shape(any_device: vkq.Device) -> None:
-    """Lengths that decide a shape count as constants in a run; the ids do not."""
+    """An input whose values decide a shape counts as a constant in each run; ids do not."""
     nodes = [node("Slice", "w zero n", "rows"), node("Gather", "rows i")]
     constants = {"w": np.arange(12, dtype=np.float32).reshape(6, 2), "zero": np.array([0])}
     feed = {"n": np.array([4]), "i": np.array([3, 0])}
@@ -186,7 +187,7 @@ def test_lengths_of_a_run_decide_a_shape(any_device: vkq.Device) -> None:
 def test_inspect_says_what_a_session_does(
     bert: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`vkq inspect` reports the same as a session: ids are data, every node runs on the device, and the host
+    """`vkq inspect` reports what a session does: ids are data, every node runs on the device, and the host
     computes integers that a device does not support."""
     (tmp_path / "bert.onnx").write_bytes(bert)
     assert main(["inspect", str(tmp_path / "bert.onnx")]) == 0
@@ -203,7 +204,7 @@ def test_inspect_says_what_a_session_does(
 
 
 def test_a_model_of_texts_is_measured(bert: bytes, tmp_path: Path, any_device: vkq.Device) -> None:
-    """The benchmark draws integers below the number of rows of the model's table, or in the given range."""
+    """The benchmark draws integer inputs below the number of the table's rows, or in the range of --ids."""
     (tmp_path / "bert.onnx").write_bytes(bert)
     path = str(tmp_path / "bert.onnx")
     shapes = [f"{name}=2x9" for name in text(1, 1)]
@@ -228,8 +229,8 @@ ARITHMETIC: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("nodes", ARITHMETIC.values(), ids=ARITHMETIC.keys())
 def test_whole_numbers(any_device: vkq.Device, nodes: list[Any]) -> None:
-    """Integer arithmetic runs on the device: int64 inputs are stored as int32, and the model's results are
-    int64."""
+    """Integer arithmetic runs on the device: int64 inputs are stored as int32, and results are
+    int64 again."""
     feed = {"i": np.random.default_rng(0).integers(-50, 50, (3, 5))}
     data = model(nodes, feed, {"c": np.array(7), "axis": np.array([1])}, "int64")
     session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
@@ -253,7 +254,7 @@ FLAGS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("nodes", FLAGS.values(), ids=FLAGS.keys())
 def test_masks(device: vkq.Device, nodes: list[Any]) -> None:
-    """Masks run on the device: run-time flags, and selections by them."""
+    """Operators on run-time flags, and selections by them, give ONNX Runtime's results on the device."""
     r = np.random.default_rng(1)
     feed = {
         "x": np.where(r.random((3, 5)) < 0.2, np.nan, r.standard_normal((3, 5))).astype(np.float32),
@@ -272,8 +273,8 @@ def test_masks(device: vkq.Device, nodes: list[Any]) -> None:
 
 @pytest.mark.parametrize("inputs", ["b f", "f g", "g f b", "b k", "g k", "k f"])
 def test_flags_one_after_the_other(device: vkq.Device, inputs: str) -> None:
-    """Concatenations of flags keep their order: an input, a table of it, a comparison of floats, constants;
-    also if a selection reads them."""
+    """Concatenations of flags have ONNX Runtime's order, also if a Where reads them. Operands are an input,
+    its negation, a comparison of floats, and constants."""
     feed = {"b": np.array([[1, 0, 1], [0, 0, 1]], bool), "x": np.float32([[1, -1, 0], [2, 3, -4]])}
     count = len(inputs.split())
     nodes = [
@@ -290,8 +291,8 @@ def test_flags_one_after_the_other(device: vkq.Device, inputs: str) -> None:
 
 
 def test_whole_numbers_made_of_floats_are_refused_by_name(any_device: vkq.Device) -> None:
-    """Integers cast from floats are refused by name, because their range is known only at run time; the
-    fallback runs the Cast, and the device the nodes after it."""
+    """The error for integers cast from floats names the Cast: their range is known only at run time. With a
+    fallback, the Cast runs there, and later nodes on the device."""
     feed = {"x": np.float32([[1.7, -3e9, 4e9]])}
     nodes = [node("Abs", "x", "a"), node("Cast", "a", "i", to=7), node("Cast", "i", to=1)]  # int64, float32
     data = model(nodes, feed, {}, "float32")
@@ -305,17 +306,17 @@ def test_whole_numbers_made_of_floats_are_refused_by_name(any_device: vkq.Device
 
 
 def test_islands(any_device: vkq.Device) -> None:
-    """Random graphs agree with ONNX Runtime; `python -m tests.onnx.islands 5000` runs more."""
+    """Random graphs give ONNX Runtime's results; `python -m tests.onnx.islands 5000` runs more of them."""
     for seed in range(25):
         islands.attempt(any_device, seed)
-    assert islands.attempt(any_device, 1872) == "Mixed"  # a result of the CPU decides flags on the device
+    assert islands.attempt(any_device, 1872) == "Mixed"  # flags depend on a result of the CPU
 
 
 def test_another_length_costs_its_plan_alone(
     any_device: vkq.Device, bert: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new text of the same length lowers nothing. A new length makes a plan, but neither reads the model
-    nor makes a layer. The test counts this work."""
+    """A new text of the same length lowers no graph. A new length makes a plan, but does not read the model
+    again and makes no layer."""
     session = vkq.onnx.InferenceSession(bert, any_device)
     session.run(None, text(1, 7))
     count = Counter[str]()

@@ -23,7 +23,7 @@ X = RNG.integers(0, 256, (2, 3, 6, 5)).astype(np.uint8)
 
 
 def model(more: str = "Identity") -> bytes:
-    """Return a convolution whose weight and bias may be fed, followed by an operator."""
+    """Return a model of a convolution, whose weight and bias are also inputs, and the operator *more*."""
     constants: dict[str, Any] = {
         "s": np.float32(0.02), "xz": np.uint8(7), "w": WEIGHT, "ws": np.float32(0.05), "wz": np.int8(0),
         "ys": np.float32(0.1), "yz": np.uint8(9), "b": BIAS,

@@ -1,5 +1,5 @@
-"""Tests of language models of onnxruntime-genai's model builder: they run entirely on the device, for prompts
-and for single tokens."""
+"""Tests of language models that onnxruntime-genai's model builder writes: they run entirely on the device,
+for prompts and for single tokens."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ FORMS = {
     "float16": Sizes(dtype="float16"),
 }
 
-# Bounds for scores of magnitude 16: in each library the error of a sum of 96 products is at most 100 * 2^-24
-# times the magnitude of its terms, and norms divide by the magnitude of their input. float16: eight roundings
-# of 2^-11.
+# Bounds for scores of magnitude 16. In each library a sum of 96 products is within 100 * 2^-24 of the
+# magnitude of its terms; normalizations divide by the magnitude of their input. float16: eight roundings of
+# 2^-11.
 BOUND = {"float32": 2 * 16 * 100 * 2.0**-24, "float16": 16 * 8 * 2.0**-11}
 
 
 def fed(sizes: Sizes, ids: list[int], past: list[np.ndarray], total: int) -> dict[str, Any]:
-    """Return the inputs for *ids* after the tokens in *past*, with a mask of that length."""
+    """Return the model's inputs for the tokens *ids* after the caches *past*, with a mask of *total*
+    tokens."""
     names = [f"past_key_values.{i}.{part}" for part in ("key", "value") for i in range(sizes.layers)]
     mask = np.ones((1, total), np.int64)
     return {"input_ids": np.int64([ids]), "attention_mask": mask, **dict(zip(names, past, strict=True))}
@@ -35,8 +36,8 @@ def fed(sizes: Sizes, ids: list[int], past: list[np.ndarray], total: int) -> dic
 
 @pytest.mark.parametrize("name", list(FORMS))
 def test_a_language_model(device: vkq.Device, name: str) -> None:
-    """A language model agrees with ONNX Runtime for a prompt of 7 tokens, then tokens one by one and two at
-    once, each with ONNX Runtime's caches."""
+    """Scores are within the bound of ONNX Runtime for a prompt of 7 tokens, then for one token, one token
+    and two tokens. Each run reads ONNX Runtime's caches."""
     sizes = FORMS[name]
     data = llama(sizes).SerializeToString()
     session, other = vkq.onnx.InferenceSession(data, device), cpu_session(data, "comparing")

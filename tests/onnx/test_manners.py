@@ -1,5 +1,5 @@
-"""Tests of scripts written for ONNX Runtime, run with both libraries; of a session's information; and of
-closing a session."""
+"""Tests of scripts written for ONNX Runtime, run with both libraries; of what sessions tell about
+themselves; and of closing sessions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vkq.onnx.fallback import FallbackWarning
 from vkq.onnx.options import changed
 
 node, info = helper.make_node, helper.make_tensor_value_info
-# Each script leaves its results in `result`. `ort` is the library, `path` a model, `x` an input.
+# `ort` is the library, `path` a model, `x` an input. Each script assigns its results to `result`.
 SCRIPTS = {
     "load and predict": """
 session = ort.InferenceSession(path, providers=ort.get_available_providers())
@@ -136,8 +136,8 @@ result += [len(runs), runs[0]["ph"], runs[0]["dur"] > 0]
 
 
 def model() -> onnx.ModelProto:
-    """Return a model with two results of different shapes, metadata, an initializer that is an input, and an
-    open batch."""
+    """Return a model with a batch of any size, two results of different shapes, metadata, and an
+    initializer that is an input."""
     rng = np.random.default_rng(5)
     stored = {
         "s": np.float32(0.1), "z": np.uint8(120), "w": rng.integers(-90, 90, (6, 3, 3, 3)).astype(np.int8),
@@ -181,7 +181,7 @@ def ran(script: str, library: ModuleType, path: str, x: np.ndarray, folder: Path
     try:
         exec(script, names)
     finally:
-        logging.getLogger("vkq").setLevel(level)  # a script may change it for the whole process
+        logging.getLogger("vkq").setLevel(level)  # a script may have changed the level
     return names["result"]
 
 
@@ -208,8 +208,8 @@ def compared(script: str, path: str, folder: Path) -> None:
 def test_scripts_of_onnxruntime_run(
     device: vkq.Device, path: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scripts for ONNX Runtime run with only the import changed: on the default device, with any provider
-    names."""
+    """Scripts for ONNX Runtime give the same results if only the import is changed. They run on the default
+    device, whatever providers they name."""
     monkeypatch.setattr("vkq.runtime.opened._default", device)
     compared(SCRIPTS[name], path, tmp_path)
 
@@ -225,7 +225,8 @@ def told(call: Any) -> list[str]:
 
 @pytest.mark.parametrize("library", [vkq.onnx, onnxruntime], ids=["vkq", "onnxruntime"])
 def test_what_is_ignored_is_told_once(any_device: vkq.Device, path: str, library: Any) -> None:
-    """Ignored options are reported once; sessions and runs accept vkq's and ONNX Runtime's option objects."""
+    """Options that vkq ignores are reported once. Sessions and runs accept option objects of vkq and of
+    ONNX Runtime."""
     options, run = library.SessionOptions(), library.RunOptions()
     assert not changed(options, vkq.onnx.SessionOptions)
     assert not changed(run, vkq.onnx.RunOptions)
@@ -253,7 +254,7 @@ def test_what_is_ignored_is_told_once(any_device: vkq.Device, path: str, library
 
 
 def test_providers_choose(any_device: vkq.Device, path: str) -> None:
-    """Providers choose a device by its index, and allow the CPU if they name it."""
+    """*providers* choose a device by its index, and allow the CPU as a fallback if they name it."""
     index = any_device.capabilities.index
     given = [("VulkanExecutionProvider", {"device_id": str(index)}), "CPUExecutionProvider"]
     with warnings.catch_warnings():
@@ -304,8 +305,8 @@ def test_available() -> None:
 
 
 def slow(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
-    """Make every run wait. Return two events: the first is set when a run has begun, the second lets runs
-    continue."""
+    """Make every run wait. Return two events: a run sets the first when it begins, and waits for the
+    second."""
     begun, go = threading.Event(), threading.Event()
     run = Executable.run
 
@@ -321,8 +322,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Ev
 def test_a_timeout_ends_the_wait_alone(
     any_device: vkq.Device, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A timeout ends only the wait: the run continues, a run queued after it is cancelled, and the session
-    works afterwards."""
+    """A timeout ends the call, but not the run. A run that waits behind it is cancelled at its own timeout,
+    and the session works afterwards."""
     session, feed = vkq.onnx.InferenceSession(path, any_device), {"x": images(2)}
     want = session.run(None, feed)
     for got, one in zip(session.run(None, feed, timeout=60), want, strict=True):
@@ -347,7 +348,7 @@ def test_a_timeout_ends_the_wait_alone(
 def test_errors_of_asynchronous_runs(
     any_device: vkq.Device, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Errors in arguments of asynchronous runs are raised at once; later failures are passed to the
+    """An asynchronous run raises errors in its arguments at once, and passes later failures to the
     callback."""
     session, done = vkq.onnx.InferenceSession(path, any_device), threading.Event()
     said: list[Any] = []
@@ -371,8 +372,9 @@ def test_errors_of_asynchronous_runs(
 
 
 def test_close(any_device: vkq.Device, path: str) -> None:
-    """Closing a session frees its memory at once; the device stays open, and later calls raise an error."""
-    for _ in range(2):  # the first session creates tables that the device keeps for all sessions
+    """Closing a session frees its device memory at once. The device stays open, and later calls of the
+    session raise an error."""
+    for _ in range(2):  # the device keeps tables of the first session
         before = any_device.memory_used_bytes
         opened_and_closed(any_device, path)
     assert any_device.memory_used_bytes <= before
@@ -417,8 +419,8 @@ def test_closed_while_others_run(any_device: vkq.Device, path: str, monkeypatch:
 
 @pytest.mark.parametrize("batch", [1, 2, 5])
 def test_map_gives_every_output(device: vkq.Device, path: str, batch: int) -> None:
-    """`map` returns every requested output in the order of the names, one of them twice, with and without the
-    batch axis."""
+    """`map` returns the requested outputs in the given order, also one output twice, for inputs with and
+    without a batch axis."""
     session, x = vkq.onnx.InferenceSession(path, device), images(5, seed=2)
     y, second = session.run(None, {"x": x})
     got = list(session.map(x, batch, []))

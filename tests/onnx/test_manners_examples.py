@@ -1,5 +1,5 @@
-"""The Python examples of ONNX Runtime's documentation, with their own models: each script runs with ONNX
-Runtime and, with only the import changed, with vkq."""
+"""The Python examples of ONNX Runtime's documentation, with its models. Each script runs with ONNX Runtime,
+and with vkq after a change of the import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import vkq.onnx
 from vkq.onnx import backend, datasets
 from vkq.onnx.fallback import FallbackWarning
 
-# Each script leaves its results in `result`.
+# Each script assigns its results to `result`.
 SCRIPTS = {
     "load and predict": """
 import numpy as np
@@ -117,7 +117,7 @@ def test_examples_run(
     assert len(got) == len(want)
     for a, b in zip(got, want, strict=True):
         if isinstance(b, np.ndarray) and b.dtype == np.float32:
-            np.testing.assert_array_max_ulp(a, b, 2)  # both libraries approximate the sigmoid
+            np.testing.assert_array_max_ulp(a, b, 2)  # both libraries approximate sigmoid
         else:
             assert type(a) is type(b)
             np.testing.assert_array_equal(a, b)

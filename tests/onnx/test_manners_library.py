@@ -1,5 +1,5 @@
-"""Tests of the module functions in ONNX Runtime's API page and examples, run with both libraries, and of the
-functions that vkq refuses or ignores."""
+"""Tests of the functions of ONNX Runtime's API page and examples, run with both libraries, and of functions
+that vkq refuses or ignores."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ result += [*prepared.run(x), *prepared.run([x])]
 def test_scripts_of_onnxruntime_run(
     any_device: vkq.Device, path: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:  # fmt: skip
-    """Scripts for ONNX Runtime run with only the import changed."""
+    """Scripts for ONNX Runtime give the same results if only the import is changed."""
     monkeypatch.setattr("vkq.runtime.opened._default", any_device)
     compared(SCRIPTS[name], path, tmp_path)
 
@@ -196,8 +196,8 @@ def test_refused(any_device: vkq.Device, path: str) -> None:  # noqa: F811
 
 
 def test_given_initializers_stay_with_a_fallback(any_device: vkq.Device, path: str) -> None:  # noqa: F811
-    """Initializers given by the user are also used by the fallback, for bytes and for a ModelProto, which the
-    session does not change."""
+    """The fallback, too, uses initializers that the user gives with SessionOptions.add_initializer. The
+    session does not change a ModelProto."""
     proto = model()
     before, options = proto.SerializeToString(), vkq.onnx.SessionOptions()
     options.add_initializer("w", vkq.onnx.OrtValue(np.full((6, 3, 3, 3), -2, np.int8)))

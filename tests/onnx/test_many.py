@@ -1,4 +1,4 @@
-"""Tests that opening and closing sessions repeatedly leaks nothing: on the device, in Python, as threads or
+"""Tests that opening and closing sessions repeatedly leaks no device memory, no Python threads and no open
 files."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def state(device: vkq.Device) -> tuple[int, int, int]:
     """Return (bytes on the device, number of threads, number of open files)."""
     gc.collect()
     for thread in threading.enumerate():
-        if thread.name.startswith(WORKER):  # a thread that was asked to end
+        if thread.name.startswith(WORKER):  # the thread may still be ending
             thread.join(10)
     return device.memory_used_bytes, threading.active_count(), len(os.listdir("/proc/self/fd"))
 
@@ -47,13 +47,13 @@ def test_sessions_leave_nothing(op: str, any_device: vkq.Device) -> None:
             warnings.simplefilter("ignore")
             session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
             if way % 3 == 0:
-                session.run(None, {"x": x}, timeout=60)  # a timeout uses a thread of the session
+                session.run(None, {"x": x}, timeout=60)  # runs in a thread of the session
             elif way % 3 == 1:
                 list(session.map([x] * 3))
             else:
                 session.explain()
             if way % 2:
-                session.close()  # otherwise the session is closed with its last reference
+                session.close()  # else: closed with the last reference
 
     for way in range(6):
         once(way)

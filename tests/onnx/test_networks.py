@@ -1,5 +1,5 @@
-"""Tests of networks of known kinds, quantized by ONNX Runtime's tool: every output equals ONNX Runtime's, on
-both drivers."""
+"""Tests of well-known networks, quantized by onnxruntime.quantization: every output equals ONNX Runtime's,
+on both drivers."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from vkq.runtime.offsets import lower_bound
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], bytes]:
-    """Return the cache of quantized models, filled by the tests."""
+    """Return an empty cache of quantized models, which the tests fill."""
     return {}
 
 
@@ -45,8 +45,8 @@ def test_equal_to_onnxruntime(device: vkq.Device, models, tmp_path, kind: str, f
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_oracle_agrees(models, tmp_path, kind: str) -> None:
-    """The lowered graph in NumPy gives the same bytes as ONNX Runtime, so a difference on a device is the
-    device's error."""
+    """NumPy gives ONNX Runtime's bytes for the lowered graph. So a difference on a device is an error of
+    the device code."""
     model = model_of(models, kind, "qdq_int8", tmp_path)
     graph, _ = known(vkq.onnx.read(model), {"x": (1, 3, 16, 16)}, fallback=False)
     feed = feed_of()
@@ -57,8 +57,8 @@ def test_the_oracle_agrees(models, tmp_path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_is_shared(any_device: vkq.Device, models, tmp_path, kind: str) -> None:
-    """Intermediate values share memory of at most 1.3 times the bytes that are in use at one step. The
-    memory's previous content does not change results."""
+    """Scratch memory is at most 1.3 times the bytes that one step needs at once. Its previous content does
+    not change results."""
     session = vkq.onnx.InferenceSession(model_of(models, kind, "qdq_int8", tmp_path), any_device)
     feed = feed_of()
     want = session.run(None, feed)

@@ -1,7 +1,8 @@
-"""ONNX's own tests of single nodes, run by the backend on a device, and by the NumPy oracle.
+"""ONNX's own tests of single nodes, run by the backend on a device, and in NumPy.
 
-Tests of quantized operators, and of movement of 8-bit values, are listed by name and must pass. No other test
-that vkq accepts may fail; the totals are stated (the first also in docs/models.md).
+The listed tests of quantized operators, and of movement of 8-bit values, must pass. Of the other tests,
+those that vkq accepts must pass, and their number must not fall (docs/models.md states the number on a
+device).
 """
 
 from collections import Counter
@@ -61,7 +62,7 @@ QUANTIZED = [
     "clip_default_int8_max",
     "clip_default_int8_inbounds",
 ]
-TAKEN = 1165  # at least this many of ONNX 1.22.0's tests run on a device, and this many in NumPy:
+TAKEN = 1165  # of ONNX 1.22.0's tests at least TAKEN run on a device, COMPUTED in NumPy
 COMPUTED = 590
 
 
@@ -75,7 +76,8 @@ def arrays(folder: Path, kind: str, count: int) -> list[Any]:
 
 
 def cases(name: str) -> Iterator[tuple[Any, list[Any], list[Any]]]:
-    """Yield (model, inputs, expected outputs) of a test; none if they are not tensors."""
+    """Yield (model, inputs, expected outputs) of each data set of a test. Yield nothing if a value is not a
+    tensor."""
     model = onnx.load(FOLDER / f"test_{name}" / "model.onnx")
     values = [*model.graph.input, *model.graph.output]
     if not all(value.type.HasField("tensor_type") for value in values):
@@ -91,7 +93,7 @@ def cases(name: str) -> Iterator[tuple[Any, list[Any], list[Any]]]:
 def same(got: Any, want: Any) -> None:
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
     if want.dtype.kind == "f":
-        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-6)  # ONNX's own runner uses this rtol
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-6)  # rtol of ONNX's own runner
     else:
         np.testing.assert_array_equal(got, want)
 
@@ -107,8 +109,8 @@ def test_quantized(device: vkq.Device, name: str) -> None:
 
 
 def test_every_node_that_is_taken(any_device: vkq.Device) -> None:
-    """Every node that vkq accepts gives ONNX's result; others are refused by a ModelError. Tests whose inputs
-    all count as constants are computed at load and do not count."""
+    """Every node that vkq accepts gives ONNX's result; the others raise a ModelError. Nodes whose inputs
+    all count as constants are computed at load, and are not counted."""
     count: Counter[str] = Counter()
     for name in NAMES:
         for model, inputs, outputs in cases(name):
@@ -127,7 +129,7 @@ def test_every_node_that_is_taken(any_device: vkq.Device) -> None:
 
 
 def test_every_node_in_numpy() -> None:
-    """The oracle gives ONNX's results, also for the float operators around quantized ones."""
+    """The lowered graph in NumPy gives ONNX's results, also for float operators."""
     count: Counter[str] = Counter()
     for name in NAMES:
         for model, inputs, outputs in cases(name):
@@ -156,7 +158,7 @@ def test_run_node(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_array_equal(y, x)
     assert backend.supports_device("CPU")
     assert not backend.supports_device("no such device")
-    for d in vkq.devices():  # every existing device can be used, by any of its names
+    for d in vkq.devices():  # each name of each device is supported
         for name in (f"VULKAN:{d.index}", d.name):
             assert backend.supports_device(name)
             assert backend.prepare(_identity(), name).session.device.capabilities.index == d.index

@@ -30,8 +30,8 @@ FORMS: dict[str, Any] = {
 def attended(
     device: vkq.Device, form: str, flat: bool, held: int, dtype: Any = np.float32, opset: int = 23
 ) -> None:
-    """Compare with ONNX Runtime: attention with three queries of six heads and five keys of two heads; *held*
-    of the keys are in the past."""
+    """Compare attention with ONNX Runtime: three queries of six heads, five keys of two heads, of which
+    *held* are in the cache."""
     a = dict(FORMS[form])
     sizes = {"q": (6, 3, 8), "k": (2, 5 - held, 8), "v": (2, 5 - held, 7)}
     fed = {
@@ -68,8 +68,8 @@ def test_float16(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("causal", [0, 1])
 def test_lengths(device: vkq.Device, causal: int) -> None:
-    """Attention of opset 24 accepts lengths: other nodes write a cache, and each batch element reads only its
-    first keys, as many as its length."""
+    """Attention of opset 24 reads caches that other nodes write, and an input with the number of valid keys
+    of each batch element."""
     fed = {"q": normal(2, 6, 3, 8), "k": normal(2, 2, 9, 8, seed=1), "v": normal(2, 2, 9, 8, seed=2)}
     fed["n"] = np.int64([4, 9])
     node = helper.make_node("Attention", ["q", "k", "v", "", "", "", "n"], ["o"], is_causal=causal)
@@ -79,7 +79,7 @@ def test_lengths(device: vkq.Device, causal: int) -> None:
 
 @pytest.mark.parametrize("mode", [0, 1, 2, 3])
 def test_the_scores_as_a_result(any_device: vkq.Device, mode: int) -> None:
-    """The scores are returned as a second result of the node, as ONNX defines."""
+    """Attention returns the scores as its fourth result, in each of ONNX's four modes."""
     fed = {"q": normal(1, 2, 3, 8), "k": normal(1, 2, 5, 8, seed=1), "v": normal(1, 2, 5, 8, seed=2)}
     node = helper.make_node(
         "Attention", ["q", "k", "v"], ["o", "", "", "s"], softcap=2.0, qk_matmul_output_mode=mode
@@ -91,8 +91,8 @@ def test_the_scores_as_a_result(any_device: vkq.Device, mode: int) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_rms_normalization(device: vkq.Device, dtype: Any, axis: int) -> None:
-    """RMSNormalization is within the bound of LayerNormalization: 2e-6 for values of magnitude 1; float16 is
-    rounded before and after the scale."""
+    """RMSNormalization is within the bound of ONNX Runtime: in each library 2e-6 for values of magnitude 1.
+    float16 values are rounded before and after the scale."""
     x = normal(2, 5, 37).astype(dtype)
     scale = normal(*x.shape[axis:], seed=1).astype(dtype)
     node = helper.make_node("RMSNormalization", ["x", "s"], ["y"], axis=axis, epsilon=1e-4)

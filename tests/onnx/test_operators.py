@@ -1,6 +1,6 @@
-"""Tests of each form of an operator that the reader knows, alone, compared with ONNX Runtime: com.microsoft's
-quantized operators, element-wise functions between DequantizeLinear and QuantizeLinear, and the forms of
-older opsets."""
+"""Tests of single operators in every form that the reader knows, compared with ONNX Runtime:
+com.microsoft's quantized operators, element-wise functions between DequantizeLinear and QuantizeLinear, and
+forms of older opsets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def model(
 
 
 def check(device: vkq.Device, data: bytes, inputs: dict[str, np.ndarray]) -> None:
-    """Check that results have the same bytes as ONNX Runtime's."""
+    """Check that the result has the bytes of ONNX Runtime's."""
     want = cpu_session(data, "comparing").run(None, inputs)[0]
     got = vkq.onnx.InferenceSession(data, device).run(None, inputs)[0]
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
@@ -58,7 +58,7 @@ def bytes_of(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
 
 
 def q(name: str, scale: float, zero: int, dtype: str) -> dict[str, Any]:
-    """Return scale and zero point as constants; the zero point is counted from the type's minimum."""
+    """Return the constants of a scale and a zero point. *zero* counts from the type's minimum."""
     return {f"{name}s": np.float32(scale), f"{name}z": np.array(zero + np.iinfo(dtype).min, dtype)}
 
 
@@ -83,7 +83,7 @@ def test_quantized_unary(device: vkq.Device, op: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("opset", [11, 13])
 def test_quantized_softmax_of_older_opsets(device: vkq.Device, opset: int) -> None:
-    """Softmax before opset 13 treats all axes from the given one on as one axis."""
+    """QLinearSoftmax with an opset before 13 treats all axes from *axis* on as one axis."""
     x = bytes_of((3, 4, 5), "uint8")
     constants = q("x", 0.02, 100, "uint8") | q("y", 1 / 256, 0, "uint8")
     inputs = ["x", "xs", "xz", "ys", "yz"]
@@ -138,8 +138,8 @@ OF_FLOATS = [op for op in (*ROUNDED, *STEPPED) if op not in ("QuickGelu", "Bitwi
 
 @pytest.mark.parametrize("op", OF_FLOATS)
 def test_functions(any_device: vkq.Device, op: str) -> None:
-    """Functions of floats between DequantizeLinear and QuantizeLinear, as tables of 256 entries, give ONNX
-    Runtime's bytes."""
+    """Float functions between DequantizeLinear and QuantizeLinear become tables of 256 entries, and give
+    ONNX Runtime's bytes."""
     for dtype in TYPES:
         x = np.arange(256).astype(np.uint8).view(dtype).reshape(4, 64)
         constants = q("x", 0.037, 117, dtype) | q("y", 0.011, 120, dtype)
@@ -153,8 +153,8 @@ def test_functions(any_device: vkq.Device, op: str) -> None:
 
 
 def test_hard_swish_multiplies_by_a_sixth(device: vkq.Device) -> None:
-    """HardSwish multiplies by 1/6, as ONNX defines. A division by 6 would round -45 * 0.02 to the other side
-    of a tie, and one float32 in seven differently."""
+    """HardSwish multiplies by 1/6, as ONNX defines, and gives ONNX Runtime's bytes. A division by 6 would
+    round -45 * 0.02 to the other side of a tie, and one float32 in seven differently."""
     x = np.arange(256).astype(np.uint8)
     constants = q("x", 0.02, 128, "uint8") | q("y", 0.03, 20, "uint8")
     nodes = [
@@ -181,8 +181,8 @@ def test_functions_of_two(device: vkq.Device, op: str) -> None:
 
 
 def test_square(any_device: vkq.Device) -> None:
-    """A square is a table of floats, not the integer product of a value with itself, which may round
-    differently."""
+    """A square becomes a table of the float function, and gives ONNX Runtime's bytes. The integer product
+    of a value with itself may round differently."""
     x = np.arange(256).astype(np.uint8)
     constants = q("x", 0.0371, 117, "uint8") | q("y", 0.0113, 3, "uint8") | {"two": np.float32(2)}
     nodes = [
@@ -199,7 +199,8 @@ def test_square(any_device: vkq.Device) -> None:
 
 
 def around(node: Any, more: Sequence[Any] = ()) -> list[Any]:
-    """Return a node from "a" to "b" between DequantizeLinear and QuantizeLinear with the same parameters."""
+    """Return nodes: DequantizeLinear to "a", *more*, *node* from "a" to "b", QuantizeLinear with the same
+    parameters."""
     return [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
         *more,
@@ -233,8 +234,7 @@ def test_older_opsets(any_device: vkq.Device, form: str) -> None:
 
 @pytest.mark.parametrize("mode", ["edge", "reflect"])
 def test_a_margin_that_repeats_needs_no_value(any_device: vkq.Device, mode: str) -> None:
-    """Padding that repeats the image needs no fill value. If one is given nevertheless, it need not be an
-    8-bit value."""
+    """Pad in the modes "edge" and "reflect" ignores the fill value, which need not be an 8-bit value."""
     x = bytes_of((1, 3, 4, 5), "uint8")
     node = helper.make_node("Pad", ["a", "pads", "value"], ["b"], mode=mode)
     more = {"pads": np.array([0, 0, 1, 2, 0, 0, 0, 1], np.int64), "value": np.float32(0.37)}
@@ -244,8 +244,8 @@ def test_a_margin_that_repeats_needs_no_value(any_device: vkq.Device, mode: str)
 
 @pytest.mark.parametrize("include", [0, 1])
 def test_dilated_means(device: vkq.Device, include: int) -> None:
-    """Dilated means are correct. With optimizations, ONNX Runtime turns them into QLinearAveragePool, which
-    has no dilations."""
+    """Dilated average pools give ONNX Runtime's bytes. ONNX Runtime runs without optimizations, because
+    with them it would use QLinearAveragePool, which ignores dilations."""
     x = bytes_of((1, 2, 7, 8), "int8")
     window = {"kernel_shape": [2, 3], "dilations": [2, 1], "pads": [1, 0, 1, 1]}
     node = helper.make_node("AveragePool", ["a"], ["b"], **window, count_include_pad=include)
@@ -258,7 +258,8 @@ def test_dilated_means(device: vkq.Device, include: int) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_softmax_that_stays_float32(device: vkq.Device, axis: int) -> None:
-    """A softmax with float32 results works along any axis, as the last step of a segmentation."""
+    """Softmax with a float32 result, as at the end of a segmentation, is near ONNX Runtime's along any
+    axis."""
     x = bytes_of((3, 4, 5), "int8")
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
@@ -289,8 +290,8 @@ def test_products_of_activations_of_another_type(device: vkq.Device, given: str,
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "Gemm", "MatMul", "Softmax", "GlobalAveragePool"])
 @pytest.mark.parametrize(("given", "result"), MIXED)
 def test_results_of_another_type(device: vkq.Device, op: str, given: str, result: str) -> None:
-    """Relu may have unsigned results for signed inputs, as quantization-aware training writes; ONNX Runtime
-    computes these in floats."""
+    """Operators may have unsigned results for signed inputs and the reverse, as quantization-aware training
+    writes after a Relu. ONNX Runtime computes these in floats."""
     x = bytes_of((5, 6) if op in ("Gemm", "MatMul", "Softmax") else (1, 6, 5, 4), given)
     shapes = {"Conv": (3, 6, 2, 2), "ConvTranspose": (6, 3, 2, 2), "Gemm": (6, 3), "MatMul": (6, 3)}
     weighted = ["w"] if op in shapes else []
@@ -326,7 +327,7 @@ def test_split_of_opset_11(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_a_part_without_elements(any_device: vkq.Device, dtype: str) -> None:
-    """A concatenation neither reads nor writes an operand that has no elements."""
+    """Concat is right if one operand has no elements."""
     x = bytes_of((2, 3), dtype) if dtype == "uint8" else np.ones((2, 3), np.float32)
     split = helper.make_node("Split", ["x", "sizes"], ["a", "b"], axis=1)
     both = helper.make_node("Concat", ["b", "a"], ["y"], axis=1)
@@ -335,7 +336,8 @@ def test_a_part_without_elements(any_device: vkq.Device, dtype: str) -> None:
 
 
 def test_shapes_computed_by_the_model(any_device: vkq.Device) -> None:
-    """Shapes computed by the model work: the arithmetic that exporters put around Reshape."""
+    """A Reshape to a shape that the model computes (Shape, Gather, Unsqueeze, Concat), as exporters write,
+    is right."""
     x = bytes_of((2, 8, 6, 5), "uint8")
     more = [
         helper.make_node("Shape", ["a"], ["s"]),
@@ -351,7 +353,7 @@ def test_shapes_computed_by_the_model(any_device: vkq.Device) -> None:
 
 
 def test_every_rule_is_an_operator_that_onnx_runtime_knows() -> None:
-    """Every operator with a rule is known to ONNX Runtime, so no name is misspelt."""
+    """ONNX Runtime knows every operator that has a rule, so no name is misspelt."""
     known = {(schema.domain, schema.name) for schema in onnxruntime_pybind11_state.get_all_operator_schema()}
     assert set(RULES) <= known
 
@@ -359,7 +361,7 @@ def test_every_rule_is_an_operator_that_onnx_runtime_knows() -> None:
 @pytest.mark.parametrize("number", [-0.02, 0.0, 1e-40])
 @pytest.mark.parametrize("which", ["ys"])
 def test_what_is_no_scale_goes_to_the_fallback(any_device: vkq.Device, which: str, number: float) -> None:
-    """A scale that vkq does not accept goes to the fallback, because ONNX allows any number."""
+    """A node with a scale that vkq does not accept runs in the fallback, because ONNX allows any scale."""
     x = bytes_of((3, 8), "uint8")
     constants = q("x", 0.03, 100, "uint8") | q("y", 0.1, 120, "uint8") | {
         "w": bytes_of((8, 4), "int8", 1), "ws": np.array([0.01, 0.02, 0.03, 0.04], np.float32),

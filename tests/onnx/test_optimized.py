@@ -1,5 +1,5 @@
-"""Tests of BERT, ViT and GPT-2 (`written_out`) after ONNX Runtime's transformer optimizer: the optimized
-models and the originals run entirely on the device."""
+"""Tests of BERT, ViT and GPT-2 (`written_out`), as exported and after ONNX Runtime's transformer optimizer:
+both forms run entirely on the device."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def feeds(name: str) -> list[dict[str, Any]]:
     made = []
     for batch, past, tokens in ((2, 0, 5), (2, 5, 1), (1, 6, 3)):
         mask = np.ones((batch, past + tokens), np.float32)
-        mask[0, :2] = 0 if batch > 1 else 1  # padded on the left
+        mask[0, :2] = 0 if batch > 1 else 1  # padding at the start
         fed = {"input_ids": random.integers(0, 100, (batch, tokens)), "attention_mask": mask}
         fed["position_ids"] = np.broadcast_to(np.arange(past, past + tokens), (batch, tokens)).copy()
         shape = 2, batch, written_out.HEADS, past, written_out.WIDTH // written_out.HEADS
@@ -62,8 +62,8 @@ def feeds(name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", list(FUSED))
 def test_fused(device: vkq.Device, name: str) -> None:
-    """A fused model is near ONNX Runtime's results. GPT-2's first rows see only hidden keys, where -10000 +
-    score is rounded to 2^-10."""
+    """A model after the optimizer gives ONNX Runtime's results within the bound. GPT-2's bound is larger:
+    its first rows attend only to hidden keys, where -10000 + score is rounded to 2^-10."""
     check(device, optimized(name), feeds(name), 2.0**-8 if name == "gpt2" else BOUND)
 
 

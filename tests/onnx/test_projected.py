@@ -17,8 +17,8 @@ from vkq.onnx.cpu import cpu_session
 @pytest.mark.parametrize("types", ["uint8 int8", "uint8 uint8"])
 @pytest.mark.parametrize("form", ["plain", "mask", "past", "channels"])
 def test_q_attention(device: vkq.Device, form: str, types: str) -> None:
-    """QAttention's integer product is exact; scores of magnitude 8 and values of magnitude 4 are within
-    Attention's bounds."""
+    """QAttention is within Attention's bounds for scores of magnitude 8 and values of magnitude 4: its
+    integer product is exact."""
     x_type, w_type = types.split()
     fed = {"x": bytes_of((2, 5, 19), x_type)}
     constants = {

@@ -1,4 +1,5 @@
-"""Tests of PyTorch's programs and tensors (if PyTorch is installed), and of the errors for other values."""
+"""Tests of PyTorch programs and tensors as models and inputs, if PyTorch is installed, and of the errors
+for other values."""
 
 from typing import Any
 
@@ -9,11 +10,11 @@ import vkq
 import vkq.onnx
 from vkq.onnx.pytorch import model_of, plain_array
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own warnings
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch itself warns
 
 
 class _Fake:
-    """A class that pretends to be a class of torch."""
+    """A class with the module and name of a PyTorch class."""
 
 
 def fake(name: str, **methods: Any) -> Any:
@@ -27,7 +28,8 @@ def test_what_is_none_of_it_stays_as_it_is() -> None:
 
 
 def test_programs_and_tensors_by_their_names() -> None:
-    """Programs and tensors are recognized by the names of their classes, without PyTorch."""
+    """Programs and tensors are recognized by the names of their classes, so that PyTorch need not be
+    imported."""
     assert model_of(fake("ONNXProgram", model_proto=b"model")) == b"model"
     with pytest.raises(vkq.ModelError, match=r"a torch Module; give torch\.export\.export"):
         model_of(fake("Module"))
@@ -51,8 +53,8 @@ def network(torch: Any) -> Any:
 
 
 def test_programs(any_device: vkq.Device, torch: Any) -> None:
-    """Programs of both kinds run, with tensors and arrays as inputs, and with tensors as results on
-    request."""
+    """An ExportedProgram and an ONNXProgram run entirely on the device. Inputs may be tensors or arrays,
+    and results tensors."""
     net, x = network(torch), torch.randn(2, 3, 17, 13)
     program = torch.export.export(net, (x,))
     for model in (program, torch.onnx.export(program, dynamo=True)):
@@ -71,7 +73,7 @@ def test_programs(any_device: vkq.Device, torch: Any) -> None:
 
 
 def test_pt2e(any_device: vkq.Device, torch: Any) -> None:
-    """A network quantized by torchao runs entirely in 8 bits."""
+    """A network quantized by torchao (PT2E) runs entirely in 8 bits."""
     pytest.importorskip("torchao", reason="torchao is not a dependency of the tests")
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86

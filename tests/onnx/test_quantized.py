@@ -1,5 +1,5 @@
-"""Tests that vkq runs the models that `quantize` writes, also with dead channels, and with values too small
-or too large for a scale."""
+"""Tests that vkq runs the models that `quantize` writes, also if a channel is dead, or if values are too
+small or too large for a scale."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def saved(path: Path, nodes: list[Any], constants: dict[str, Any]) -> Path:
 
 
 def loads(source: Path, device: vkq.Device, activations: str, per_channel: bool) -> None:
-    """Quantize a model, run it without the fallback, and check that the bytes are ONNX Runtime's."""
+    """Quantize a model, run it without the fallback, and check that the bytes equal ONNX Runtime's."""
     target = source.with_name("quantized.onnx")
     quantize(source, target, [{"x": X * k} for k in (1, 0.5, 2)], activations, per_channel)
     (got,) = vkq.onnx.InferenceSession(target, device).run(None, {"x": X})
@@ -81,7 +81,8 @@ def test_activations(any_device: vkq.Device, factor: float, activations: str, tm
 
 @pytest.mark.parametrize("op", ["Gemm", "MatMul", "ConvTranspose", "depthwise Conv"])
 def test_operators(any_device: vkq.Device, op: str, tmp_path: Path) -> None:
-    """Each operator with one dead output channel is quantized and runs."""
+    """Each operator with a dead output channel (all weights 0) is quantized, and gives ONNX Runtime's
+    bytes."""
     x, w = "f", RNG.normal(size=(126, 5)).astype(np.float32)
     nodes = [helper.make_node("Flatten", ["x"], ["f"])]
     if "Conv" in op:

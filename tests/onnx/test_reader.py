@@ -1,4 +1,4 @@
-"""Tests of broken and malicious models: a typed error names the location and the reason; no other file is
+"""Tests of broken and malicious models: a typed error names the place and the reason, no other file is
 read, and nothing is executed."""
 
 from collections.abc import Sequence
@@ -111,7 +111,7 @@ def test_nodes_that_are_none_of_onnx(
     error: str,
     fallback: str | None,
 ) -> None:
-    """Nodes with missing inputs or attributes of another type are refused."""
+    """Nodes that lack inputs, or whose attributes have the wrong type, raise a ModelError."""
     arrays = {
         "a": np.ones(3, np.float32), "f": np.ones(4, bool), "z": np.int8(0), "i": np.zeros(1, np.int64),
         "p": np.ones(8, np.int64),
@@ -159,7 +159,8 @@ def test_shapes_are_refused_with_the_node() -> None:
 
 
 def external(folder: Path, location: str, **entries: str):
-    """Write a model whose constant is in an external file; return (the model's path, the data's path)."""
+    """Write a model whose constant is in an external file. Return (the model's path, the bytes for that
+    file)."""
     tensor = numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(2, 3), "w")
     data = tensor.raw_data
     tensor.ClearField("raw_data")
@@ -228,7 +229,7 @@ def test_other_types_of_inputs() -> None:
 
 
 def test_functions_are_read(any_device: vkq.Device) -> None:
-    """A model's own functions are read and inlined."""
+    """A call of a function that the model defines is inlined, and gives the right result."""
     function = helper.make_function(
         "own", "Twice", ["a"], ["b"], [helper.make_node("Concat", ["a", "a"], ["b"], axis=1)],
         [helper.make_opsetid("", 17)],
@@ -268,7 +269,7 @@ def test_functions_that_call_each_other() -> None:
 
 
 def test_mutants_are_taken_or_refused() -> None:
-    """Mutated models are accepted or refused by a ModelError; `python -m tests.onnx.mutate 100000` tries
+    """Every mutated model is accepted or raises a ModelError; `python -m tests.onnx.mutate 100000` tries
     more."""
     protos = mutate.sources()
     for seed in range(400):
@@ -276,7 +277,7 @@ def test_mutants_are_taken_or_refused() -> None:
 
 
 def test_mutants_differ() -> None:
-    """The mutants have different faults: some are accepted, and many different faults are refused."""
+    """Mutants differ: some are accepted, and the others raise many different errors."""
     protos, taken, said = mutate.sources(), 0, set()
     for seed in range(150):
         try:

@@ -1,4 +1,4 @@
-"""Tests of refusals: each kind states its cause and the remedy, in whole sentences."""
+"""Tests of refusals: each error states its cause and the remedy in whole sentences."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def runtime_weight() -> Any:
 
 
 def detector() -> Any:
-    """Return a model with boxes and scores computed from an image's rows, NonMaxSuppression, and a Cast of
-    its result."""
+    """Return a model that computes boxes and scores from x, selects them by NonMaxSuppression, and casts
+    the result."""
     nodes = [
         node("MatMul", "x w", "boxes"),
         node("MatMul", "x ones", "sums"),

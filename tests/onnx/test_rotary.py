@@ -13,7 +13,7 @@ from tests.onnx.test_fused import normal
 from tests.onnx.test_grouped import compared
 from tests.onnx.test_operators import MICROSOFT
 
-# In each library two products of magnitude 4 and their sum are rounded; ONNX Runtime may omit roundings.
+# Each library rounds two products of magnitude 4 and their sum; ONNX Runtime may fuse them.
 BOUND = 6 * 4 * 2.0**-24
 PLACES = {"of each token": np.int64([[4, 1, 0], [7, 8, 30]]), "of the first": np.int64([3])}
 
@@ -33,7 +33,8 @@ def check(device: vkq.Device, node: Any, fed: dict[str, Any], constants: dict[st
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize("where", list(PLACES))
 def test_microsofts(device: vkq.Device, where: str, interleaved: int, dtype: Any) -> None:
-    """com.microsoft's RotaryEmbedding is correct for five heads of 6, by token; the positions are data."""
+    """com.microsoft's RotaryEmbedding is within the bound for five heads of 6 elements with run-time
+    positions."""
     fed = {"x": normal(2, 3, 30).astype(dtype), "p": PLACES[where]}
     node = helper.make_node(
         "RotaryEmbedding", ["x", "p", "cos", "sin"], ["y"], domain=MICROSOFT, interleaved=interleaved
@@ -60,7 +61,8 @@ def test_by_head(device: vkq.Device) -> None:
 @pytest.mark.parametrize("given", ["places", "angles"])
 @pytest.mark.parametrize("form", ["by token", "by head", "interleaved", "part"])
 def test_onnxs(device: vkq.Device, form: str, given: str, dtype: Any) -> None:
-    """RotaryEmbedding of opset 23 takes positions, or cosines and sines for each token."""
+    """RotaryEmbedding of opset 23 reads positions, or a cosine and a sine for each token, and is within the
+    bound."""
     x = normal(2, 5, 3, 8) if form == "by head" else normal(2, 3, 40)
     width = 2 if form == "part" else 4
     a = {"interleaved": int(form == "interleaved"), "rotary_embedding_dim": 4 if form == "part" else 0}

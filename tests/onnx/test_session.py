@@ -1,4 +1,4 @@
-"""Tests of typical uses of sessions: names, shapes, threads, processes, streams, reports, the fallback."""
+"""Tests of typical uses of sessions: names, shapes, threads, processes, `map`, reports, and the fallback."""
 
 import pickle
 import threading
@@ -91,8 +91,8 @@ def test_every_batch_and_size(any_device: vkq.Device, resnet: bytes, filter_: by
 
 
 def test_the_least_recently_used_shape_goes(any_device: vkq.Device, filter_: bytes) -> None:
-    """If the executables of all shapes together take more memory than allowed, the least recently used is
-    dropped; one is always kept."""
+    """If the executables of all shapes take more memory than the limit, the session drops the least
+    recently used ones. It always keeps one."""
     session = vkq.onnx.InferenceSession(filter_, any_device)
     made = session._executables
 
@@ -103,7 +103,7 @@ def test_the_least_recently_used_shape_goes(any_device: vkq.Device, filter_: byt
 
     assert run(*range(1, 21)) == [*range(1, 21)]
     made.limit = sum(one.memory_of_its_own()[0] for one in list(made.kept.values())[-3:])
-    assert run(1, 18) == [*range(2, 18), 19, 20, 1, 18]  # no new executable, so none is dropped
+    assert run(1, 18) == [*range(2, 18), 19, 20, 1, 18]  # nothing new: none is dropped
     assert run(5, 40)[-1] == 40
     assert 1 <= len(made.kept) <= 3
     made.limit = 0
@@ -155,8 +155,8 @@ def test_pickle(any_device: vkq.Device, resnet: bytes, monkeypatch: pytest.Monke
 def test_what_is_wrong_with_the_model_is_said_before_what_is_with_the_device(
     any_device: vkq.Device, resnet: bytes
 ) -> None:
-    """An error in the model is reported before one about the device, although the device is opened while the
-    model is read."""
+    """A broken model is reported before a missing device, although the device is opened while the model is
+    read."""
     with pytest.raises(vkq.NoDeviceError, match="'none of them'"):
         vkq.onnx.InferenceSession(resnet, "none of them")
     with pytest.raises(vkq.onnx.ModelError, match="not an ONNX model"):
@@ -169,8 +169,8 @@ def test_what_is_wrong_with_the_model_is_said_before_what_is_with_the_device(
 def test_sums_are_prepared_before_the_first_run(
     any_device: vkq.Device, resnet: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Integer sums are prepared before the first run, while the driver is opened; sums that a device may not
-    run are left to the fallback."""
+    """A session without a fallback prepares the tables of integer sums at load, while the driver is opened.
+    With a fallback, the first run prepares them."""
     made: list[object] = []
     monkeypatch.setattr(binary, "binary_table", lambda *which: (made.append(which), binary_table(*which))[1])
     for fallback, ahead in ((None, True), ("onnxruntime", False)):
@@ -181,7 +181,7 @@ def test_sums_are_prepared_before_the_first_run(
         count = len(made)
         session.run(None, {"x": images(1, 3, 16, 16)})
         assert (count > 0, len(made) == count) == (ahead, ahead)
-        session.close()  # otherwise the next session would share its work
+        session.close()  # otherwise the next one shares its tables
 
 
 def test_weights_are_uploaded_once_whatever_the_shapes(
@@ -237,12 +237,12 @@ def test_map_again_prepares_nothing(any_device: vkq.Device, resnet: bytes) -> No
         for _ in range(3):
             np.testing.assert_array_equal(list(session.map(x, 2)), want)
         assert counted() == 0
-    assert len(session._executables.kept) == 3  # executables for batches of five, two and one
+    assert len(session._executables.kept) == 3  # for batches of 5, 2 and 1
 
 
 def test_map_on_the_cpu_too(any_device: vkq.Device, folder: Path) -> None:
-    """`map` works for models with parts on the CPU: their runs cannot overlap, so each run ends before the
-    next begins."""
+    """`map` gives the results of single runs also for models with parts on the CPU, whose runs cannot
+    overlap."""
     model, x = partly(folder), images(2, 3, 16, 16)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
@@ -272,7 +272,7 @@ def partly(folder: Path) -> bytes:
 
 
 def test_arguments_are_told_as_by_onnxruntime(any_device: vkq.Device) -> None:
-    """Inputs and outputs are described as by ONNX Runtime: sizes with and without names, several types."""
+    """get_inputs and get_outputs describe types and sizes, named or not, as ONNX Runtime does."""
     shapes = {"a": ("float32", ["N", None, 3]), "b": ("int8", ["N", 2, 3]), "c": ("bool", [None])}
     kinds = {name: np.dtype(dtype) for name, (dtype, _) in shapes.items()}
     infos = [
@@ -294,7 +294,8 @@ def test_arguments_are_told_as_by_onnxruntime(any_device: vkq.Device) -> None:
 
 
 def steps(inputs: str, outputs: str, given: str = "x") -> bytes:
-    """Return a model that quantizes and dequantizes with a scale of 1/2."""
+    """Return a model with these inputs and outputs that quantizes and dequantizes the value *given* with a
+    scale of 1/2."""
     text = f"""<ir_version: 8, opset_import: ["" : 17]> g ({inputs}) => ({outputs})
       <float s = {{0.5}}, int8 z = {{0}}, float[3] c = {{1, 2, 3}}>
       {{ q = QuantizeLinear({given}, s, z) y = DequantizeLinear(q, s, z) }}"""
@@ -312,7 +313,8 @@ def test_a_result_that_is_named_twice(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("op", ["Relu", "com.microsoft.SampleOp"], ids=["device", "fallback"])
 @pytest.mark.filterwarnings("ignore::vkq.onnx.fallback.FallbackWarning")
 def test_results_may_be_changed(any_device: vkq.Device, op: str) -> None:
-    """Callers may change results, also results that are constants or inputs of the model."""
+    """A caller may change result arrays, also those of results that are constants or inputs: the next run
+    gives the same results."""
     model = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
         g (float[3] x) => (float[3] y, int64[1] k, float[2] c, float[3] x) <float[2] c = {{1, 2}}>
@@ -328,8 +330,8 @@ def test_results_may_be_changed(any_device: vkq.Device, op: str) -> None:
 
 
 def test_constant_inputs_may_be_changed(any_device: vkq.Device) -> None:
-    """Input arrays that count as constants may be changed: data computed in the first run is cached by the
-    arrays' values."""
+    """A caller may change an input array that counted as a constant: the session caches what it computed by
+    the array's values."""
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]> g (int64[2] k) => (int64[2, 1] y)
         <int64[1] axis = {1}> { y = Unsqueeze(k, axis) }"""
@@ -341,7 +343,7 @@ def test_constant_inputs_may_be_changed(any_device: vkq.Device) -> None:
 
 
 def test_results_that_depend_on_no_input(any_device: vkq.Device) -> None:
-    """A model whose results depend on no input runs nothing and has no time to report."""
+    """A model whose results depend on no input runs nothing, and its profile is empty."""
     session = vkq.onnx.InferenceSession(steps("", "float[3] y", "c"), any_device)
     assert session.run(None, {})[0].tolist() == [1, 2, 3]
     assert session.profile({}) == []
@@ -356,7 +358,8 @@ def test_refused_with_the_whole_list(any_device: vkq.Device, folder: Path) -> No
 
 
 def test_nodes_refused_for_one_reason_are_told_together(any_device: vkq.Device) -> None:
-    """Nodes refused for the same reason are reported together; `refusals` lists every node."""
+    """The error reports nodes refused for the same reason in one line; its attribute `refusals` lists every
+    node."""
     net = Net(seed=3)
     x = "x"
     for _ in range(5):
@@ -372,7 +375,8 @@ def test_nodes_refused_for_one_reason_are_told_together(any_device: vkq.Device) 
 
 
 def test_an_open_batch_that_must_be_one_size(any_device: vkq.Device) -> None:
-    """A variable batch whose size an exporter nevertheless writes into a Reshape is reported."""
+    """A Reshape with a fixed batch in a model with a variable batch raises an error for other batch
+    sizes."""
     net = Net(seed=6, shape=(1, 2, 4, 4))
     proto = net.model(net.op("Reshape", "x", net.constant(np.array([3, 8, 4], np.int64))))
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
@@ -384,7 +388,7 @@ def test_an_open_batch_that_must_be_one_size(any_device: vkq.Device) -> None:
     with pytest.raises(vkq.ModelError, match=r"\(1, 2, 4, 4\) has 32 elements and cannot become"):
         session.explain()
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
-    with pytest.raises(vkq.ModelError, match="cannot become"):  # if the model fixes all sizes, loading raises
+    with pytest.raises(vkq.ModelError, match="cannot become"):  # all sizes are fixed: at load
         vkq.onnx.InferenceSession(proto.SerializeToString(), any_device)
 
 
@@ -408,8 +412,8 @@ def test_fallback(device: vkq.Device, folder: Path) -> None:
 
 
 def test_forms_that_the_graph_has_not_fall_back(any_device: vkq.Device) -> None:
-    """A pool with indices, which is valid ONNX but not supported by vkq's graph, is listed in the refusals,
-    and runs in the fallback if that is allowed."""
+    """MaxPool with indices, which vkq's graph does not support, is listed in the refusals. With a fallback
+    it runs there."""
     net = Net(seed=6, shape=(1, 2, 4, 4))
     proto = net.model(net.op("MaxPool", net.op("Neg", "x"), kernel_shape=[2, 2]))
     next(node for node in proto.graph.node if node.op_type == "MaxPool").output.append("indices")
@@ -423,7 +427,7 @@ def test_forms_that_the_graph_has_not_fall_back(any_device: vkq.Device) -> None:
 
 
 def test_map_beside_runs(any_device: vkq.Device, resnet: bytes) -> None:
-    """A stream that has begun does not disturb other streams or runs."""
+    """Two interleaved `map` iterators, and runs between their steps, give the right results."""
     session = vkq.onnx.InferenceSession(resnet, any_device)
     inputs = [images(3, 16, 16, seed=i) for i in range(6)]
     want = [onnxruntime_results(resnet, {"x": x[None]})[0][0] for x in inputs]

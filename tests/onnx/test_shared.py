@@ -1,4 +1,4 @@
-"""Tests that sessions of one model share their weights on a device."""
+"""Tests that sessions of one model share the weights on a device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def uploads(monkeypatch: pytest.MonkeyPatch) -> list[Resident]:
 
 
 def stored(**changes: int) -> bytes:
-    """Return the model's bytes, with some bytes of the weight changed."""
+    """Return the model's bytes. Keyword bI=V: byte I of the weight is changed by XOR with V."""
     proto = model()
     (weight,) = (t for t in proto.graph.initializer if t.name == "w")
     data = bytearray(weight.raw_data)
@@ -35,7 +35,8 @@ def stored(**changes: int) -> bytes:
 
 
 def test_weights_are_uploaded_once(device: vkq.Device, uploads: list[Resident]) -> None:
-    """Weights are uploaded once for all shapes, and stay while any of the sessions is open."""
+    """Weights are uploaded once for all sessions and shapes, and stay on the device while one of the
+    sessions is open."""
     feed, own = {"x": images(2)}, stored(b7=2)  # no other test has these weights
     first = vkq.onnx.InferenceSession(own, device)
     want = first.run(None, feed)
@@ -57,9 +58,9 @@ def test_weights_are_uploaded_once(device: vkq.Device, uploads: list[Resident]) 
 
 
 def test_explain_says_the_bytes_of_the_weights(device: vkq.Device) -> None:
-    """`explain` states the bytes of the weights: a session that shares its weights needs fewer device bytes
-    by this number."""
-    gc.collect()  # memory of earlier tests that is freed in between would change the differences
+    """`explain` states the bytes of the weights. A session that shares its weights takes that many device
+    bytes less."""
+    gc.collect()  # otherwise freed memory of earlier tests changes the differences
     taken, sessions = [], []
     for data in (stored(b11=2), stored(b11=2), stored(b12=2)):
         before = device.memory_used_bytes
@@ -78,7 +79,7 @@ def test_explain_says_the_bytes_of_the_weights(device: vkq.Device) -> None:
 
 
 def test_other_weights_are_not_shared(any_device: vkq.Device, uploads: list[Resident]) -> None:
-    """Weights are not shared if one bit of a weight differs, or if the device differs."""
+    """Weights that differ in one bit are not shared, nor are weights on different devices."""
     feed = {"x": images(1)}
     first = vkq.onnx.InferenceSession(stored(), any_device)
     want = first.run(None, feed)[0]
@@ -119,8 +120,8 @@ def test_threads_open_and_run_together(any_device: vkq.Device, uploads: list[Res
 
 
 def test_sessions_opened_and_closed_leave_nothing(any_device: vkq.Device) -> None:
-    """Memory is freed when a session is closed, without the garbage collector, after any use of the
-    session."""
+    """Closing a session frees its memory without the garbage collector, whatever the session was
+    used for."""
     data, x = stored(), images(4)
     gc.collect()
     gc.disable()

@@ -1,5 +1,5 @@
-"""Tests of values that depend on an input's sizes and are computed for each size: padding, constants that
-hold a size."""
+"""Tests of values that depend on the sizes of an input (padding, constants with a size): they are computed
+for each size."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def model(lines: list[str]) -> bytes:
 def test_other_sizes_in_one_session(device: vkq.Device, name: str) -> None:
     data = model(MODELS[name])
     session = vkq.onnx.InferenceSession(data, device)
-    # Odd and even sizes, smaller and larger ones, then the first again.
+    # Odd and even sizes, smaller and larger ones, then the first size again.
     for shape in ((1, 3, 5, 6), (1, 3, 8, 9), (2, 3, 20, 20), (1, 3, 5, 6)):
         x = np.random.default_rng(shape[2]).normal(0, 1, shape).astype(np.float32)
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], onnxruntime_results(data, {"x": x})[0])

@@ -1,5 +1,5 @@
-"""Tests of models that run in parts and in stages: branches, loops, sequences, and shapes known only after a
-part has run."""
+"""Tests of models that run in several parts or stages: branches, loops, sequences, and shapes that are
+known only after an earlier part has run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def branch(op: str, result: str, shape: Any = X.shape) -> Any:
 
 
 def check(device: vkq.Device, data: bytes, *feeds: dict[str, np.ndarray]) -> Any:
-    """Compare the results for all feeds with ONNX Runtime's; return the last executable."""
+    """Check that results for all feeds are close to ONNX Runtime's; return the last executable."""
     session = vkq.onnx.InferenceSession(data, device, fallback="onnxruntime")
     for feed in feeds:
         (got,), (want,) = session.run(None, feed), onnxruntime_results(data, feed)
@@ -48,7 +48,8 @@ def check(device: vkq.Device, data: bytes, *feeds: dict[str, np.ndarray]) -> Any
 
 @pytest.mark.parametrize("flag", [False, True])
 def test_a_branch_that_an_input_decides(any_device: vkq.Device, flag: bool) -> None:
-    """A branch decided by an input runs; its graphs read a value computed on the device."""
+    """An If whose condition is an input runs on the CPU; its branches read a value computed on the
+    device."""
     nodes = [
         node("Relu", "x", "r"),
         node("If", "c", "b", then_branch=branch("Sinh", "t"), else_branch=branch("Cosh", "e")),
@@ -80,8 +81,7 @@ def test_a_loop_whose_results_grow(any_device: vkq.Device) -> None:
 
 
 def test_what_follows_is_planned_when_its_shape_is_known(any_device: vkq.Device) -> None:
-    """Nodes after NonZero are planned when its shape is known: each count of nonzero elements is another
-    shape."""
+    """Nodes after NonZero are planned in each run, when the shape of its result is known."""
     nodes = [
         node("Round", "x", "r"),
         node("NonZero", "r", "i"),
@@ -97,8 +97,7 @@ def test_what_follows_is_planned_when_its_shape_is_known(any_device: vkq.Device)
 
 
 def test_a_length_that_the_device_counts(any_device: vkq.Device) -> None:
-    """A length computed on the device is used without the fallback: Range reads a value from an earlier
-    stage."""
+    """A Range whose length the device computes needs no fallback: a later stage reads the length."""
     nodes = [
         node("Max", "x zero", "m"),
         node("ReduceSum", "m", "s", keepdims=0),
@@ -138,7 +137,8 @@ def test_texts_run_whole_on_the_cpu(any_device: vkq.Device) -> None:
 
 
 def test_operators_of_microsoft(any_device: vkq.Device) -> None:
-    """Operators of com.microsoft run in the fallback; ONNX Runtime infers their shapes too."""
+    """An operator of com.microsoft that vkq lacks runs in the fallback. ONNX Runtime also infers its
+    result's shape."""
     nodes = [
         node("Relu", "x", "r"),
         helper.make_node("Trilu", ["r"], ["g"], domain=MICROSOFT),
@@ -156,8 +156,8 @@ def test_operators_of_microsoft(any_device: vkq.Device) -> None:
 def test_unknown_operators_on_constants_are_computed_at_load(
     any_device: vkq.Device, installed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unknown operators on constants are computed at load by ONNX Runtime, or by onnx's reference if ONNX
-    Runtime is not installed, for example the pads of a Swin."""
+    """Operators that vkq lacks are folded at load if their inputs are constants, as in the pads of a Swin.
+    ONNX Runtime computes them, or onnx's reference implementation if ONNX Runtime is not installed."""
     if not installed:
         monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
     nodes = [
@@ -172,8 +172,8 @@ def test_unknown_operators_on_constants_are_computed_at_load(
 
 
 def test_arithmetic_on_constants_ends(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Constant folding ends: an endless loop is stopped and counts as a node that cannot run. Random numbers
-    are not computed in advance."""
+    """Constant folding stops an endless Loop, which then counts as a node that cannot run. Random numbers
+    are not folded."""
     monkeypatch.setattr(alone, "SECONDS", 0.2)
     body = helper.make_graph(
         [node("Identity", "k0", "k"), node("Mul", "a0 a0", "a")], "body",
@@ -207,11 +207,12 @@ def test_sessions_on_the_cpu_serve_all_shapes(
     session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
     for x in (X, X[:1], X[:, :2]):
         np.testing.assert_allclose(session.run(None, {"x": x})[0], np.maximum(x, 0).reshape(-1, 5), rtol=0)
-    assert len(made) == 2  # two in total, not two for each shape
+    assert len(made) == 2  # two for all shapes together
 
 
 def test_half_precision_normalization(any_device: vkq.Device) -> None:
-    """A float16 normalization is computed in float32 up to the scale, as in ONNX's definition."""
+    """LayerNormalization of float16 is computed in float32 before the scale, as ONNX defines, and is close
+    to ONNX Runtime's."""
     x = X.astype(np.float16)
     constants = {"g": np.linspace(1, 2, 5, dtype=np.float16), "b": np.ones(5, np.float16)}
     data = model([node("LayerNormalization", "x g b")], {"x": x}, constants, "float16")
@@ -223,7 +224,7 @@ def test_half_precision_normalization(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("sizes", [(-1, 3, -1, -1), ("?", 3, "?", "?")], ids=["-1", "question"])
 def test_open_sizes_of_paddle(any_device: vkq.Device, sizes: tuple[Any, ...]) -> None:
-    """Paddle's "?" may mean several different sizes in one model."""
+    """In Paddle's models several sizes named "?" may differ."""
     graph = helper.make_graph([node("Relu", "x")], "g", [info("x", FLOAT, sizes)], [info("y", FLOAT, sizes)])
     data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     session = vkq.onnx.InferenceSession(data, any_device)
@@ -240,7 +241,7 @@ def test_dead_nodes_may_be_anything(any_device: vkq.Device) -> None:
 
 
 def test_what_neither_can_run_is_told(any_device: vkq.Device) -> None:
-    """If neither vkq nor the fallback can run a node, vkq's own reason is reported."""
+    """If neither vkq nor the fallback can run a node, the error gives vkq's reason."""
     own = helper.make_node("Own", ["x"], ["y"], domain="mine")
     graph = helper.make_graph([own], "g", [info("x", FLOAT, [2])], [info("y", FLOAT, [2])])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
@@ -253,8 +254,7 @@ def test_what_neither_can_run_is_told(any_device: vkq.Device) -> None:
 
 
 def test_the_last_resort_is_the_whole_model(any_device: vkq.Device) -> None:
-    """As a last resort the fallback runs the whole model, such as this one, in which a later stage reads a
-    sequence."""
+    """If parts cannot run (here a later stage reads a sequence), the fallback runs the whole model."""
     nodes = [
         node("NonZero", "x", "i"),
         node("SplitToSequence", "i one", "s", axis=1),
@@ -273,8 +273,8 @@ def test_the_last_resort_is_the_whole_model(any_device: vkq.Device) -> None:
 
 
 def test_a_shape_that_no_stage_finds_is_an_error(any_device: vkq.Device) -> None:
-    """Sizes that are floats are an error, because each stage would leave the same nodes to the next one,
-    without end."""
+    """An Expand to sizes that are floats raises an error. Otherwise each stage would leave it to the next
+    stage, without end."""
     constants = {"q": np.array([2, 3], np.int8), "s": np.float32(1), "z": np.int8(0)}
     nodes = [node("Relu", "x", "r"), node("DequantizeLinear", "q s z", "sizes"), node("Expand", "r sizes")]
     session = vkq.onnx.InferenceSession(model(nodes, {"x": X[0, :1, :3]}, constants, "float32"), any_device)

@@ -1,4 +1,4 @@
-"""Tests of residual sums in the epilogue of the product before them: ONNX Runtime's bytes, and the number of
+"""Tests of residual sums in the epilogue of the preceding product: ONNX Runtime's bytes, and the number of
 dispatches."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .networks import onnxruntime_results
 
 
 class Quantized:
-    """A model in QDQ form under construction; a value's name stands for its dequantized bytes."""
+    """A model in QDQ form under construction. A value is named after its dequantized tensor."""
 
     def __init__(self, dtype: str = "int8") -> None:
         self.random, self.dtype = np.random.default_rng(8), dtype
@@ -69,9 +69,10 @@ def ran(device: vkq.Device, data: bytes, shape: tuple[int, ...]) -> Sequence[Nod
     return session.explain({"x": shape}).rows
 
 
-# Cases: (scales of both operands and of the result), zero point of the result, expected operator. The bytes
-# of float operators are those of a bounded QLinearAdd with the same scales, or with neighbouring scales, or
-# with no scales, so that a table is needed: rounded operands decide many ties, or the zero point is odd.
+# (scales of both operands and of the result), zero point of the result, expected operator. Where the
+# convolution adds, a bounded QLinearAdd with these or neighbouring scales has the float operators' bytes.
+# Elsewhere no scales have them, because rounded operands decide many ties, or because the zero point is
+# odd, and a table is needed.
 BOUNDED = [
     ((0.0361237, 0.0419871, 0.05), 0, "conv2d+add"),
     ((0.0363537, 0.0351005, 0.05), 0, "conv2d+add"),
@@ -86,8 +87,8 @@ BOUNDED = [
 def test_a_sum_and_its_bounds(
     any_device: vkq.Device, scales: tuple[float, ...], zero_point: int, operator: str, bounds: Any
 ) -> None:
-    """ONNX Runtime adds in float if a Relu or Clip that changes values follows the sum. The convolution
-    before the sum then adds and clamps in its epilogue, unless only a table gives the same bytes."""
+    """If a Relu or Clip that changes values follows a sum, ONNX Runtime adds floats. The preceding
+    convolution then adds and clamps in its epilogue, unless only a table gives the same bytes."""
     model, shape = Quantized(), (1, 8, 7, 6)
     x = model.stored("x", scales[0], 5)
     y = model.stored(model.op("Conv", x, model.weight(8, 8, 1, 1)), scales[1], -9)
@@ -99,8 +100,8 @@ def test_a_sum_and_its_bounds(
 
 
 def block(model: Quantized, x: str, width: int, kind: str) -> str:
-    """Add a LayerNormalization, a product and a residual sum. *kind*: "first" or "second": the residual's
-    position in the sum; "later" or "own": a later Mul or the product itself also reads the residual;
+    """Add a LayerNormalization, a product and a residual sum. *kind*: "first" or "second": position of the
+    residual in the sum; "later" or "own": a later Mul, or the product itself, also reads the residual;
     "biased": the product has a bias, which becomes a table for each channel; "flat": the product is between
     two Reshapes."""
     ones = [model.constant(model.random.normal(1, 0.2, width).astype(np.float32)) for _ in range(2)]
@@ -134,8 +135,8 @@ def test_sums_of_rows(
     strict_device: vkq.Device, kind: str, dispatches: int, matrices: bool, dtype: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """A linear layer adds the residual and overwrites it, unless a later node reads the residual or the layer
-    reads it itself. The first residual is quantized in the layout of the layer's result."""
+    """A linear layer adds the residual and overwrites it, unless the layer or a later node reads the
+    residual, too. The first residual is quantized in the layout of the layer's result."""
     if matrices and not strict_device.capabilities.features["cooperativeMatrix"]:
         emulated.emulate(strict_device, monkeypatch, "16x8x32")
     model, shape = Quantized(dtype), (2, 15, 32)

@@ -1,8 +1,8 @@
-"""Tests of Conv, ConvTranspose, MatMul and Gemm of floats with constant weights: floats, or DequantizeLinear
-of constants (weight-only).
+"""Tests of Conv, ConvTranspose, MatMul and Gemm of floats with constant weights, which are floats, or
+dequantized constants (weight-only).
 
-The results of the device and of ONNX Runtime are each within the bound of float32 sums, (K + 4) units of the
-sum of magnitudes (`vkq.reference.floats`), around the float64 result.
+The results of the device and of ONNX Runtime are each within (K + 4) units of the sum of magnitudes, the
+bound of float32 sums (`vkq.reference.floats`), of the float64 result.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ def codes(dtype: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
 
 
 class Weighted:
-    """A model of x and a dequantized weight, with its float64 result."""
+    """A model of a layer of x with a constant weight, and the layer's float64 result."""
 
     def __init__(
         self, op: str, x: tuple[int, ...], w: tuple[int, ...], dtype: str = "int8", axis: int | None = None,
@@ -75,8 +75,8 @@ class Weighted:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
     def real(self, magnitude: bool = False) -> np.ndarray:
-        """Return the layer's result in float64 (*magnitude*: the sum of the magnitudes of its terms), without
-        the operators after the layer."""
+        """Return the layer's float64 result, without the operators after the layer. *magnitude*: return the
+        sum of the magnitudes of its terms."""
         size = np.abs if magnitude else np.asarray
         wide = {"s": np.ones(()), **{n: a.astype(np.float64) for n, a in self.data.items() if n in "swz"}}
         axis = next((a.i for a in self.nodes[0].attribute if a.name == "axis"), 0)
@@ -123,7 +123,7 @@ def compared(device: vkq.Device, model: Weighted, ops: list[str]) -> None:
     if y.dtype == np.float16:
         bound = bound + HALF_UNIT * np.abs(wanted) + 2.0**-25
     assert (np.abs(y - wanted) <= bound).all(), (np.abs(y - wanted) / bound).max()
-    # ONNX Runtime rounds float16 weights, and float16 sums while adding.
+    # ONNX Runtime rounds float16 weights, and rounds float16 sums after each addition.
     loose = 4 * (terms(model) + 4) * HALF_UNIT * magnitude if y.dtype == np.float16 else bound
     assert (np.abs(w - wanted) <= loose).all()
 
@@ -253,7 +253,7 @@ def test_what_else_reads_the_result_of_a_layer_keeps_it(device: vkq.Device) -> N
     [
         ((5, 21), (21, 10)),
         ((2, 3, 5, 21), (2, 3, 21, 8)),
-        ((2, 3, 1, 300), (3, 300, 7)),  # k is the common axis, and the leading axes broadcast
+        ((2, 3, 1, 300), (3, 300, 7)),  # one k; leading axes broadcast
         ((1, 5, 6), (4, 6, 3)),
         ((4, 5, 6), (6, 3)),
         ((2, 1, 5, 6), (1, 3, 6, 4)),
@@ -285,7 +285,7 @@ def test_product_of_two_activations(
     assert (np.abs(y - wanted) <= bound).all()
 
 
-@pytest.mark.parametrize("number", [-0.02, 0.0])  # a device may flush a product with 1e-40 to zero
+@pytest.mark.parametrize("number", [-0.02, 0.0])  # 1e-40 is left out: a device may flush a product with it
 def test_a_scale_that_layers_do_not_take_makes_a_float_weight(device: vkq.Device, number: float) -> None:
     model = Weighted("MatMul", (5, 21), (21, 10), axis=1)
     model.data["s"][1] = number

@@ -1,6 +1,6 @@
-"""Tests of sums that exceed int32, as with a trained network's dead channels: onnxruntime.quantization raises
-the bias of a channel without weights to 2**31 / 1.0001. ONNX Runtime's integer kernels wrap these sums, its
-float kernels do not."""
+"""Tests of sums that exceed int32. They occur in dead channels of trained networks:
+onnxruntime.quantization raises the bias of a channel without weights to 2**31 / 1.0001. ONNX Runtime's
+integer kernels wrap these sums, its float kernels do not."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SCALES = np.array([2e-3, 1e-3, 3e-3, 4e-3, 1e-3, 2e-3], np.float32)
 
 
 def layer(op: str, shape: tuple[int, ...], w: np.ndarray, behind: str, dtype: str, **options: Any) -> Any:
-    """Return (model, feed) of DequantizeLinear, the layer with biases at both ends of int32, and the
-    operators *behind* after the layer."""
+    """Return (model, feed): DequantizeLinear, a layer with biases at both ends of int32, and the operators
+    named by *behind*."""
     x, axis = bytes_of(shape, dtype), 1 if op in ("ConvTranspose", "Gemm") else 0
     scales = np.resize(SCALES, w.shape[axis])
     bias = np.resize(np.array([FAR, -FAR, 700, 2**31 - 1, -(2**31), -900]), len(scales)).astype(np.int32)
@@ -48,7 +48,7 @@ def layer(op: str, shape: tuple[int, ...], w: np.ndarray, behind: str, dtype: st
 
 
 def weight(*shape: int) -> np.ndarray:
-    """Return weights of 7 bits: with 8 bits, sums of two products with uint8 exceed int16, where ONNX Runtime
+    """Return weights of 7 bits. With 8 bits, two products with uint8 may exceed int16, where ONNX Runtime
     saturates on CPUs without VNNI."""
     return np.random.default_rng(2).integers(-64, 64, shape).astype(np.int8)
 
@@ -102,8 +102,7 @@ def test_layers_that_onnxruntime_computes_in_floats_do_not(
 
 @pytest.mark.parametrize("behind", ["", "quantize"])
 def test_transposed_convolutions_do_not(device: vkq.Device, behind: str) -> None:
-    """Sums of transposed convolutions do not wrap, because ONNX Runtime has no integer form of these
-    operators."""
+    """Sums of ConvTranspose do not wrap, because ONNX Runtime computes this operator in floats."""
     data, feed = layer("ConvTranspose", (1, 8, 3, 5), weight(8, 6, 4, 3), behind, "int8", strides=[2, 1])
     (got,), (want,) = vkq.onnx.InferenceSession(data, device).run(None, feed), onnxruntime_results(data, feed)
     if behind:

@@ -1,4 +1,4 @@
-"""A small transformer for texts: its inputs are token ids, a mask and token types, and lengths are open."""
+"""A small text transformer with inputs of any length: token ids, a mask and token types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORDS, WIDTH, HEADS, LONGEST = 53, 24, 3, 40
 
 
 class Bert(Nodes):
-    """Layers of attention and GELU after embeddings."""
+    """A model of embeddings and layers of attention and GELU."""
 
     def __init__(self, layers: int, seed: int = 0):
         super().__init__(seed)
@@ -73,7 +73,7 @@ class Bert(Nodes):
 
 
 def text(batch: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return the model's inputs; the last words of every text except the first are masked."""
+    """Return the model's inputs. In every text but the first, the last tokens are masked."""
     r = np.random.default_rng(seed)
     mask = np.arange(length)[None] < (length - np.minimum(np.arange(batch) * 2, length - 1))[:, None]
     shape = (batch, length)
@@ -93,7 +93,7 @@ class _Texts(CalibrationDataReader):  # type: ignore[misc]
 
 
 def quantized(model: Any, folder: Path) -> bytes:
-    """Quantize every operator to int8."""
+    """Return the model with all operators quantized to int8."""
     path = folder / "q.onnx"
     types = {"activation_type": QuantType.QInt8, "weight_type": QuantType.QInt8}
     quantize_static(model, path, _Texts(), quant_format=QuantFormat.QDQ, **types)

@@ -1,5 +1,5 @@
-"""Transformers as torch's exporter writes them (a node for every step), with random weights: the input of
-ONNX Runtime's transformer optimizer."""
+"""Transformers with random weights, as torch's exporter writes them (a node for every step). They are the
+input of ONNX Runtime's transformer optimizer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Net:
 
 
 def bert() -> onnx.ModelProto:
-    """Return a model of two layers with norms after them and a padding mask."""
+    """Return a model of two layers with normalization after attention and MLP, and with a padding mask."""
     net = Net()
     mask = net.op("Unsqueeze", net.op("Unsqueeze", "attention_mask", net.constant([1])), net.constant([2]))
     mask = net.op("Sub", net.number(1), net.op("Cast", mask, to=TensorProto.FLOAT))
@@ -93,7 +93,8 @@ def bert() -> onnx.ModelProto:
 
 
 def vit() -> onnx.ModelProto:
-    """Return a model of two layers with norms before them, nine patches and a class token."""
+    """Return a model of two layers with normalization before attention and MLP, for nine patches and a
+    class token."""
     net = Net()
     kernel, bias = net.weight(WIDTH, 3, 4, 4, size=0.1), net.weight(WIDTH, size=0.1)
     x = net.op("Conv", "pixel_values", kernel, bias, kernel_shape=[4, 4], strides=[4, 4])
@@ -110,10 +111,11 @@ def vit() -> onnx.ModelProto:
 
 
 class Gpt2(Net):
-    """A network with norms before each part; keys and values of a layer are one input and one result."""
+    """A GPT-2. Each layer has one input and one result for its keys and values together."""
 
     def gemm(self, x: str, k: int, n: int) -> str:
-        """Add a product of rows and a weight, like transformers' Conv1D; return its result's name."""
+        """Add the product of x's rows and a weight, written like transformers' Conv1D; return the name of
+        the result."""
         lead = self.op("Slice", self.op("Shape", x), self.constant([0]), self.constant([2]))
         y = self.op("Gemm", self.reshape(x, -1, k), self.weight(k, n), self.weight(n, size=0.1))
         return self.op("Reshape", y, self.op("Concat", lead, self.constant([n]), axis=0))
@@ -129,7 +131,8 @@ class Gpt2(Net):
         return self.op("Squeeze", self.op("Slice", self.op("Shape", x), *ends), self.constant([0]))
 
     def causal(self, scores: str) -> str:
-        """Add a slice of a table of flags for these queries and keys; return its name."""
+        """Add the slice of a table of flags that is the causal mask for these queries and keys; return its
+        name."""
         keys, queries = (self.size(scores, axis) for axis in (3, 2))
         zero = self.constant([0])
         first = self.op("Unsqueeze", self.op("Sub", keys, queries), zero)
@@ -160,7 +163,7 @@ class Gpt2(Net):
 
 
 def gpt2() -> onnx.ModelProto:
-    """Return a model of two layers with a cache and a padding mask."""
+    """Return a model of two layers with caches and a padding mask."""
     net = Gpt2()
     mask = net.op("Unsqueeze", net.op("Unsqueeze", "attention_mask", net.constant([1])), net.constant([2]))
     mask = net.op("Mul", net.op("Sub", net.number(1), mask), net.number(-10000))
