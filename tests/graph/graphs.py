@@ -1,8 +1,8 @@
-"""Random graphs in the form of models: float operators between DequantizeLinear and QuantizeLinear.
+"""Random models: float operators between DequantizeLinear and QuantizeLinear.
 
-Scales are powers of two and values are small, so that every real result is exact in float32: a graph before
-and after a pass must then give equal bytes, not nearly equal values. Zero points are even: ONNX Runtime's
-(and vkq's) sums, products and means add zero points before rounding, and odd ones would move ties.
+Scales are powers of two and values are small, so that all real results are exact in float32. Therefore a
+graph gives equal bytes before and after a pass. Zero points are even, because sums, products and means (of
+vkq and of ONNX Runtime) add zero points before they round, and odd ones would move ties.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MOVEMENTS = [
 
 
 class Builder:
-    """A graph under construction, with ONNX's operators."""
+    """A graph of ONNX's operators under construction."""
 
     def __init__(self, draw: Any, dtype: str, shape: tuple[int, ...] = SHAPE):
         self.draw, self.dtype = draw, dtype
@@ -96,7 +96,7 @@ class Builder:
 
 
 def elementwise(b: Builder, x: str, shape: tuple[int, ...]) -> str:
-    """Add a chain of real functions of one value; return its name."""
+    """Add one to four element-wise float operators in sequence; return the name of the result."""
     for _ in range(b.draw(st.integers(1, 4))):
         kind = b.draw(st.sampled_from(FUNCTIONS))
         if kind in ("Relu", "Abs", "Neg", "Sigmoid", "HardSwish", "Identity"):
@@ -114,7 +114,7 @@ def elementwise(b: Builder, x: str, shape: tuple[int, ...]) -> str:
 
 
 def movement(b: Builder, x: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Add a movement of one value; return its name and the new shape."""
+    """Add an operator that moves data (Transpose, Slice, Pad, ...); return its result's name and shape."""
     n, c, h, w = shape
     kind = b.draw(st.sampled_from(MOVEMENTS))
     ints = lambda *v: b.constant(np.array(v, np.int64))  # noqa: E731
@@ -149,8 +149,8 @@ def movement(b: Builder, x: str, shape: tuple[int, ...]) -> tuple[str, tuple[int
 
 
 def residual(b: Builder, x: str, shape: tuple[int, ...]) -> str:
-    """Add a convolution, and the sum of its result with x or with another convolution's result; return its
-    name."""
+    """Add a convolution of x, and its sum with x or with a second convolution of x; return the
+    sum's name."""
     sides = [x]
     for _ in range(b.draw(st.integers(1, 2))):
         y = b.op("Conv", x, b.weight(shape[1], shape[1], 3, 3), pads=(1, 1, 1, 1))
@@ -163,7 +163,8 @@ def residual(b: Builder, x: str, shape: tuple[int, ...]) -> str:
 
 @st.composite
 def models(draw: Any) -> Graph:
-    """Draw a graph from 8-bit to 8-bit or float32, with all operators that the passes handle."""
+    """Draw a graph with an 8-bit input and 8-bit or float32 results, with all operators that the passes
+    handle."""
     b = Builder(draw, draw(st.sampled_from(["int8", "uint8"])))
     q, shape, scale = "x", SHAPE, 0.25
     for _ in range(draw(st.integers(1, 4))):
@@ -178,7 +179,7 @@ def models(draw: Any) -> Graph:
             x = elementwise(b, x, shape)
         elif kind == "movement":
             x, shape = movement(b, x, shape)
-            pair = pair if draw(st.booleans()) else None  # the same quantization parameters, or others
+            pair = pair if draw(st.booleans()) else None  # quantize as before, or otherwise
         elif kind == "conv":
             x = b.op("Conv", x, b.weight(3, shape[1], 3, 3), pads=(1, 1, 1, 1))
             x = b.op("Relu", x) if draw(st.booleans()) else x

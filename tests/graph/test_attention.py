@@ -1,5 +1,5 @@
-"""Tests of attention that a model writes as separate nodes: it becomes one node, with the bits of its NumPy
-steps and close to ONNX Runtime's results."""
+"""Tests of attention that a model writes as separate nodes. It becomes one node, whose results equal its
+NumPy steps bit for bit, and are close to ONNX Runtime's."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from vkq.numerics.attention import Seen
 from vkq.onnx.cpu import cpu_session
 
 LOW = np.finfo(np.float32).min
-# Scores of magnitude 8 are within 2 (16 + 8) 2^-24 8 of ONNX Runtime's. The softmax weights and their sum
-# have this as relative error; they multiply values of magnitude 3.
+# Scores of magnitude 8 are within 2 (16 + 8) 2^-24 8 of ONNX Runtime's. This is the relative error of the
+# softmax weights and of their sum; the weights multiply values of magnitude 3.
 BOUND = 1e-4
 
 
@@ -42,7 +42,8 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plain(middle: list[Any], softmax: str = "s") -> list[Any]:
-    """Return the nodes for q, k, v (2, 3, 7 or 11, 8) with *middle* applied to the scores "s0"."""
+    """Return the nodes of attention: q (2, 3, 7, 8), k (2, 3, 11, 8), v (2, 3, 11, 5). The nodes *middle*
+    compute the softmax's input *softmax* from the scores "s0"."""
     return [
         op("Transpose", "k", "kt", perm=[0, 1, 3, 2]), op("MatMul", "q kt", "s0"), *middle,
         op("Softmax", softmax, "p", axis=-1), op("MatMul", "p v", "y"),
@@ -76,14 +77,14 @@ FORMS: dict[str, tuple[list[Any], dict[str, np.ndarray], Seen]] = {
 }  # fmt: skip
 GUARDED = [op("Add", "m s0", "s"), op("IsNaN", "p", "nan"), op("Where", "nan zero p", "w")]
 EMPTY = np.where(np.arange(2)[:, None, None, None] == 1, -np.inf, PADDED).astype(np.float32)
-FORMS["rows without a key"] = (  # PyTorch exports it with NaN weights replaced by 0
+FORMS["rows without a key"] = (  # as PyTorch writes it: 0 replaces NaN weights
     [*plain(GUARDED[:1])[:-1], *GUARDED[1:], op("MatMul", "w v", "y")], {"m": EMPTY}, NOTHING,
 )  # fmt: skip
 
 
 def compared(device: vkq.Device, data: bytes, fed: dict[str, np.ndarray], bound: float = BOUND) -> Any:
-    """Return the fused node, after checking that the device gives the bits of NumPy's steps, close to ONNX
-    Runtime's results."""
+    """Check that the device gives the bits of the fused node's NumPy steps, and that they are within
+    *bound* of ONNX Runtime; return the fused node."""
     session = vkq.onnx.InferenceSession(data, device)
     (got,) = session.run(None, fed)
     (want,) = cpu_session(data, "comparing").run(None, fed)
@@ -112,8 +113,8 @@ def test_forms(device: vkq.Device, name: str) -> None:
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_operands_lie_as_they_are(device: vkq.Device, dtype: str) -> None:
-    """Attention reads and writes (batch, tokens, heads, elements), with keys shared by heads: there is no
-    Transpose and no repeated key."""
+    """Attention reads and writes (batch, tokens, heads, elements), and several heads share keys: neither a
+    Transpose nor an Expand of keys remains."""
     fed = {"q": values(1, 2, 7, 32), "k": values(2, 2, 7, 16), "v": values(3, 2, 7, 16)}
     fed = {name: x.astype(dtype) for name, x in fed.items()}
     nodes = [op("Reshape", "q qs", "q4"), op("Transpose", "q4", "qt", perm=[0, 2, 1, 3])]
@@ -196,8 +197,8 @@ def test_quantized_attention_keeps_its_bytes(any_device: vkq.Device, tmp_path: P
 
 @pytest.mark.usefixtures("always")
 def test_products_of_dequantized_numbers_stay(any_device: vkq.Device) -> None:
-    """Products of dequantized values are not fused, because other passes may turn them into integer products.
-    ONNX Runtime adds 8-bit values differently in this case."""
+    """Attention whose q and k are dequantized is not fused, because other passes may make its products
+    integer products. The result is near float64; ONNX Runtime adds 8-bit values differently here."""
     fed = {f"{x}8": (FED[x] * 30).astype(np.int8) for x in "qk"} | {"v": FED["v"]}
     nodes = [op("DequantizeLinear", f"{x}8 c", x) for x in "qk"] + plain([op("Mul", "s0 c", "s")])
     session = vkq.onnx.InferenceSession(model(nodes, fed, {"c": np.float32(0.05)}, "float32"), any_device)
@@ -210,8 +211,8 @@ def test_products_of_dequantized_numbers_stay(any_device: vkq.Device) -> None:
 
 
 def test_long_contexts_take_little_memory(any_device: vkq.Device) -> None:
-    """Attention over 4,096 tokens and 32 heads takes little memory: no value has more than 64 MiB, and the
-    mask is computed by a rule. Small attention is not fused."""
+    """Causal attention over 4,096 tokens and 32 heads is fused, and stores neither scores nor mask: no
+    value has more than 64 MiB. Small attention is not fused."""
 
     def causal(tokens: int) -> vkq.onnx.InferenceSession:
         fed = {x: np.broadcast_to(np.float32(0), (1, 32 if x == "q" else 8, tokens, 64)) for x in "qkv"}

@@ -1,5 +1,5 @@
-"""Tests of the pass that fuses the steps of 8-bit attention, with a small BERT of
-onnxruntime.quantization."""
+"""Tests of the pass that fuses the steps of 8-bit attention, on a small BERT that onnxruntime.quantization
+quantized."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kinds(session: vkq.onnx.InferenceSession, feed: dict[str, np.ndarray]) -> Co
 def test_the_four_steps_are_one_node(
     any_device: vkq.Device, bert: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fused node gives ONNX Runtime's bytes, in one dispatch and in separate steps."""
+    """The fused attention gives ONNX Runtime's bytes, both as separate dispatches and as one dispatch."""
     feed = text(2, 12, 0)
     want = onnxruntime_results(bert, feed)[0]
     session = vkq.onnx.InferenceSession(bert, any_device)
@@ -43,7 +43,7 @@ def test_the_four_steps_are_one_node(
     np.testing.assert_array_equal(session.run(None, feed)[0], want)
     changed = dataclasses.replace(any_device.capabilities, choices=(("attention_in_steps", False),))
     monkeypatch.setattr(any_device, "capabilities", changed)
-    feed = text(2, 16, 1)  # needs a new plan, because sessions of a model share plans
+    feed = text(2, 16, 1)  # another length, because sessions of a model share plans
     np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(bert, feed)[0])
     report = session.explain({name: ids.shape for name, ids in feed.items()})
     assert [row.why for row in report.rows if row.operator == "attention_q8"] == [
@@ -65,7 +65,8 @@ def test_weights_that_are_read_stay(any_device: vkq.Device, bert: bytes) -> None
 
 @pytest.mark.parametrize(("dtype", "joined"), [("int8", True), ("uint8", False)])
 def test_steps_of_two_types_stay(dtype: str, joined: bool) -> None:
-    """Steps whose operands have different types are not fused if no device runs one of the steps."""
+    """Attention steps are fused if the weights have the type of q, and are not fused if they have another
+    type."""
     q, weights = QParams(0.1, 3, "int8"), QParams(1 / 256, -128 if dtype == "int8" else 0, dtype)
     rows = {"rows": True, "heads": (1, 1, 1)}
     nodes = [

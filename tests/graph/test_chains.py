@@ -1,4 +1,5 @@
-"""Tests of chains of element-wise operators: which nodes are fused, and that results stay the same."""
+"""Tests of chains, in which element-wise operators are fused: which nodes are fused, and that results stay
+the same."""
 
 from typing import Any
 
@@ -26,13 +27,13 @@ def model(nodes: list[Any], inputs: dict[str, np.ndarray], outputs: dict[str, in
 
 
 def chains(data: Any, inputs: dict[str, np.ndarray]) -> list[tuple[str, ...]]:
-    """Return the operators of each node of the lowered graph."""
+    """Return, for each node of the lowered graph, the operators that it fuses."""
     graph = lower(read(data).at({name: array.shape for name, array in inputs.items()}))
     return [node.attributes.get("ops", (node.op,)) for node in graph.nodes]
 
 
 def compared(device: vkq.Device, data: Any, inputs: dict[str, np.ndarray]) -> list[Any]:
-    """Check that the device gives the bits of the separate operators in NumPy."""
+    """Check that the device gives the bits of the separate operators in NumPy; return the results."""
     graph = read(data).at({name: array.shape for name, array in inputs.items()})
     want = oracle.run(graph, inputs)
     session = vkq.onnx.InferenceSession(data, device)
@@ -54,8 +55,8 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 
 
 def test_a_gelu_by_hand_is_one_dispatch(device: vkq.Device) -> None:
-    """A Gelu written out as separate operators is one dispatch, with a bias for each channel, and with two
-    results."""
+    """A Gelu written as separate operators becomes one dispatch, also with a bias per channel and with a
+    second result."""
     nodes = [
         op("Add", "x bias", "a"), op("Div", "a root", "b"), op("Erf", "b", "c"), op("Add", "c one", "d"),
         op("Mul", "a d", "e"), op("Mul", "e half", "y"), op("Sqrt", "d", "z"),
@@ -70,7 +71,7 @@ def test_a_gelu_by_hand_is_one_dispatch(device: vkq.Device) -> None:
 
 
 def test_what_reads_between_ends_a_chain(device: vkq.Device) -> None:
-    """A sum of rows ends a chain: its input is stored, and the operators after the sum are another chain."""
+    """A reduction ends a chain: its input is stored, and the operators after it form another chain."""
     nodes = [
         op("Exp", "x", "a"), op("ReduceSum", "a axes", "s", keepdims=1), op("Neg", "a", "b"),
         op("Div", "b s", "c"), op("Abs", "c", "y"),
@@ -82,8 +83,8 @@ def test_what_reads_between_ends_a_chain(device: vkq.Device) -> None:
 
 
 def test_flags(device: vkq.Device) -> None:
-    """Comparisons, logic and selections run in chains. Bool values are inputs or results of a chain, or are
-    moved between two chains."""
+    """Comparisons, logic and Where run in chains. Bool values may be inputs or results of chains, and a
+    Transpose may be between two chains."""
     nodes = [
         op("Less", "x z", "a"), op("IsNaN", "x", "n"), op("Or", "a n", "o"), op("And", "o f", "p"),
         op("Where", "p x zero", "y"), op("Transpose", "o", "t", perm=[1, 0]), op("Not", "t", "u"),
@@ -100,8 +101,8 @@ def test_flags(device: vkq.Device) -> None:
 
 
 def test_half_and_normalization(device: vkq.Device) -> None:
-    """In a chain float16 is rounded after each operator, BatchNormalization is included, and small integer
-    powers are products."""
+    """One chain contains BatchNormalization and a power that becomes products; it rounds float16 values
+    after each operator."""
     nodes = [
         op("BatchNormalization", "x s b m v", "a"), op("HardSwish", "a", "c"), op("Pow", "c two", "d"),
         op("Cast", "d", "e", to=HALF), op("Sigmoid", "e", "f"), op("Mul", "f e", "y"),
@@ -114,7 +115,8 @@ def test_half_and_normalization(device: vkq.Device) -> None:
 
 
 def test_many_operands(device: vkq.Device) -> None:
-    """A sum with more operands than a kernel has buffers becomes several chains with the same result."""
+    """An operator with more operands than a kernel has buffers is split into several chains, with the same
+    result."""
     inputs = {name: normal(i, 3, 4) for i, name in enumerate("abcdefg")}
     nodes = [op("Sum", "a b c d e f g", "s"), op("Mean", "a b c", "m"), op("Max", "s m d", "y")]
     data = model(nodes, inputs, {"y": FLOAT})
@@ -128,8 +130,8 @@ TWO = ["Add", "Mul", "Sub", "Div", "Max", "Min"]
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_graphs(device: vkq.Device, seed: int) -> None:
-    """Random graphs give the same results. Operators read any earlier values of three shapes, some through a
-    transposition."""
+    """Random graphs give the bits of separate operators. Operators read any earlier values of three shapes,
+    some of them transposed."""
     r = np.random.default_rng(seed)
     shapes = [(3, 5), (1, 5), (3, 1)]
     inputs = {f"v{i}": normal(seed + i, *shapes[i]) for i in range(3)}
@@ -147,7 +149,7 @@ def test_random_graphs(device: vkq.Device, seed: int) -> None:
 
 
 def test_what_is_left_alone() -> None:
-    """64-bit values, and values without elements, are not fused."""
+    """Operators on 64-bit floats, and on values without elements, are not fused."""
     x = np.zeros((0, 3), np.float32)
     assert chains(model([op("Exp", "x", "y")], {"x": x}, {"y": FLOAT}), {"x": x}) == [("Exp",)]
     wide = np.zeros((2, 3), np.float64)

@@ -1,5 +1,5 @@
-"""Tests of the pass that lets attention read queries, keys and values as columns of one product, with a block
-in timm's form, prepared by onnxruntime.quantization."""
+"""Tests of the pass that makes attention read queries, keys and values as columns of one product. The model
+is a block as timm writes it, quantized by onnxruntime.quantization."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ from vkq.onnx.reader import read
 
 TOKENS, HEADS, DEPTH = 5, 3, 16
 WIDTH = HEADS * DEPTH
-LATE = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)  # Transposes of queries, keys and values
+LATE = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)  # permutations of q, k and v in the form "split"
 
 
 class Block(Nodes):
-    """Attention and a perceptron of two layers. form: "gemm" (products are Gemm, with Reshapes to and from
-    matrices), "add" (MatMul and Add of a bias, which are quantized separately), or "split" (also, the
-    columns are split before the Transposes, as onnxruntime.quantization's preparation moves Transposes)."""
+    """Attention and a two-layer perceptron. *form*: "gemm" (products are Gemm, with Reshapes to and from
+    matrices), "add" (products are MatMul, with biases added and quantized separately), or "split" (as
+    "add", and each of q, k and v has its own Transpose after the Split, as onnxruntime.quantization's
+    preparation writes it)."""
 
     def __init__(self, batch: int, form: str):
         self.batch, self.form = batch, form
@@ -96,7 +97,7 @@ def test_attention_reads_columns(block: tuple[Graph, Any, Any]) -> None:
     found = Counter(node.op for node in block[0].nodes)
     assert found["attention_q8"] == 1
     assert not {"Slice", "Transpose", "permute", "matmul", "softmax"} & found.keys()
-    # A lookup multiplies keys by 0.3, unless the tables of a separately added bias contain this factor.
+    # A lookup multiplies keys by 0.3, unless the tables of a separately added bias include this factor.
     # Gelu's table is in the epilogue of its product.
     assert found["lookup"] <= 1
     first = next(node for node in block[0].nodes if node.op == "linear")
@@ -111,8 +112,8 @@ def test_attention_reads_columns(block: tuple[Graph, Any, Any]) -> None:
 def test_bytes(
     any_device: vkq.Device, block: tuple[Graph, Any, Any], steps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The block gives ONNX Runtime's bytes, in separate steps and in one dispatch. One dispatch needs a batch
-    of one in this model: in larger batches, blocks of four rows would contain rows of two sequences."""
+    """The block gives ONNX Runtime's bytes in separate steps and in one dispatch. One dispatch needs a
+    batch of one here: in larger batches, blocks of four rows would span two sequences."""
     graph, feed, want = block
     changed = dataclasses.replace(any_device.capabilities, choices=(("attention_in_steps", steps),))
     monkeypatch.setattr(any_device, "capabilities", changed)
@@ -125,8 +126,8 @@ def test_bytes(
 def test_in_blocks_of_columns(
     strict_device: vkq.Device, block: tuple[Graph, Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On matrix units products are in kPackedInt8_16C. Attention reads their columns in place, also
-    with several sequences of an odd number of tokens; no dispatch moves data."""
+    """On matrix units the joined product is in kPackedInt8_16C, and attention reads its columns in place,
+    also for several sequences of an odd number of tokens. No dispatch moves data."""
     graph, feed, want = block
     if not strict_device.capabilities.features["cooperativeMatrix"]:
         emulated.emulate(strict_device, monkeypatch, "16x8x32")
@@ -143,9 +144,9 @@ def test_in_blocks_of_columns(
 
 @pytest.mark.parametrize("change", ["none", "overlap", "other reader", "result", "one table", "dtype"])
 def test_tables_of_parts(change: str) -> None:
-    """A lookup after a Slice of columns becomes a lookup before the Slice, with a table for each column. This
-    requires that the node before the Slice also has a table for each column, and that only Slices of disjoint
-    columns read its result."""
+    """A lookup after a Slice of columns moves before the Slice and gets a table for each column. This
+    requires that the node before the Slice has a table for each column, too, and that only Slices of
+    disjoint columns read its result."""
     random = np.random.default_rng(1)
     before, own = (random.integers(-128, 128, shape).astype(np.int8) for shape in ((6, 256), 256))
     nodes = [
@@ -181,7 +182,7 @@ def test_tables_of_parts(change: str) -> None:
     [
         (([2], [5], [1]), (1, range(2, 5))),
         (([-3], [2**62], [-1], [1]), (1, range(3, 6))),
-        (([0, 1], [4, 2], [0, 1], [1, 1]), (1, range(1, 2))),  # all of the first axis
+        (([0, 1], [4, 2], [0, 1], [1, 1]), (1, range(1, 2))),  # the whole first axis
         (([0], [6], [1]), None),
         (([0, 1], [3, 2], [0, 1]), None),
         (([0], [6], [1], [2]), None),

@@ -1,4 +1,4 @@
-"""Tests that a graph computes each lookup table once and uses it for every input size."""
+"""Tests that a graph computes each lookup table once, and uses it for all input sizes."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ X = {"x": np.arange(-128, 128).astype(np.int8).astype(np.float32)}
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Empty the cache; return a list to which each operator is appended when it is computed."""
+    """Empty the cache of tables. Return a list that collects the operators that are computed."""
     monkeypatch.setattr(cones, "_kept", {})
     done: list[str] = []
     compute = cones.compute
@@ -49,8 +49,8 @@ def node(op: str, *inputs: str, **attributes: Any) -> list[Node]:
 
 
 def test_what_is_not_the_same_is_computed(computed: list[str]) -> None:
-    """A table is computed again if attributes or constants differ (even if they compare equal), or if the
-    operators' order or the values of x differ."""
+    """A table is computed again if an attribute or a constant differs (also if it compares equal), if the
+    order of the operands differs, or if x differs."""
     zeros = {"c": np.float32([0.0]), "d": np.float32([-0.0])}
     asked = [
         node("LeakyRelu", "x", alpha=0.0), node("LeakyRelu", "x", alpha=-0.0), node("Mul", "x", "c"),
@@ -66,12 +66,12 @@ def test_what_is_not_the_same_is_computed(computed: list[str]) -> None:
             evaluated(renamed, "z", X, zeros).view(np.int32),
             cones._computed(nodes, "y", X, zeros).view(np.int32),
         )
-    assert len(computed) == 7 + len(asked)  # only the comparison computes more
+    assert len(computed) == 7 + len(asked)  # the comparison alone computes
 
 
 def test_few_are_kept(computed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache drops the oldest table first; large results, and results of operators with unhashable
-    attributes, are not cached."""
+    """The cache drops the oldest table first. It does not keep large results, nor results of operators with
+    unhashable attributes."""
     monkeypatch.setattr(cones, "MOST_KEPT", 3)
     for alpha in (0.1, 0.2, 0.3, 0.4, 0.2, 0.1):
         evaluated(node("LeakyRelu", "x", alpha=alpha), "y", X, {})

@@ -1,4 +1,5 @@
-"""Tests of float16 graphs: quantized values equal the float32 graph's, and movements keep float16 values."""
+"""Tests of float16 graphs: their 8-bit values equal those of the float32 graph, and movements keep all
+bits."""
 
 from typing import Any
 
@@ -19,8 +20,8 @@ X = (2, 3, 9, 7)
 
 
 def quantized(dtype: Any, network: list[Any], **more: Any) -> Any:
-    """Return a convolution in QDQ form with scales of one type, followed by *network*; x is float32 or
-    float16."""
+    """Return a model of a convolution in QDQ form and the nodes *network* after it. x and the scales have
+    this dtype, float32 or float16."""
     random = np.random.default_rng(3)
     constants: dict[str, Any] = {name: np.asarray(np.float16(value), dtype) for name, value in SCALES.items()}
     constants |= {"zp": np.uint8(117), "w": random.integers(-128, 128, (5, 3, 3, 3)).astype(np.int8)}
@@ -50,7 +51,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_quantized(device: vkq.Device, name: str) -> None:
-    """The 8-bit values equal the float32 graph's, and the same quantized operators compute them."""
+    """A float16 graph has the same quantized operators as the float32 graph, and the same 8-bit values."""
     x = normal(7, *X).astype(np.float16)
     ops, results = [], []
     for dtype in (np.float16, np.float32):
@@ -64,8 +65,8 @@ def test_quantized(device: vkq.Device, name: str) -> None:
 
 
 def test_a_meeting_with_halves(device: vkq.Device) -> None:
-    """A dequantized value is rounded to float16 if its reader has float16 operands, or if it is a float16
-    result."""
+    """A dequantized value is rounded to float16 if an operator with float16 operands reads it, or if it is
+    a float16 result."""
     x = normal(8, *X).astype(np.float16)
     nodes = [op("Add", "xd x", "a"), op("Identity", "c", "y2"), op("Cast", "xd", "s", to=TensorProto.FLOAT)]
     data = quantized(np.float16, [*nodes, op("Add", "a two", "y")], two=np.float16(2))
@@ -83,7 +84,8 @@ def test_a_meeting_with_halves(device: vkq.Device) -> None:
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("kind", ["Conv", "ConvTranspose", "MatMul"])
 def test_layers_in_chains(device: vkq.Device, kind: str, groups: int) -> None:
-    """The operators after a layer with float weights read float16 values, as in the graph."""
+    """Operators after a layer with float16 weights read its result rounded to float16, as the model's types
+    say."""
     x = normal(1, 2, 4, 3, 11).astype(np.float16)
     shape = {"Conv": (4, 4 // groups, 1, 3), "ConvTranspose": (4, 4 // groups, 1, 3), "MatMul": (11, 5)}[kind]
     options = {} if kind == "MatMul" else {"group": groups}
@@ -112,7 +114,7 @@ MOVED = {
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("name", list(MOVED))
 def test_movement(device: vkq.Device, name: str, dtype: str) -> None:
-    """Movements of float16 values keep every bit, also with odd numbers of elements."""
+    """Operators that move float16 values keep every bit, also for odd numbers of elements."""
     x = normal(9, 1, 4, 3, 5).astype(dtype)
     constants = {
         "starts": np.array([4, 0]), "ends": np.array([-9, 3]), "axes": np.array([3, 1]),

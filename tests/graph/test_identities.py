@@ -1,5 +1,5 @@
-"""Tests of copies, Reshapes of flags, and Expands: which nodes vanish or move, and that results stay the
-same."""
+"""Tests of copies, Reshapes of flags, and Expands: which nodes are removed or moved, and that results stay
+the same."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def shape(*sizes: int) -> np.ndarray:
     return np.array(sizes, np.int64)
 
 
-# (name, nodes that compute y from float32 x (4, 12) and z (4, 12), constants, operators that remain)
+# (name, nodes that compute y from float32 x (4, 12) and z (4, 12), constants, operators after the passes)
 COPIES: list[tuple[str, list[Any], dict[str, Any], list[str]]] = [
     ("expand", [op("Expand", "x c", "y")], {"c": shape(1, 12)}, ["Identity"]),
     ("gather", [op("Gather", "x c", "y", axis=1)], {"c": ORDERED}, ["Reshape"]),
@@ -56,8 +56,8 @@ def test_copies(any_device: vkq.Device, nodes: list[Any], constants: dict[str, A
 def test_logic_with_constants(
     device: vkq.Device, names: str, kind: str, constant: np.ndarray, ops: list[Any]
 ) -> None:
-    """Logic with a constant vanishes if its result is the other operand, or becomes an Expand, which moves to
-    the end."""
+    """Logic with a constant is removed if its result is its other operand. If the constant only broadcasts
+    that operand, it becomes an Expand at the end of the graph."""
     nodes = [op("Less", "x z", "f"), op(kind, names, "g"), op("Where", "g x z", "y")]
     inputs = {"x": normal(2, 2, 1, 5), "z": normal(3, 2, 1, 5)}
     data = model(nodes, inputs, {"y": FLOAT}, c=constant)
@@ -66,8 +66,8 @@ def test_logic_with_constants(
 
 
 def test_reshapes_move_before_flags(device: vkq.Device) -> None:
-    """Instead of flags, the integers from which the flags are computed are reshaped, unless the flags have
-    two readers."""
+    """A Reshape of flags moves before the comparison or Cast that computes them, unless the flags have a
+    second reader."""
     nodes = [
         op("Cast", "x", "f", to=BOOL), op("Not", "f", "g"), op("Equal", "x three", "e"),
         op("Reshape", "g to", "h"), op("Reshape", "e to", "k"), op("And", "h k", "b"),
@@ -82,8 +82,8 @@ def test_reshapes_move_before_flags(device: vkq.Device) -> None:
     compared(device, data, inputs)
 
 
-# (name, nodes that compute y from z (5, 4) and from e (3, 5, 4), which is x (3, 1, 4) expanded; operators
-# that remain)
+# (name, nodes that compute y from z (5, 4) and e (3, 5, 4), operators after the passes). e is x (3, 1, 4)
+# after an Expand.
 EXPANDS: list[tuple[str, list[Any], list[Any]]] = [
     ("vanishes", [op("Mul", "e z", "y")], [("Mul",)]),
     ("moves behind", [op("Exp", "e", "y")], [("Exp",), ("Expand",)]),

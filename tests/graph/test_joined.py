@@ -1,4 +1,5 @@
-"""Tests of fusion into functions of rows, and of attention heads moved at once: results stay the same."""
+"""Tests of operators fused into row functions (softmax, normalizations), and of attention heads: results
+stay the same."""
 
 from typing import Any
 
@@ -22,7 +23,8 @@ def bytes_of(*shape: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(("width", "ops"), [(24, ["rows"]), (22, ["dequantize", "rows", "quantize"])])
 def test_normalization_of_bytes(device: vkq.Device, width: int, ops: list[str]) -> None:
-    """A normalization between 8-bit values is one dispatch if rows are whole words."""
+    """A normalization between 8-bit values is one dispatch if a row's bytes fill words, and three
+    otherwise."""
     nodes = [
         op("DequantizeLinear", "x s z", "r"),
         op("LayerNormalization", "r gamma beta", "n", axis=-1),
@@ -37,7 +39,8 @@ def test_normalization_of_bytes(device: vkq.Device, width: int, ops: list[str]) 
 
 
 def test_the_chain_alone(any_device: vkq.Device) -> None:
-    """Functions of float rows are fused with a residual after them, unless another node reads the rows."""
+    """A row function of floats is fused with the scale and residual after it, unless another node reads its
+    result."""
     nodes = [
         op("Softmax", "x", "n", axis=-1),
         op("Mul", "n gamma", "m"),
@@ -55,8 +58,8 @@ def test_the_chain_alone(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize(("tokens", "width", "movements"), [(8, 24, 1), (8, 18, 4), (5, 24, 4)])
 def test_heads(device: vkq.Device, tokens: int, width: int, movements: int) -> None:
-    """Products read and write concatenated heads directly if heads are whole blocks; else each operand and
-    the result is moved once, by words or by bytes. The third operand is transposed."""
+    """If heads are whole blocks, products read and write concatenated heads in place, and only the third
+    operand is transposed. Otherwise each operand and the result are moved once."""
     q, k = (0, 2, 1, 3), (0, 2, 3, 1)
     nodes = [
         *(op("Reshape", "x shape", f"x{i}") for i in range(3)),

@@ -1,4 +1,4 @@
-"""Tests of large graphs: planning visits each node only a few times, for any number of nodes."""
+"""Tests of large graphs: planning visits each node only a few times, however many nodes there are."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from vkq.onnx.reader import read
 from vkq.runtime.builder import Builder
 
 SHAPE = (2, 16, 3, 3)
-BLOCK = 7  # minimum number of vkq operators in each block of `Long`
+BLOCK = 7  # least operators of vkq in a block of `Long`
 
 
 class Counted(list[Any]):
-    """A list that counts its visited elements."""
+    """A list that counts how many of its elements are read."""
 
     looked_at = 0
 
@@ -47,9 +47,9 @@ CONSTANTS = {
 
 
 class Long:
-    """A model of equal blocks. A block has every pattern in which planning inspects the producers and
-    consumers of a node: sums after convolutions, concatenated branches, gates, means, matrix products and
-    functions of rows."""
+    """A model of equal blocks. Each block has all patterns for which planning inspects a node's producers
+    and consumers: sums after convolutions, concatenated branches, gates, means, matrix products and row
+    functions."""
 
     def __init__(self, blocks: int):
         self.nodes: list[Any] = []
@@ -68,7 +68,7 @@ class Long:
         return self.op("DequantizeLinear", self.op("QuantizeLinear", x, "s", "z"), "s", "z")
 
     def q(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Add an operator on 8-bit values; return its result's name."""
+        """Add an operator and quantize its result; return the name of the dequantized result."""
         return self.quantized(self.op(kind, *inputs, **attributes))
 
     def conv(self, x: str) -> str:
@@ -95,8 +95,7 @@ class Long:
 
 
 def test_planning_looks_at_each_node_a_few_times(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planning visits each node a few times: four times the nodes give four times the visits and four times
-    the steps."""
+    """Planning four times as many nodes takes four times as many visits and steps."""
     made = Builder.__init__
 
     def counted(builder: Builder, device: vkq.Device) -> None:
@@ -118,7 +117,7 @@ def test_planning_looks_at_each_node_a_few_times(device: vkq.Device, monkeypatch
 
 
 def test_names_of_one_hint_are_found_soon() -> None:
-    """Each of a thousand names with the same hint is found with a few lookups."""
+    """A thousand names are derived from one hint, each with a few lookups of taken names."""
 
     class Taken(set[str]):
         looks = 0

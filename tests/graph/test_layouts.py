@@ -1,4 +1,4 @@
-"""Tests of layouts in networks: the layout of each value, the repacks on simulated devices, and shared
+"""Tests of layouts in networks: the layout of each value, repacks on simulated devices, and shared repacked
 copies."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Q = QParams(0.05, 3)
 
 
 class Planned(vkq.Device):
-    """A device with capabilities only: plans are made for it, and nothing runs."""
+    """A device that has only capabilities: it can plan, but not run."""
 
     def __init__(self, name: str):
         self.capabilities = reported(name)
@@ -77,7 +77,7 @@ def plan_of(graph: Graph, device: vkq.Device) -> Plan:
     return b.plan(*(values[name] for name in graph.outputs))
 
 
-@pytest.mark.parametrize(("batch", "size"), [(1, 32), (40, 16)])  # matrix units need at least 29 rows
+@pytest.mark.parametrize(("batch", "size"), [(1, 32), (40, 16)])  # 40: matrix units need 29 rows
 @pytest.mark.parametrize("kind", ["resnet", "mobilenet_v2", "mobilenet_v3", "efficientnet"])
 @pytest.mark.parametrize("name", ["nvidia-h200", "radv-gfx1030"])
 def test_nothing_is_repacked(
@@ -112,7 +112,7 @@ def test_sums_of_large_results_are_apart_on_matrix_units(
 def test_networks_in_blocks_of_channels(
     kind: str, strict_device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Networks on matrix units give the same results, in the layout of these units."""
+    """Networks on matrix units store images in kPackedInt8_16C and give the oracle's results."""
     if not strict_device.capabilities.features["cooperativeMatrix"]:
         emulated.emulate(strict_device, monkeypatch, "16x8x32")
     graph = network(kind, tmp_path, 1, 16)
@@ -135,7 +135,7 @@ def test_gates_come_with_the_means_that_nobody_else_reads(
 
 
 def first_of_gates(graph: Graph) -> str:
-    """Return the name of the result of squeeze-and-excite's first convolution."""
+    """Return the name of the result of the first convolution in squeeze-and-excite."""
     means = {node.outputs[0] for node in graph.nodes if node.op == "global_avg_pool2d"}
     return next(node.outputs[0] for node in graph.nodes if node.op == "conv2d" and node.inputs[0] in means)
 
@@ -161,13 +161,14 @@ def test_a_gate_in_the_layout_that_it_comes_in(device: vkq.Device, channels: int
     [(BLOCKED, IMAGE), (IMAGE, BLOCKED), (BLOCKED, BLOCKED), (BLOCKED, MATRIX), (IMAGE, MATRIX)],
 )
 def test_means_in_the_layout_that_is_read(device: vkq.Device, channels: int, of: str, to: str) -> None:
-    n = 6 if to == MATRIX else 3  # words of two blocks of rows
+    n = 6 if to == MATRIX else 3  # 6: a second block of rows, not full
     x = np.random.default_rng(8).integers(-128, 128, (n, channels, 4, 5), dtype=np.int8)
     numbers = np.linspace(-1, 3, 256, dtype=np.float32)
     tensor = Tensor.from_numpy(x, device, of)
     plain, table = Builder(device), Builder(device)
     mean = pool.globally_averaged(plain, plain.input(tensor.spec), Q, QParams(0.1, 5), to)
-    # This kernel writes blocks only if it also reads blocks. Means stored as a matrix have the shape (N, C).
+    # This kernel writes blocks of channels only if it reads them. Means in the MATRIX layout have the shape
+    # (N, C).
     assert mean.spec.layout == (of if to == BLOCKED else to)
     got = run(plain.plan(mean), [tensor]).numpy()
     want = operators.global_avg_pool(x, QParams(0.1, 5), Q)
@@ -199,7 +200,7 @@ def test_branches_are_written_where_they_lie_side_by_side(
 ) -> None:  # fmt: skip
     if not strict_device.capabilities.features["cooperativeMatrix"]:
         emulated.emulate(strict_device, monkeypatch, "16x8x32")
-    net = Net(seed=9, shape=(1, 3, 8, 8))  # multiples of 256 bytes, some devices' alignment of buffers
+    net = Net(seed=9, shape=(1, 3, 8, 8))  # sizes are multiples of 256 bytes (alignment)
     model = read(quantized(net.model(*branches(net, last, result)), "qdq_int8", tmp_path, net.shape))
     graph = lower(model.at({"x": net.shape}))
     feed = {"x": np.random.default_rng(3).standard_normal(net.shape).astype(np.float32)}
@@ -239,7 +240,7 @@ def test_copies_are_shared_until_something_is_written(any_device: vkq.Device) ->
     copy = repacked(b, x, BLOCKED)
     assert repacked(b, x, BLOCKED) is copy
     assert repacked(b, x, IMAGE) is x
-    b.fill(copy, 2)  # like a sum in place
+    b.fill(copy, 2)  # overwrites the copy, as a sum does
     again = repacked(b, x, BLOCKED)
     assert again.slot != copy.slot
     assert repacked(b, x, BLOCKED) is again
@@ -248,7 +249,8 @@ def test_copies_are_shared_until_something_is_written(any_device: vkq.Device) ->
 
 
 def heads(net: Net) -> list[str]:
-    """Add attention with two heads of 12 over 20 tokens, as exporters write it; return the outputs."""
+    """Add attention of two heads of 12 elements over 20 tokens, written as exporters do; return the
+    outputs."""
     tokens, width = net.shape[1:]
     sizes = (1, tokens, 2, width // 2), (1, tokens, width)
     split, joined = (net.constant(np.array(s, np.int64)) for s in sizes)
@@ -264,8 +266,8 @@ def heads(net: Net) -> list[str]:
 
 
 def test_heads_of_attention_move_as_rows_of_matrices(device: vkq.Device, tmp_path: Path) -> None:
-    """Attention moves heads as rows of matrices: v is transposed; products read q and k, and write the
-    result, with concatenated heads. Nothing else is moved."""
+    """One move transposes v. Products read q and k, and write the result, with concatenated heads
+    in place."""
     net = Net(4, (1, 20, 24))
     model = quantized(net.model(*heads(net)), "qdq_uint8", tmp_path, net.shape)
     graph = lower(read(model).at({"x": net.shape}))
@@ -281,7 +283,7 @@ def test_heads_of_attention_move_as_rows_of_matrices(device: vkq.Device, tmp_pat
 def test_heads_on_matrix_units_are_read_where_they_lie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On matrix units, attention reads and writes the layout of linear layers."""
+    """On matrix units attention reads and writes the layout of linear layers, and nothing is repacked."""
     device = Planned("nvidia-h200")
     choice = Choice("coopmat", "s8s8", "as the test says")
     for module in ("schemes.int8", "kernels.attention_q8"):
@@ -292,6 +294,6 @@ def test_heads_on_matrix_units_are_read_where_they_lie(
     model = quantized(net.model(*heads(net)), "qdq_uint8", tmp_path, net.shape)
     variants = plan_of(lower(read(model).at({"x": net.shape})), device).variants
     assert [name for name in variants if name.startswith(("repack", "move"))] == []
-    # One product has queries, keys and values, the other the result.
+    # One product computes queries, keys and values, the other the result.
     assert sum(name.startswith("gemm") and "coopmat" in name for name in variants) == 2
     assert [name for name in variants if name.startswith("attention")] == ["attention_q8__coopmat"]

@@ -1,4 +1,4 @@
-"""Tests of the pass that removes Reshapes around linear layers."""
+"""Tests of the pass that removes Reshapes around linear layers, which keep the leading axes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ OPS = ["linear", "lookup", "lookup", "linear"]
 
 
 def chain(shape: Sequence[int], results: list[str], back: Sequence[int] = WHOLE) -> Graph:
-    """Return a graph that reshapes x, of this shape, to rows, and reshapes the result back. Between the
-    Reshapes are a linear layer, a lookup with a table for each column, a lookup with one table, and a second
-    linear layer."""
+    """Return a graph: Reshape of x (*shape*) to rows; a linear layer; a lookup with a table per column; a
+    lookup with one table; a second linear layer; a Reshape to *back*."""
     random = np.random.default_rng(1)
     weights = {name: random.integers(-128, 128, (8, 8)).astype(np.int8) for name in ("w", "v")}
     constants = {**weights, "rows": np.array(ROWS), "back": np.array(back)}
@@ -51,7 +50,8 @@ def same(graph: Graph, found: Graph) -> None:
 
 @pytest.mark.parametrize(("back", "last"), [(WHOLE, "Identity"), ((2, 5, 2, 4), "Reshape")])
 def test_reshapes_that_cancel(back: Sequence[int], last: str) -> None:
-    """No Reshape remains, except one that splits columns; an Identity gives the result its name."""
+    """Both Reshapes are removed, except a last one that splits columns. An Identity keeps the result's
+    name."""
     graph = chain(WHOLE, ["y"], back)
     found = keep_leading_axes(graph)
     assert [node.op for node in found.nodes] == [*OPS, last]
@@ -65,13 +65,14 @@ def test_reshapes_that_cancel(back: Sequence[int], last: str) -> None:
     ids=["both are results", "no Reshape", "other rows", "whole rows"],
 )
 def test_rows_that_are_read(results: list[str], back: Sequence[int]) -> None:
-    """Nothing changes if matrices are results, or become values with other leading axes."""
+    """The graph stays as it is if a matrix is a result, or if the last Reshape has other leading axes."""
     graph = chain(WHOLE, results, back)
     assert keep_leading_axes(graph).nodes == graph.nodes
 
 
 def test_heads_are_put_side_by_side() -> None:
-    """A Reshape that joins rows and heads becomes one that joins only heads; the Reshapes of rows cancel."""
+    """A first Reshape that joins both rows and heads becomes one that joins only heads. The Reshapes of
+    rows cancel."""
     graph = chain((2, 5, 4, 2), ["y"])
     found = keep_leading_axes(graph)
     assert [node.op for node in found.nodes] == ["Reshape", *OPS, "Identity"]
@@ -80,7 +81,7 @@ def test_heads_are_put_side_by_side() -> None:
 
 @pytest.mark.parametrize("shape", [(10, 4, 2), (5, 2, 2, 4), (5, 16)])
 def test_other_reshapes_stay(shape: Sequence[int]) -> None:
-    """A Reshape that splits columns, or that another Reshape does not cancel, is not moved."""
+    """A Reshape that splits columns, or that the last Reshape does not undo, stays."""
     graph = chain(shape, ["y"])
     assert keep_leading_axes(graph).nodes == graph.nodes
 

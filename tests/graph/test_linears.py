@@ -1,5 +1,5 @@
-"""Tests of queries, keys and values of attention in one product, with layers as exporters write them and
-onnxruntime.quantization quantizes them."""
+"""Tests of queries, keys and values computed by one product. Layers are written as exporters write them,
+and quantized by onnxruntime.quantization."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from vkq.onnx.reader import read
 
 HEADS, TOKENS, WIDTH = 2, 5, 48
 FORMS = ["without biases", "biases apart", "gemm"]
-PERMS = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)  # Transposes of queries, keys and values
+PERMS = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)  # permutations of queries, keys and values
 
 
 class Heads(Nodes):
-    """Attention whose queries, keys and values are products of the normalized x with their own weights.
-    *biases* has the letters of the products with a bias. gemm: products are Gemm, with Reshapes to and from
-    matrices; else MatMul, and biases are quantized separately. depth: columns of a head of queries and keys;
-    wide: of values."""
+    """Attention whose queries, keys and values are products of the normalized x with separate weights.
+    *biases*: letters of the products that have a bias. *gemm*: products are Gemm between Reshapes
+    (otherwise MatMul, with biases quantized separately). *depth*: columns of a head of queries and keys;
+    *wide*: of values."""
 
     def __init__(self, batch: int, biases: str = "", depth: int = 16, wide: int = 32, gemm: bool = False):
         self.shape, self.biases, self.gemm = (batch, TOKENS, WIDTH), biases, gemm
@@ -73,8 +73,8 @@ def run(
     device: vkq.Device, heads: Heads, folder: Path, monkeypatch: pytest.MonkeyPatch, form: str = "qdq_int8",
     **choices: bool,
 ) -> Executable:  # fmt: skip
-    """Run the quantized model and compare it with ONNX Runtime; return what ran. *choices*: overridden fields
-    of the device's profile."""
+    """Run the quantized model, check that its bytes are ONNX Runtime's, and return the executable.
+    *choices*: overridden fields of the device's profile."""
     model = quantized(heads.model(), form, folder, heads.shape)
     feed = {"x": np.random.default_rng(4).normal(0, 1, heads.shape).astype(np.float32)}
     says = tuple(({"attention_in_steps": False} | choices).items())
@@ -96,7 +96,7 @@ def products(executable: Executable) -> list[str]:
 
 
 def why(executable: Executable) -> str:
-    """Return the reasons for one product for each layer, or for one product for all layers."""
+    """Return the executable's reasons for or against one joined product."""
     return " ".join(one for one in executable.reasons.values() if "one product with" in one)
 
 
@@ -105,8 +105,8 @@ def why(executable: Executable) -> str:
 def test_one_product(
     matrices: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heads: Heads, form: str
 ) -> None:
-    """For several texts of an odd number of tokens, queries, keys and values are one product, whose parts
-    attention reads in place. Separate products need two dispatches more."""
+    """On matrix units one product computes queries, keys and values, and attention reads its parts in
+    place, also for several texts of an odd number of tokens. Separate products are two dispatches more."""
     one = run(matrices, heads, tmp_path, monkeypatch, form)
     (product,) = products(one)
     assert "coopmat" in product
@@ -122,8 +122,8 @@ def test_one_product(
     ("heads", "expected"),
     [
         (Heads(16, depth=8, wide=24), 1),
-        (Heads(16, depth=4), 3),  # 8 columns of queries
-        (Heads(3), 3),  # few rows run on dot products, not on matrix units
+        (Heads(16, depth=4), 3),  # 8 columns of queries: no whole block
+        (Heads(3), 3),  # few rows run without matrix units
     ],
     ids=["narrow", "8 columns", "few rows"],
 )
@@ -132,8 +132,8 @@ def test_other_sizes(
     matrices: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heads: Heads, expected: int,
     steps: bool,
 ) -> None:  # fmt: skip
-    """Layers that cannot be one product remain separate. Attention in steps also reads the parts of a
-    product."""
+    """Layers whose columns or rows do not fit remain separate products. If attention runs in steps, it
+    reads the parts of a joined product, too."""
     found = run(matrices, heads, tmp_path, monkeypatch, attention_in_steps=steps)
     assert len(products(found)) == expected
     assert ("not in one product" in why(found)) == (expected > 1)
@@ -143,8 +143,9 @@ def test_other_sizes(
 def test_without_matrix_units(
     device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, biases: str
 ) -> None:
-    """Parts of the columns of kPackedInt8_4H4W are not contiguous, so the layers remain separate."""
-    monkeypatch.setattr(device, "capabilities", doctored.capabilities(device))  # without matrix units
+    """Without matrix units the layers remain separate, because columns of kPackedInt8_4H4W are not
+    contiguous."""
+    monkeypatch.setattr(device, "capabilities", doctored.capabilities(device))  # no matrix units
     found = run(device, Heads(16, biases), tmp_path, monkeypatch)
     assert len(products(found)) == 3
     assert "not in one product" in why(found)

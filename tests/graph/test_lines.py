@@ -23,8 +23,8 @@ POOLS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_convolution(device: vkq.Device, dtype: str) -> None:
-    """1-D convolutions are correct with dilation, groups and strides, with different padding at both ends as
-    in causal convolutions."""
+    """1-D convolutions give ONNX Runtime's bytes with dilation, groups, strides, and padding at the start
+    alone, as in causal convolutions."""
     x, rng = bytes_of((2, 6, 19), dtype), np.random.default_rng(0)
     constants = q("x", 0.03, 100, dtype) | q("y", 0.1, 120, dtype) | {
         "w": rng.integers(-127, 128, (4, 3, 3)).astype(np.int8), "wz": np.zeros(4, np.int8),
@@ -52,7 +52,7 @@ def test_nearest_resize(any_device: vkq.Device) -> None:
 
 
 def dequantized(axis: int, scales: tuple[int, ...], **blocks: int) -> tuple[list[Any], dict[str, Any]]:
-    """Return nodes and constants of a convolution of 6 and 4 channels whose weight is dequantized."""
+    """Return the nodes and constants of a 1-D convolution from 6 to 4 channels with a dequantized weight."""
     rng = np.random.default_rng(3)
     constants = q("x", 0.03, 100, "uint8") | q("y", 0.1, 120, "uint8") | {
         "w": rng.integers(-127, 128, (4, 6, 3)).astype(np.int8),
@@ -69,8 +69,8 @@ def dequantized(axis: int, scales: tuple[int, ...], **blocks: int) -> tuple[list
 
 @pytest.mark.parametrize("axis", [0, -3])
 def test_scales_along_an_axis_that_counts_from_either_end(any_device: vkq.Device, axis: int) -> None:
-    """Scales along an axis are correct whether the axis is counted from the front or the back, although the
-    weight gets one more axis."""
+    """The axis of the weight's scales may be counted from the start or the end, although vkq adds an axis
+    to the weight."""
     x = bytes_of((2, 6, 19), "uint8")
     nodes, constants = dequantized(axis, (4,))
     check(any_device, model(nodes, {"x": x}, constants, "uint8"), {"x": x})
@@ -86,14 +86,15 @@ def test_scales_of_blocks_are_a_float_weight(any_device: vkq.Device) -> None:
     assert "conv2d_f32__" in str(session.explain())
     (ours,) = session.run(None, {"x": x})
     (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)  # floats are added in another order
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)  # another order of additions
 
 
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("real", [False, True], ids=["bytes", "numbers"])
 def test_linear_resize(device: vkq.Device, real: bool, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Linear resizing gives ONNX Runtime's bytes for 8-bit and real values, many of them near ties. ONNX
-    Runtime treats 1-D data as volumes, and adds the terms of the last channel and image in another order."""
+    """Linear Resize of 1-D data gives ONNX Runtime's bytes for 8-bit and dequantized values, many of them
+    near ties. (ONNX Runtime computes it as 3-D data, and adds the terms of the last channel and image in
+    another order.)"""
     monkeypatch.setattr(device, "_soft_float", soft)
     rng = np.random.default_rng(4)
     sizes = (((2, 3, 7), 19), ((1, 1, 5), 12), ((3, 18, 13), 4), ((2, 5, 1), 3), ((1, 6, 9), 26))
@@ -105,5 +106,5 @@ def test_linear_resize(device: vkq.Device, real: bool, soft: bool, monkeypatch: 
         data = model(around(node) if real else [node], {"x": x}, constants, "uint8", 19)
         check(device, data, {"x": x})
         session = vkq.onnx.InferenceSession(data, device)
-        got = run(lower(session.model.at({"x": shape})), {"x": x})["y"]  # the NumPy oracle
+        got = run(lower(session.model.at({"x": shape})), {"x": x})["y"]  # the lowered graph in NumPy
         np.testing.assert_array_equal(got, session.run(None, {"x": x})[0])

@@ -1,5 +1,5 @@
-"""Tests of networks whose expanding and depthwise convolutions run in one dispatch, if a device's profile
-says so."""
+"""Tests of networks in which one dispatch computes a 1x1 convolution and the depthwise convolution after
+it, if the device's profile says so."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from vkq.runtime.plan import Resident
 
 from .test_layouts import network
 
-TOGETHER = (("expanded_bytes", 1 << 30), ("form", "s8s8"))  # forces a form with a dot product
+TOGETHER = (("expanded_bytes", 1 << 30), ("form", "s8s8"))  # profile: one dispatch, on dot products
 
 
 def pairs_in(executable: Executable) -> int:
-    """Return the number of dispatches that compute two convolutions."""
+    """Return the number of dispatches that compute two convolutions each."""
     return sum(name.startswith(SHADER) for name in executable.plan.variants)
 
 
 def weights(executable: Executable) -> list[Resident]:
-    """Return the weights and parameters of the dispatches that compute two convolutions, in order."""
+    """Return the weights and parameters of all dispatches that compute two convolutions, in order."""
     plan = executable.plan
     steps = (step for step in plan.steps if step.program and step.program.variant.shader.startswith(SHADER))
     return [plan.constants[slot] for step in steps for slot in step.slots[1:5]]
@@ -43,7 +43,8 @@ def weights(executable: Executable) -> list[Resident]:
 def test_the_results_are_those_of_two_dispatches(
     device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results equal those of two dispatches. SwiftShader runs only the network with the most pairs."""
+    """One dispatch for two convolutions gives the oracle's results. SwiftShader runs only the network with
+    the most pairs."""
     changed = dataclasses.replace(device.capabilities, choices=TOGETHER)
     for kind, pairs in share([("mobilenet_v2", 3), ("mobilenet_v3", 1)], device, 2):
         graph = network(kind, tmp_path, 2, 20)

@@ -1,4 +1,5 @@
-"""Tests of the passes on random graphs: in NumPy, results before and after a pass are equal."""
+"""Tests of graph passes on random graphs: NumPy gives equal results for the graph before and after
+a pass."""
 
 import numpy as np
 import pytest
@@ -46,8 +47,8 @@ def test_a_pass_changes_no_result(number: int, graph: Graph) -> None:
 @MANY
 @given(graph=models())
 def test_lowered_graphs_run_whole(graph: Graph) -> None:
-    """In a lowered graph no float operator remains between 8-bit values. A second lowering changes only the
-    order of branches, because some branches became shorter when tables were fused into convolutions."""
+    """A lowered graph has no float operator between 8-bit values. Lowering it again changes at most the
+    order of branches: some became shorter when tables were fused into convolutions."""
     lowered = lower(graph)
     assert refusals(lowered) == []
     again = lower(lowered)
@@ -63,21 +64,22 @@ def test_the_device_agrees(device: vkq.Device, graph: Graph) -> None:
 
 
 def by_hand(dtype: str = "int8", shape: tuple[int, ...] = SHAPE) -> tuple[Builder, str]:
-    """Return a builder without random choices (zero points are 0, weights per tensor), and the name of its
+    """Return a builder without random choices (zero points of 0, one weight scale), and the name of its
     dequantized input."""
     b = Builder(lambda strategy: 0, dtype, shape)
     return b, b.real("x", 0.25)[0]
 
 
 def unchanged(graph: Graph) -> Graph:
-    """Return the lowered graph after comparing its results."""
+    """Lower the graph, check that its results stay the same, and return it."""
     lowered = lower(graph)
     same(oracle.run(graph, numbers(graph)), oracle.run(lowered, numbers(graph)))
     return lowered
 
 
 def test_a_fill_that_no_number_stands_for() -> None:
-    """A Pad stays a float operator if its fill value is not a multiple of the scale."""
+    """A Pad of 8-bit values needs a fill value that is a multiple of the scale; with another fill value it
+    pads floats."""
     b, x = by_hand()
     pads = b.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64))
     for fill, op in ((0.1, "dequantize"), (0.5, "Pad")):
@@ -87,8 +89,8 @@ def test_a_fill_that_no_number_stands_for() -> None:
 
 
 def test_bounds_add_up() -> None:
-    """Relu, and Clips with lower and higher bounds, become the layer's bounds: the narrowest lower and upper
-    bound."""
+    """Relu and Clip after a layer become its activation bounds: the highest lower bound and the lowest
+    upper bound."""
     b, x = by_hand()
     y = b.op("Relu", b.op("Conv", x, b.weight(3, 4, 3, 3)))
     y = b.op("Clip", y, b.constant(np.float32(-1)), b.constant(np.float32(4)))
@@ -112,8 +114,8 @@ def test_a_linear_layer_stores_numbers_where_nothing_reads_its_bytes(
 
 @pytest.mark.parametrize("factor", [1.0, 1.004, 1.5, 8.0])
 def test_the_scale_of_a_bias(factor: float) -> None:
-    """If the scale of an integer bias is within 1 % of the product of the scales of x and w, its integers are
-    used unchanged, as in ONNX Runtime; otherwise its real value is converted."""
+    """An int32 bias is used unchanged, as in ONNX Runtime, if its scale is within 1 % of the product of the
+    scales of x and w. Otherwise it is converted to that scale."""
     b, x = by_hand()
     bias = b.constant(np.array([100, -50, 7], np.int32))
     real = b.op("DequantizeLinear", bias, b.constant(np.float32(0.25 * 0.125 * factor)))
@@ -140,8 +142,8 @@ def test_transposes_join_in_their_order() -> None:
 
 
 def test_constants_that_make_a_value_larger() -> None:
-    """An operator whose constant broadcasts x to more elements gets no table, because each element of x
-    becomes several."""
+    """An operator whose constant broadcasts x to a larger shape does not become a lookup, because an
+    element of x then has several results."""
     b, x = by_hand(shape=(2, 4, 1, 6))
     y = b.op("Add", x, b.constant(np.arange(5, dtype=np.float32).reshape(5, 1)))
     lowered = unchanged(b.graph(b.stored(y, 0.5)))
@@ -151,8 +153,7 @@ def test_constants_that_make_a_value_larger() -> None:
 @pytest.mark.parametrize(("value", "op"), [(0, "Identity"), (9, "lookup")])
 @pytest.mark.parametrize("first", [True, False])
 def test_constants_of_equal_elements_are_numbers(value: int, op: str, first: bool) -> None:
-    """The addition of a mask of zeros to all scores is dropped; the addition of another constant becomes a
-    table."""
+    """A sum with a constant of equal elements becomes a lookup, or is dropped if the elements are 0."""
     q, of_mask = QParams(0.1, 3), QParams(1.0, 0)
     own = {"a": of_mask, "b": q} if first else {"a": q, "b": of_mask}
     node = Node("add", ("m", "x") if first else ("x", "m"), ("y",), {**own, "y": q})
@@ -169,8 +170,8 @@ def test_constants_of_equal_elements_are_numbers(value: int, op: str, first: boo
     ("shape", "op"), [((4, 1, 1), "mean_lookup"), ((5, 1), "lookup"), ((), "mean_lookup")]
 )
 def test_means_of_tables(shape: tuple[int, ...], op: str) -> None:
-    """The mean of a table's results is fused, with one table or one for each channel; tables along another
-    axis are not."""
+    """A mean after a lookup is fused with it, for one table or a table per channel. With tables along
+    another axis it is not."""
     b, x = by_hand()
     constant = b.constant((np.arange(np.prod(shape)) / 4).astype(np.float32).reshape(shape))
     y = b.op("GlobalAveragePool", b.op("Relu", b.op("Add", x, constant)))
@@ -184,8 +185,8 @@ def test_means_of_tables(shape: tuple[int, ...], op: str) -> None:
 
 
 def test_branches_stand_side_by_side() -> None:
-    """Branches are interleaved: the first nodes of both branches come before the second nodes; an omitted
-    operand is no input."""
+    """`side_by_side` interleaves branches: the first nodes of all branches, then the second nodes. A
+    missing operand ("") is no input."""
     chain = (("x", "a"), ("a", "b"), ("b", "c"), ("x", "side"))
     nodes = [Node("Identity", (one, ""), (two, "")) for one, two in chain]
     nodes.append(Node("add", ("c", "side"), ("y",)))

@@ -1,4 +1,5 @@
-"""Tests of the front of a vision transformer: patches of an image become rows of channels without a copy."""
+"""Tests of the first operators of a vision transformer: the patches of an image become rows without
+a copy."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ ROWS = (SIDE // PATCH) ** 2
 
 
 class Front(Nodes):
-    """Patches by a strided convolution, a class token before them, and position embeddings."""
+    """A model of a convolution that makes patches, a class token before the patches, and position
+    embeddings."""
 
     def __init__(self) -> None:
         super().__init__(5)
@@ -58,7 +60,7 @@ def test_patches_become_rows_without_a_copy(
         emulated.emulate(strict_device, monkeypatch, "16x8x32")
     executable = Executable(graph, strict_device, {})
     ran = executable.plan.variants
-    # The class token's row and the patches are copied into one array; nothing else is moved or repacked.
+    # Two moves write the class token and the patches to one array. Nothing else is moved or repacked.
     moves = [name for name in ran if name.startswith(("move", "repack", "transpose", "im2col"))]
     assert moves == ["move_q8__pixels:16c"] * 2
     assert sum("coopmat" in name for name in ran) == 2
@@ -68,7 +70,7 @@ def test_patches_become_rows_without_a_copy(
 
 
 def test_without_matrix_units(any_device: vkq.Device, tmp_path: Path) -> None:
-    """Images that are not in kPackedInt8_16C are transposed."""
+    """Without matrix units images have another layout and are transposed. Results equal ONNX Runtime's."""
     shape = (BATCH, 3, SIDE, SIDE)
     model = quantized(Front().model(), "qdq_int8", tmp_path, shape)
     executable = Executable(lower(read(model).at({"x": shape})), any_device, {})

@@ -1,5 +1,5 @@
-"""Tests of operators that are rewritten as other operators: results have NumPy's bits, and equal ONNX
-Runtime's."""
+"""Tests of operators that vkq rewrites as other operators: the device gives NumPy's bits, and results equal
+ONNX Runtime's."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,8 +26,8 @@ def checked(
     device: vkq.Device, nodes: Sequence[Any], inputs: dict[str, Any], results: dict[str, int],
     exact: bool = True, **constants: Any,
 ) -> list[np.ndarray]:  # fmt: skip
-    """Check that the device, without a fallback, gives the oracle's bits, and ONNX Runtime's results exactly
-    or within a bound; return the results."""
+    """Check that the device, without a fallback, gives the bits of the graph in NumPy, and that they equal
+    ONNX Runtime's results or are within 2e-6 of them (*exact*); return the results."""
     data = model(list(nodes), inputs, results, **constants)
     got = compared(device, data, inputs)
     want = ort.InferenceSession(data.SerializeToString()).run(None, inputs)
@@ -46,7 +46,8 @@ def ids(seed: int, low: int, high: int, *shape: int) -> np.ndarray:
 
 @pytest.mark.parametrize("known", [False, True], ids=["run", "constant"])
 def test_gathers(device: vkq.Device, known: bool) -> None:
-    """Gathers are correct with run-time and constant indices, also with negative indices."""
+    """GatherElements and GatherND give ONNX Runtime's results for run-time and constant indices, also for
+    negative ones."""
     x = normal(0, 3, 5, 7)
     cases = [
         (op("GatherElements", "x i", "y", axis=1), ids(1, -5, 5, 3, 4, 6)),
@@ -63,8 +64,8 @@ def test_gathers(device: vkq.Device, known: bool) -> None:
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 @pytest.mark.parametrize("known", [False, True], ids=["run", "constant"])
 def test_scatters(device: vkq.Device, reduction: str, known: bool) -> None:
-    """Scatters are correct: with each index once, as ONNX requires for "none", else with indices that occur
-    several times, which are applied in order."""
+    """Scatters give ONNX Runtime's results. For "none" each index occurs once, as ONNX requires; for the
+    other reductions indices occur repeatedly, and are applied in order."""
     x = normal(6, 4, 5, 3)
     once = np.argsort(normal(7, 4, 5, 3), axis=1)[:, :4]
     often = once if reduction == "none" else ids(8, -5, 5, 4, 6, 3)
@@ -79,7 +80,7 @@ def test_scatters(device: vkq.Device, reduction: str, known: bool) -> None:
 
 
 def test_a_cache(device: vkq.Device) -> None:
-    """ScatterND writes rows of a cache at a run-time position, also for int64."""
+    """Scatters write rows of a cache at a run-time position, also for int64."""
     cache, row, at = normal(11, 2, 3, 9, 4), normal(12, 2, 3, 1, 4), np.array([[[[6]]]])
     nodes = [op("Expand", "at shape", "i"), op("ScatterElements", "cache i row", "y", axis=2)]
     inputs = {"cache": cache, "row": row, "at": at}
@@ -97,8 +98,8 @@ def test_one_hot(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_places(device: vkq.Device, dtype: Any) -> None:
-    """ArgMax and ArgMin return the first or last of equal values, along any axis; arithmetic and Gather read
-    the result."""
+    """ArgMax and ArgMin along any axis return the first or the last of equal values. Arithmetic and Gather
+    can read the indices."""
     x = np.round(normal(15, 3, 9, 5)).astype(dtype)
     for kind in ("ArgMax", "ArgMin"):
         for axis, keep, last in ((0, 1, 0), (1, 0, 1), (-1, 0, 0)):
@@ -114,7 +115,8 @@ def test_places(device: vkq.Device, dtype: Any) -> None:
 
 @pytest.mark.parametrize("largest", [1, 0])
 def test_top_k(device: vkq.Device, largest: int) -> None:
-    """TopK returns the first of equal values, handles infinities, and can return all values along an axis."""
+    """TopK gives ONNX Runtime's results: the first of equal values, infinities, and all values of
+    an axis."""
     x = np.round(normal(17, 3, 37, 5))
     x[0, 3], x[1, 5, 2] = np.inf, -np.inf
     for axis, k in ((1, 6), (0, 1), (-1, 5)):
@@ -127,7 +129,7 @@ def test_top_k(device: vkq.Device, largest: int) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_running_sums(device: vkq.Device, dtype: Any) -> None:
-    """CumSum adds in ONNX Runtime's order, also to compute positions from a mask."""
+    """CumSum adds in ONNX Runtime's order. Positions computed from a mask are right, too."""
     x = normal(18, 2, 11, 3) if dtype == np.float32 else ids(18, 0, 2, 2, 11, 3)
     for axis, exclusive, reverse in ((1, 0, 0), (0, 1, 0), (-1, 0, 1), (1, 1, 1)):
         nodes = [op("CumSum", "x axis", "y", exclusive=exclusive, reverse=reverse)]
@@ -139,8 +141,8 @@ def test_running_sums(device: vkq.Device, dtype: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["ReduceSum", "ReduceMax", "ReduceMin"])
 def test_reductions_of_whole_numbers(device: vkq.Device, kind: str) -> None:
-    """Reductions of integers (masks, lengths) work along any axes; reductions of flags compute "any" and
-    "all"."""
+    """Reductions of integers (masks, lengths) give ONNX Runtime's results along any axes. Reductions of
+    flags are "any" and "all"."""
     x = ids(19, 0, 9, 3, 7, 5)
     for axes, keep in (([1], 0), ([0, 2], 1), ([-1], 1), ([0, 1, 2], 0)):
         nodes = [op(kind, "x axes", "y", keepdims=keep)]
@@ -162,8 +164,8 @@ def test_reductions_of_whole_numbers(device: vkq.Device, kind: str) -> None:
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("channels", [False, True])
 def test_parameters_of_the_run(device: vkq.Device, dtype: Any, channels: bool) -> None:
-    """Scales and zero points computed at run time (a single one, or one for each channel) give the same bits
-    as constants: for ties, values out of range, infinities and NaN."""
+    """Scales and zero points computed at run time, single ones or one per channel, give the bits of
+    constant ones, for ties, saturated values, infinities and NaN."""
     rng = np.random.default_rng(40)
     scale = rng.uniform(0.05, 0.2, 5 if channels else ()).astype(np.float32)
     zero = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, scale.shape).astype(dtype)
@@ -199,7 +201,7 @@ EQUATIONS = {
 
 @pytest.mark.parametrize("equation", list(EQUATIONS))
 def test_einsum(device: vkq.Device, equation: str) -> None:
-    """Einsum becomes products of matrices; the bound is for a sum of few terms."""
+    """Einsum becomes matrix products, and is within the bound for sums of few terms."""
     inputs = {f"x{i}": normal(20 + i, *shape) for i, shape in enumerate(EQUATIONS[equation])}
     data = model([op("Einsum", " ".join(inputs), "y", equation=equation)], inputs, {"y": FLOAT})
     (got,) = vkq.onnx.InferenceSession(data, device).run(None, inputs)
@@ -209,8 +211,8 @@ def test_einsum(device: vkq.Device, equation: str) -> None:
 
 
 def transformed(device: vkq.Device, node: Any, x: np.ndarray, opset: int, **constants: Any) -> np.ndarray:
-    """Return the result of a transform on the device, without a fallback; it is within a bound of ONNX
-    Runtime's."""
+    """Run a Fourier transform on the device without a fallback; check that it is within a bound of ONNX
+    Runtime, and return it."""
     data = model([node], {"x": x}, {"y": KINDS[x.dtype]}, **constants)
     data.opset_import[0].version = opset
     (got,) = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
@@ -221,8 +223,8 @@ def transformed(device: vkq.Device, node: Any, x: np.ndarray, opset: int, **cons
 
 
 def test_fourier_transforms(device: vkq.Device) -> None:
-    """DFT is correct for real and complex values, lengths that are not powers of two, and each axis; padded,
-    cut, one-sided and inverse; in the forms of opsets 17 and 20; the inverse gives the values back."""
+    """DFT is right for real and complex values, lengths that are no powers of two, each axis, padded and
+    cut lengths, one-sided spectra, and the forms of opsets 17 and 20. The inverse restores the values."""
     real, complex_ = normal(36, 2, 7, 10, 1), normal(37, 2, 7, 10, 2)
     for x in (real, complex_):
         for axis in (1, 2):
@@ -237,7 +239,7 @@ def test_fourier_transforms(device: vkq.Device) -> None:
         device, helper.make_node("DFT", ["x", "", "axis"], ["y"], inverse=1), there, 20, axis=np.array(1)
     )
     np.testing.assert_allclose(back, complex_, rtol=0, atol=2e-6)
-    for length in (10, 9):  # ONNX Runtime has no inverse of half a spectrum
+    for length in (10, 9):  # ONNX Runtime cannot invert one-sided spectra
         half = transformed(device, op("DFT", "x n", "y", onesided=1), real, 20, n=np.array(length))
         node = op("DFT", "x n", "y", onesided=1, inverse=1)
         data = model([node], {"x": half}, {"y": FLOAT}, n=np.array(length))
@@ -246,8 +248,8 @@ def test_fourier_transforms(device: vkq.Device) -> None:
 
 
 def test_spectrograms(device: vkq.Device) -> None:
-    """STFT is correct with and without a window, one-sided and two-sided, with frames that leave samples at
-    the end."""
+    """STFT is right with and without a window, one-sided and two-sided, and if samples remain after the
+    last frame."""
     x, window = normal(38, 2, 61, 1), np.hanning(16).astype(np.float32)
     step, length = np.array(5), np.array(16)
     node = op("STFT", "x step window", "y")
@@ -295,8 +297,8 @@ def test_reversed_lines(device: vkq.Device) -> None:
 
 
 def test_indices_beyond_an_axis(any_device: vkq.Device) -> None:
-    """Indices beyond an axis are refused with their allowed range: constant ones when the model is read,
-    run-time ones when they are passed."""
+    """Indices beyond an axis raise an error with the allowed range: constant indices at load, run-time
+    indices in the run."""
     x, u = normal(36, 3, 5), normal(37, 1, 5)
     for nodes in (
         [op("GatherElements", "x i", "y", axis=0)],
@@ -315,7 +317,7 @@ def test_indices_beyond_an_axis(any_device: vkq.Device) -> None:
 
 
 def test_what_is_too_long_stays_as_it_is() -> None:
-    """A TopK whose loop would be longer than some drivers allow is refused by its name."""
+    """A TopK whose loop is longer than some drivers allow is refused, and the refusal names it."""
     x = np.zeros((1, MOST_ROUNDS + 1), np.float32)
     nodes = [helper.make_node("TopK", ["x", "k"], ["y", "i"])]
     data = model(nodes, {"x": x}, {"y": FLOAT}, k=np.array([3]))
@@ -335,14 +337,14 @@ RESIZES = [
 
 @pytest.mark.parametrize("attributes", RESIZES, ids=lambda a: ".".join(map(str, a.values())))
 def test_resizes(device: vkq.Device, attributes: dict[str, Any]) -> None:
-    """Resize is correct also if it enlarges one axis and shrinks another, and if the sizes are not multiples;
-    also in 1-D and 3-D."""
+    """Resize is close to ONNX Runtime's if it enlarges one axis and shrinks another, if sizes are no
+    multiples, and in 1-D and 3-D."""
     x = normal(40, 2, 3, 7, 9)
     nodes = [op("Resize", "x none none sizes", "y", **attributes)]
     data = model(nodes, {"x": x}, {"y": FLOAT}, none=np.zeros(0, np.float32), sizes=np.array([2, 3, 11, 5]))
     (got,) = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
     (want,) = ort.InferenceSession(data.SerializeToString()).run(None, {"x": x})
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)  # coordinates up to 10 are rounded
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)  # float32 rounds coordinates up to 10
     nodes = [op("Resize", "x none none sizes", "y", **attributes, axes=[2])]
     for shape in ((2, 3, 9), (2, 3, 5, 4, 3)):
         data = model(nodes, {"x": normal(41, *shape)}, {"y": FLOAT}, none=np.zeros(0, np.float32), sizes=[7])
@@ -350,7 +352,8 @@ def test_resizes(device: vkq.Device, attributes: dict[str, Any]) -> None:
 
 
 def test_a_crop(device: vkq.Device) -> None:
-    """A crop is resized with a fill value beyond the image, and with two sizes given by one factor."""
+    """Resize in the mode tf_crop_and_resize uses the fill value outside the image. One scale factor may
+    give both sizes."""
     x, none = normal(42, 1, 1, 5, 6), np.zeros(0, np.float32)
     how = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 9.5}
     roi = np.float32([0, 0, 0.3, -0.2, 1, 1, 0.8, 1.1])
@@ -368,8 +371,8 @@ def test_a_crop(device: vkq.Device) -> None:
 
 
 def test_a_resize_between_quantized_values_has_bytes() -> None:
-    """A Resize between quantized values gives ONNX Runtime's bytes and is not computed as a weighted sum of
-    floats."""
+    """A linear Resize between quantized values stays one 8-bit operator with ONNX Runtime's bytes, and does
+    not become a weighted sum of floats."""
     x = np.zeros((1, 2, 5, 6), np.float32)
     nodes = [
         op("QuantizeLinear", "x s z", "q"), op("DequantizeLinear", "q s z", "d"),
@@ -385,8 +388,8 @@ def test_a_resize_between_quantized_values_has_bytes() -> None:
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_recurrent_layers(device: vkq.Device, kind: str, direction: str) -> None:
-    """LSTM, GRU and RNN run with and without biases and an initial state, within the bound of five sums of 12
-    terms."""
+    """LSTM, GRU and RNN, with and without biases and initial state, are within the bound of five steps of
+    sums of 12 terms."""
     steps, batch, inner, hidden = 5, 3, 7, 6
     d, g = 2 if direction == "bidirectional" else 1, {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
     constants = {"w": normal(50, d, g * hidden, inner) / 4, "r": normal(51, d, g * hidden, hidden) / 4}
@@ -410,7 +413,8 @@ def test_recurrent_layers(device: vkq.Device, kind: str, direction: str) -> None
 @pytest.mark.parametrize("mode", ["linear", "nearest"])
 @pytest.mark.parametrize("padding", ["zeros", "border"])
 def test_grids(device: vkq.Device, mode: str, padding: str) -> None:
-    """GridSample is correct for points inside, outside and on the border of images that are not square."""
+    """GridSample is close to ONNX Runtime's for points inside, outside and on the border of images that are
+    not square."""
     x, grid = normal(60, 2, 3, 5, 7), normal(61, 2, 4, 9, 2) / 2
     for align in (0, 1):
         nodes = [op("GridSample", "x grid", "y", mode=mode, padding_mode=padding, align_corners=align)]

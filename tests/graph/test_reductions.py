@@ -1,4 +1,4 @@
-"""Tests of reductions along any axes of 8-bit values, compared with ONNX Runtime and exact sums."""
+"""Tests of reductions of 8-bit values along any axes, compared with ONNX Runtime and with exact sums."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import vkq
 import vkq.onnx
 from tests.onnx.test_operators import around, bytes_of, check, model, q
 
-# The axes: channels, tokens, several that are not adjacent, all.
+# Channels; tokens; axes that are not adjacent; all axes.
 AXES = [(1,), (-2,), (0, 3), (0, 1, 2, 3)]
 
 
@@ -28,7 +28,7 @@ def test_mean(device: vkq.Device, axes: tuple[int, ...], dtype: str) -> None:
     data = model(around(node), {"x": x}, q("x", 0.05, 100, dtype), dtype)
     got = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})[0]
     zero = 100 + np.iinfo(dtype).min
-    want = (x.astype(np.float64) - zero).mean(axes)  # the scales are equal, so they cancel
+    want = (x.astype(np.float64) - zero).mean(axes)  # the scales of x and y are equal
     assert got.shape == want.shape
     assert np.abs(got.astype(np.float64) - zero - want).max() <= 0.5 + 1e-5
 
@@ -36,8 +36,8 @@ def test_mean(device: vkq.Device, axes: tuple[int, ...], dtype: str) -> None:
 @pytest.mark.parametrize("op", ["ReduceMean", "ReduceSum"])
 @pytest.mark.parametrize("axes", AXES, ids=str)
 def test_real_results(device: vkq.Device, axes: tuple[int, ...], op: str) -> None:
-    """A real result is an exact sum times one float32 factor: its error is at most two roundings of 2^-24 and
-    the error of the scale."""
+    """A float32 result is an exact integer sum times one float32 factor. Its error is at most two roundings
+    of 2^-24 and the error of the scale."""
     x = bytes_of((2, 5, 6, 7), "int8")
     constants = q("x", 0.05, 100, "int8") | {"axes": np.array(axes, np.int64)}
     nodes = [

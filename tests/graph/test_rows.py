@@ -1,5 +1,5 @@
-"""Tests of reductions, softmax and normalizations of floats as functions of rows: which nodes are fused, and
-the operators' results."""
+"""Tests of reductions, softmax and normalizations of floats as row functions: which nodes are fused, and
+the results."""
 
 from typing import Any
 
@@ -16,11 +16,12 @@ from .test_chains import FLOAT, HALF, chains, compared, model, normal, op
     "kind", ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceLogSumExp", "ReduceL2"]
 )
 def test_reductions(device: vkq.Device, kind: str) -> None:
-    """Reductions work along adjacent axes, separate axes and all axes, keeping them or not; float16 too."""
+    """Reductions along adjacent axes, separate axes and all axes are right, with and without the reduced
+    axes in the result, also for float16."""
     x = normal(1, 3, 5, 7) / 4
     for axes, keep in (([1], 0), ([0, 2], 1), ([0, 1, 2], 0), ([-1], 1)):
         data = model([op(kind, "x axes", "y", keepdims=keep)], {"x": x}, {"y": FLOAT}, axes=np.array(axes))
-        if kind in ("ReduceMean", "ReduceMax"):  # pools replace these; their sums have another order
+        if kind in ("ReduceMean", "ReduceMax"):  # pools replace these, and sum in another order
             got = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})[0]
             wide = getattr(np, kind.removeprefix("Reduce").lower())(
                 x.astype(float), tuple(axes), keepdims=bool(keep)
@@ -36,8 +37,8 @@ def test_reductions(device: vkq.Device, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax"])
 def test_softmax(device: vkq.Device, kind: str) -> None:
-    """Softmax works along any axis, between element-wise operators; along the last axis the next operator is
-    in the same dispatch."""
+    """Softmax is right along any axis. Along the last axis, the same dispatch computes the operator after
+    it."""
     x = normal(2, 4, 9, 13)
     for axis in (-1, 1):
         nodes = [op("Mul", "x s", "a"), op(kind, "a", "b", axis=axis), op("Neg", "b", "y")]
@@ -56,7 +57,8 @@ def spelled_out(square: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("square", [[op("Mul", "d d", "q")], [op("Pow", "d two", "q")]], ids=["mul", "pow"])
 def test_a_normalization_by_hand(device: vkq.Device, square: list[Any]) -> None:
-    """A normalization written out by exporters becomes one node, with the bits of LayerNormalization."""
+    """A normalization that an exporter wrote as separate operators becomes one node, with the bits of
+    LayerNormalization."""
     x, scale, bias = normal(3, 2, 7, 33), normal(4, 33), normal(5, 33)
     constants = {"axes": np.array([-1]), "eps": np.float32(1e-5), "scale": scale, "bias": bias}
     constants |= {"two": np.float32(2)} if square[0].op_type == "Pow" else {}
@@ -73,7 +75,8 @@ def test_a_normalization_by_hand(device: vkq.Device, square: list[Any]) -> None:
 
 
 def test_normalizations(device: vkq.Device) -> None:
-    """Normalizations work over groups of channels, over channels, and from a middle axis on."""
+    """InstanceNormalization, and LayerNormalization from a middle axis on, give the bits of the NumPy
+    steps."""
     x, s, b = normal(6, 2, 6, 5, 3), normal(7, 6), normal(8, 6)
     nodes = [op("InstanceNormalization", "x s b", "y")]
     compared(device, model(nodes, {"x": x}, {"y": FLOAT}, s=s, b=b), {"x": x})
@@ -84,7 +87,8 @@ def test_normalizations(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("readers", [1, 2])
 def test_quantized_results_are_dequantized_at_once(any_device: vkq.Device, readers: int) -> None:
-    """Rows whose quantized results no other node reads are stored as float32 by the same dispatch."""
+    """If no other node reads the quantized result of a normalization, the same dispatch dequantizes it and
+    stores float32."""
     nodes = [
         op("LayerNormalization", "x scale bias", "n", axis=-1, epsilon=1e-5),
         op("QuantizeLinear", "n s z", "q"), op("DequantizeLinear", "q s z", "y"), op("Identity", "q", "w"),

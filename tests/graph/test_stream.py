@@ -1,5 +1,5 @@
-"""Tests of parallel batches: each array arrives at its position, for all memory types of devices, and nothing
-is allocated between batches."""
+"""Tests of batches in flight at the same time: each array arrives at its place, for every memory type of
+devices, and nothing is allocated between batches."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from vkq.reference.operators import max_pool2d
 from vkq.runtime.builder import Builder
 from vkq.runtime.plan import Plan
 
-SHAPE = (3, 5, 7, 6)  # no size is a multiple of a layout's block
+SHAPE = (3, 5, 7, 6)  # no axis fills a layout's block
 
 
 @pytest.fixture(params=["mapped", "staging"])
@@ -29,7 +29,7 @@ def mine(device: vkq.Device, request: pytest.FixtureRequest) -> Iterator[vkq.Dev
 
 
 def pooled(device: vkq.Device, *shapes: tuple[int, ...], dtype: str = "uint8") -> Plan:
-    """Return a plan that pools each of its inputs, packed arrays of bytes."""
+    """Return a plan that max-pools each of its inputs, arrays of bytes."""
     b = Builder(device)
     inputs = [b.input(Spec(shape, dtype)) for shape in shapes]
     return b.plan(*(max_pooled(b, x, 3, 2, 1, 1, False) for x in inputs))
@@ -54,7 +54,7 @@ def test_lanes_run_side_by_side(mine: vkq.Device, dtype: str) -> None:
             rows = list(batch(3 * turn + i, dtype))
             lane.start([rows])
             for row in rows:
-                row[:] = 0  # the rows were copied before
+                row[:] = 0  # `start` has copied the rows
         for i, lane in enumerate(lanes):
             np.testing.assert_array_equal(lane.finish()[0], oracle(batch(3 * turn + i, dtype)))
     assert list(idle) == 3 * lanes
@@ -81,8 +81,8 @@ def test_one_result_of_several_inputs(mine: vkq.Device) -> None:
 
 
 def test_many_rows_are_copied_by_several_threads(mine: vkq.Device) -> None:
-    """Copies of more than 2 MiB by several threads are correct, with rows that cross the threads' parts, and
-    with one row larger than a part."""
+    """Several threads copy a batch of more than 2 MiB. Results are right if rows span two threads' parts,
+    and if one row is larger than a part."""
     for shape in ((37, 3, 150, 163), (2, 9, 410, 401)):
         lane = Lane(mine, pooled(mine, shape), [0], deque())
         x = batch(7, shape=shape)

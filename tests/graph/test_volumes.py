@@ -1,5 +1,5 @@
-"""Tests of operators on volumes, which run as operators on images: they give NumPy's bits, ONNX Runtime's
-results, and in int8 its bytes."""
+"""Tests of operators on volumes (3-D), which run as operators on images: float results equal NumPy's bit
+for bit and are close to ONNX Runtime's; int8 results are ONNX Runtime's bytes."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from vkq.onnx.reader import read
 from .test_chains import FLOAT, model, normal, op
 
 X = normal(0, 2, 6, 5, 7, 6)  # adjacent axes have different sizes
-# Attributes and the weight's shape: strides, dilations, and paddings that differ for each axis and side.
+# (attributes, weight shape): strides, dilations, and padding that differs for each axis and side
 CONVOLUTIONS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "plain": ({}, (4, 6, 3, 3, 3)),
     "everything": (
@@ -92,8 +92,8 @@ def test_float_pools(device: vkq.Device, name: str) -> None:
 
 
 def test_around_them(device: vkq.Device) -> None:
-    """A convolution without a bias, BatchNormalization, Relu, Resize and InstanceNormalization of volumes run
-    in one model."""
+    """One model of volumes runs a convolution without a bias, BatchNormalization, Relu, Resize and
+    InstanceNormalization."""
     scales = [np.abs(normal(i, 4)) + 0.5 for i in range(4)]
     nodes = [
         op("Conv", "x w", "a", pads=[1] * 6), op("BatchNormalization", "a s0 s1 s2 s3", "b"),
@@ -109,7 +109,7 @@ def test_around_them(device: vkq.Device) -> None:
 
 
 def linear(*nodes: Any, per_channel: bool = False, **attributes: Any) -> list[Any]:
-    """Return the nodes with DequantizeLinear of x, w and b before them and QuantizeLinear of y after them."""
+    """Return *nodes* between DequantizeLinear of x, w and b and QuantizeLinear of y."""
     axes = [{"axis": axis} if per_channel else {} for axis in (attributes["axis"], 0)]
     return [
         op("DequantizeLinear", "x xs xz", "dx"), op("DequantizeLinear", "w ws wz", "dw", **axes[0]),
@@ -120,11 +120,11 @@ def linear(*nodes: Any, per_channel: bool = False, **attributes: Any) -> list[An
 @pytest.mark.parametrize("per_channel", [False, True], ids=["tensor", "channel"])
 @pytest.mark.parametrize(("kind", "name"), WEIGHTED)
 def test_int8_convolutions(device: vkq.Device, kind: str, name: str, per_channel: bool) -> None:
-    """A convolution in QDQ form becomes one layer on images with exact integers, with movements of 8-bit
-    values around it."""
+    """A 3-D convolution in QDQ form becomes one int8 layer on images, between movements of 8-bit values.
+    Integer sums are exact."""
     attributes, shape = weighted(kind, name)
     group = attributes.get("group", 1)
-    per_channel = per_channel and (kind == "Conv" or group == 1)  # otherwise it is not an axis of the weight
+    per_channel = per_channel and (kind == "Conv" or group == 1)  # else the channel is no weight axis
     outputs, axis = (shape[0], 0) if kind == "Conv" else (shape[1] * group, 1)
     rng = np.random.default_rng(3)
     x = bytes_of(X.shape, "int8")
@@ -147,7 +147,7 @@ def test_int8_convolutions(device: vkq.Device, kind: str, name: str, per_channel
 
 
 def exact(kind: str, x: Any, c: dict[str, Any], attributes: dict[str, Any]) -> Any:
-    """Return ONNX Runtime's sums of integers below 2^24 in float32, requantized."""
+    """Return ONNX Runtime's float32 sums of integers below 2^24, which are exact, requantized to int8."""
     feed = {"x": x.astype(np.float32) - np.float32(c["xz"])}
     weights = {name: c[name].astype(np.float32) for name in "wb"}
     data = model([op(kind, "x w b", "y", **attributes)], feed, {"y": FLOAT}, **weights)
