@@ -48,7 +48,7 @@ from .values import OrtValue
 SessionIOBinding = IOBinding
 OrtValueVector = list
 
-load = InferenceSession  # a second name of the class
+load = InferenceSession  # ``vkq.onnx.load(path)`` opens a session
 
 __all__ = [
     "ExecutionMode",

@@ -1,5 +1,5 @@
-"""One-node models of operators unknown to vkq: ONNX Runtime or onnx's reference implementation infers their
-results' shapes and computes them."""
+"""Models of one node whose operator vkq does not know. ONNX Runtime or onnx's reference implementation
+infers the shapes of its results, and computes them for constant inputs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..graph.graph import Array, Node, Spec
 from ..graph.operators.operator import OpenShape
 from .protobuf import package
 
-SECONDS = 20.0  # time limit for the arithmetic of one node on constants
-# Constants of at most this many elements are passed with their content, because it may decide a shape. Of
-# larger constants, only the shape is passed.
+SECONDS = 20.0  # time limit for computing one node of constants
+# Shape inference gets the content of constants of at most this many elements, because it may decide a shape.
+# It gets only the shape of larger constants.
 SMALL = 4096
 TYPES = {"float": "float32", "double": "float64"}  # ONNX Runtime's names of types -> NumPy's
-# Parts of ONNX Runtime's messages about unknown operators.
+# One of these texts is in each of ONNX Runtime's messages about an unknown operator.
 UNKNOWN = "No Op registered", "is not a registered function/op"
-OPSET = 21  # opset of ai.onnx for nodes in their newest form
+OPSET = 21  # the opset of ai.onnx for a node in its newest form, which has no opset of its own
 
 
 def in_onnx(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a node's attributes for ``onnx.helper.make_node``."""
+    """Return a node's attributes in the form that ``onnx.helper.make_node`` expects."""
     return {key: _attribute(key, value) for key, value in attributes.items()}
 
 
@@ -40,8 +40,8 @@ def _attribute(key: str, value: Any) -> Any:
 
 
 def node_proto(node: Node) -> list[Any]:
-    """Return an unknown node in ONNX's form, preceded by Identity nodes that define the names which the
-    node's subgraphs read."""
+    """Return ONNX's form of an unknown node. If the node's subgraphs read outer values under other names,
+    Identity nodes come first that define these names."""
     helper, a = package().helper, node.attributes
     own = node.inputs[: len(node.inputs) - len(a["captured"])]
     renamed = [
@@ -55,12 +55,12 @@ def node_proto(node: Node) -> list[Any]:
 
 
 def type_of(spec: Spec) -> int:
-    """Return a type's number in TensorProto.DataType."""
+    """Return the number of a spec's type in TensorProto.DataType."""
     return int(package().helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)))
 
 
 def model_of(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> bytes:
-    """Return a model of this unknown node alone; inputs with an array become constants."""
+    """Return a model with this one unknown node. Its inputs are constants where *arrays* has an array."""
     onnx = package()
     helper, a = onnx.helper, node.attributes
     inputs, constants = {}, {}
@@ -80,26 +80,27 @@ def model_of(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | 
 
 
 def _session(model: bytes) -> Any:
-    """Return a session of ONNX Runtime that computes a node without optimization. Raises ImportError if the
-    package is missing."""
+    """Return a session of ONNX Runtime without optimizations. Raises ImportError if it is not installed."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4  # a refusal is raised as an error, so nothing needs to be logged
+    options.log_severity_level = 4  # do not log: a refusal is raised as an error
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def runtime_specs(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> list[Spec]:
-    """Return ONNX Runtime's specs of a node's results. Raises ModelError if ONNX Runtime refuses the node;
-    OpenShape if the shapes are known only at run time, or ONNX Runtime does not know the operator."""
+    """Return the specs of a node's results as ONNX Runtime infers them.
+
+    Raises ModelError if ONNX Runtime refuses the node. Raises OpenShape if the shapes are known only at run
+    time, if ONNX Runtime does not know the operator, or if it is not installed."""
     small = [None if array is None or array.size > SMALL else array for array in arrays]
     try:
         session = _session(model_of(node, specs, small))
     except ImportError as error:
         raise OpenShape("onnx cannot infer its shapes, and onnxruntime is not installed") from error
-    except Exception as error:  # ONNX Runtime has an error class for each kind of failure
+    except Exception as error:  # ONNX Runtime's errors have no common base class
         if any(text in str(error) for text in UNKNOWN):
             raise OpenShape("ONNX Runtime does not know it either") from error
         raise ModelError(f"ONNX Runtime refuses it: {str(error)[:300]}") from error
@@ -116,15 +117,16 @@ def _spec_of(argument: Any) -> Spec:
 
 
 def computed(node: Node, arrays: Sequence[Array | None]) -> list[Array] | None:
-    """Compute an unknown node for constants with ONNX Runtime if it is installed, else with onnx's reference
-    implementation. Return None if it cannot compute the node within `SECONDS`."""
+    """Compute an unknown node of constants: with ONNX Runtime, or, if it is not installed, with onnx's
+    reference implementation. Return None if they do not know the operator, or if ONNX Runtime needs more
+    than `SECONDS`."""
     model = model_of(node, [None] * len(arrays), arrays)
     results: list[Any] | None
     try:
         results = _run(model)
     except ImportError:
         results = _referenced(node, model)
-    except Exception:  # a node that neither library knows stays in the graph and is reported with the others
+    except Exception:  # a node that cannot be computed stays in the graph, where it is refused
         return None
     if results is None or not all(isinstance(r, np.ndarray) and r.dtype.kind in "biuf" for r in results):
         return None
@@ -144,7 +146,8 @@ def _run(model: bytes) -> list[Any]:
 
 @contextlib.contextmanager
 def _stopped_after(options: Any) -> Iterator[None]:
-    """Context manager: stop a run with these options after `SECONDS`."""
+    """Context manager: terminate the run of ONNX Runtime with these options if it takes longer than
+    `SECONDS`."""
 
     def stop() -> None:
         options.terminate = True
@@ -159,8 +162,8 @@ def _stopped_after(options: Any) -> Iterator[None]:
 
 
 def _referenced(node: Node, model: bytes) -> list[Any] | None:
-    """Compute the node with onnx's reference implementation; return None for loops, because nothing could
-    stop them."""
+    """Compute a node with onnx's reference implementation. Return None for a node with subgraphs, because a
+    loop in it could not be stopped, and for a node that fails."""
     if node.attributes["captured"] or any(map(is_graph, node.attributes["attributes"].values())):
         return None
     from onnx.reference import ReferenceEvaluator

@@ -1,5 +1,5 @@
-"""Rewrites com.microsoft's MultiHeadAttention with known shapes; helpers for all attention operators of
-com.microsoft (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
+"""Rewrites com.microsoft's MultiHeadAttention, once shapes are known. Also has helpers for all attention
+operators of com.microsoft (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from ..graph.graph import Spec
 from .rewriting import Rewriting
 from .scores import Scores, append, attend, heads_first, joined, places
 
-FILTER = -10000.0  # the value that is added to the scores of masked keys
+FILTER = -10000.0  # default of ``mask_filter_value``, which is added to the scores of masked keys
 ATTRIBUTES = {"num_heads", "scale", "mask_filter_value", "unidirectional"}
 IDS = ("int32", "int64")
 
 
 def multi_head_attention(w: Rewriting) -> bool:
-    """Rewrite com.microsoft's MultiHeadAttention. Its inputs are q, k, v (packed into q, or k and v packed
-    into k), bias, mask, a bias added to the scores, past keys and past values."""
+    """Rewrite com.microsoft's MultiHeadAttention. Return False if vkq does not support the node's form.
+
+    Inputs: q, k, v, the bias of q, k and v, a mask, a bias of the scores, past keys, past values. q may
+    also contain k and v, and k may contain v."""
     a, given, heads = w.node.attributes, w.given, w.node.attributes.get("num_heads", 0)
     if not set(a) <= ATTRIBUTES or not plain(w, 8, 4, heads) or (6 in given) != (7 in given):
         return False
@@ -35,8 +37,9 @@ def multi_head_attention(w: Rewriting) -> bool:
 
 
 def plain(w: Rewriting, most: int, mask: int, heads: object, integers: Sequence[int] = ()) -> bool:
-    """Return True if vkq supports the node's inputs: there are at most *most*, all except *integers* have one
-    float type, and only the past may be empty."""
+    """Return True if vkq supports the types and shapes of the node's inputs: the node has at most *most*
+    inputs; the input *mask* has integers; all inputs except *mask* and *integers* have one float type; and
+    only past keys and values are empty."""
     given = w.given
     if 0 not in given or any(i >= most for i in given) or not isinstance(heads, int) or heads < 1:
         return False
@@ -51,18 +54,20 @@ def plain(w: Rewriting, most: int, mask: int, heads: object, integers: Sequence[
 
 
 def _heads(w: Rewriting, heads: int) -> tuple[list[str], int, int, int] | None:
-    """Return (q, k and v of MultiHeadAttention split into heads; number of queries; number of keys; width of
-    a head of q)."""
+    """Return (names, queries, keys, width): the names of q, k and v (batch, heads, tokens, width), the
+    number of queries, the number of keys, and the width of a head of q. Return None for an unsupported
+    form."""
     given, names = w.given, [w.name(i) for i in range(3)]
     x, k = given[0].shape, given.get(1)
     tokens = x[1]
-    if len(x) == 5 and len(given.keys() & {1, 2}) == 0:  # packed as (batch, tokens, heads, 3, d)
+    # q, k and v in one input (batch, tokens, heads, 3, width)
+    if len(x) == 5 and len(given.keys() & {1, 2}) == 0:
         names, own, width = _unpacked(w, names[0], x), tokens, x[4]
     elif len(x) != 3 or k is None or x[2] % heads:
         return None
-    elif len(k.shape) == 5 and 2 not in given:  # packed as (batch, tokens, heads, 2, d)
+    elif len(k.shape) == 5 and 2 not in given:  # k and v in one input (batch, tokens, heads, 2, width)
         names, own, width = [names[0], *_unpacked(w, names[1], k.shape)], k.shape[1], x[2] // heads
-    # k and v are already (batch, heads, tokens, d).
+    # k and v are already (batch, heads, tokens, width).
     elif 2 in given and len(k.shape) == len(given[2].shape) == 4:
         names[0] = heads_first(w, _biased(w, names[:1], x[2])[0], heads)
         return names, tokens, k.shape[2], x[2] // heads
@@ -80,7 +85,7 @@ def _unpacked(w: Rewriting, x: str, shape: tuple[int, ...]) -> list[str]:
 
 
 def _biased(w: Rewriting, names: list[str], width: int) -> list[str]:
-    """Add the parts of the bias to q, k and v; the parts for q and k have this width."""
+    """Add the bias to q, k and v. The bias has *width* elements for q, *width* for k, and the rest for v."""
     bias = w.spec(3)
     if bias is None:
         return names
@@ -91,8 +96,8 @@ def _biased(w: Rewriting, names: list[str], width: int) -> list[str]:
 def scores_of(
     w: Rewriting, sizes: tuple[int, int, int, int], held: int, width: int, inputs: tuple[int, int]
 ) -> Scores | None:
-    """Return the `Scores` of an attention operator of com.microsoft; None if vkq does not support the mask's
-    form. *inputs*: the indices of the mask and of the bias added to the scores."""
+    """Return the `Scores` of an attention operator of com.microsoft. Return None if vkq does not support
+    the form of its mask. *inputs*: the index of the mask, and the index of the bias of the scores."""
     a, (batch, heads, queries, keys), (mask, added) = w.node.attributes, sizes, inputs
     bias = [w.name(added)] if w.name(added) else []
     spec = w.spec(mask)
@@ -108,9 +113,10 @@ def scores_of(
 
 
 def _shown(w: Rewriting, mask: str, spec: Spec, batch: int, queries: int, keys: int) -> str:
-    """Return a mask as flags; "" for an unsupported form. The mask is (batch, keys) or (batch, queries,
-    keys). Or it has the end of the visible keys for each batch element, (batch,), possibly followed by the
-    starts, (2 * batch,)."""
+    """Return a mask as flags (batch, 1, queries or 1, keys); "" for an unsupported form.
+
+    Supported are integers (batch, keys) or (batch, queries, keys), which show a key if they are positive;
+    (batch,) with the end of the visible keys; and (2 * batch,) with the ends, then the starts."""
     shape = spec.shape
     if shape in ((batch, keys), (batch, queries, keys)):
         flags = w.emit("Greater", [mask, w.constant(0, spec.dtype)])

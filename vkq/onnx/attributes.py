@@ -1,4 +1,4 @@
-"""The types of attributes. A name has the same type in all ONNX operators that vkq knows."""
+"""The types of attributes. An attribute has one type in all ONNX operators that vkq knows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""ONNX's backend interface (https://onnx.ai/onnx/repo-docs/ImplementingAnOnnxBackend.html), for programs that
-accept any backend: ``prepare(model).run(inputs)``, ``run_model``, ``run_node``, ``supports_device``."""
+"""ONNX's backend interface (https://onnx.ai/onnx/repo-docs/ImplementingAnOnnxBackend.html):
+``prepare(model).run(inputs)``, ``run_model``, ``run_node`` and ``supports_device``."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FALLBACK = InferenceSession.FALLBACK
 
 
 class Prepared:
-    """A model that is ready to run, opened in the first of three ways that succeeds.
+    """A model that is ready to run. It is opened in the first of three ways that succeeds:
 
     1. Unchanged.
-    2. With all inputs but the first as constants: in ONNX's tests of single nodes, weights and scales are
-       inputs.
+    2. With all inputs but the first as constants, because ONNX's tests of single nodes pass weights and
+       scales as inputs.
     3. With the fallback, if its package is installed.
     """
 
@@ -40,8 +40,8 @@ class Prepared:
         return {"constant_inputs": [argument.name for argument in read(self._given[0]).inputs][1:]}
 
     def _open(self, error: ModelError | None) -> None:
-        """Open the model in the next of the three ways that accepts it. Raises *error*, or the error of the
-        last way."""
+        """Open the model in the first remaining way that accepts it. If no way is left, raise the last
+        error: that of the last way, or *error*."""
         model, device, options = self._given
         while self._ways:
             try:
@@ -53,8 +53,8 @@ class Prepared:
             raise error
 
     def run(self, inputs: Any, **options: Any) -> tuple[Array, ...]:
-        """Return all outputs. inputs: one array for each input in order, a single array, or arrays by
-        name."""
+        """Return all outputs. *inputs* is a list with one array for each input, a single array, or a dict
+        of arrays by name."""
         names = [argument.name for argument in self.session.model.inputs]
         if not isinstance(inputs, Mapping):
             given = inputs if isinstance(inputs, (list, tuple)) else [inputs]
@@ -69,11 +69,11 @@ class Prepared:
 
 
 def prepare(model: Any, device: str | None = None, **options: Any) -> Prepared:
-    """Return a model on a device. "VULKAN", "GPU" (`vkq.onnx.get_device`) and "CPU" (ONNX's default) are the
-    default device, "VULKAN:1" is the device with index 1, and any other text is part of a device's name.
+    """Return a model on a device. "VULKAN", "GPU" (`vkq.onnx.get_device`) and "CPU" (ONNX's default) mean
+    the default device. "VULKAN:1" is the device with index 1. Any other text is part of a device's name.
 
-    If ONNX Runtime is installed, it runs the nodes that the device cannot run, on the CPU and with a
-    warning; the option ``fallback=None`` refuses such models. Other options are the session's.
+    If ONNX Runtime is installed, it runs the nodes that the device refuses, on the CPU and with a warning.
+    ``fallback=None`` refuses such models instead. All other options are those of `InferenceSession`.
     """
     return Prepared(model, device, **options)
 
@@ -86,8 +86,8 @@ def run_model(model: Any, inputs: Any, device: str | None = None, **options: Any
 def run_node(
     node: Any, inputs: Sequence[Array], device: str | None = None, outputs_info: Any = None, **options: Any
 ) -> tuple[Array, ...]:
-    """Return the outputs of a single node. *inputs*: arrays in the node's order, without omitted inputs
-    ("")."""
+    """Return the outputs of a single node. *inputs*: one array for each input in order; inputs that the
+    node omits ("") have none."""
     import onnx
 
     names = [name for name in node.input if name]
@@ -114,7 +114,7 @@ def supports_device(device: str) -> bool:
 
 
 def _which(device: Any) -> Any:
-    """Convert ONNX's name of a device ("VULKAN:1") to the argument of a session."""
+    """Convert ONNX's name of a device, such as "VULKAN:1", to the argument ``device`` of a session."""
     kind, _, index = str(device or "CPU").partition(":")
     if kind not in ("CPU", "GPU", "VULKAN") or not (index == "" or index.isdecimal()):
         return device

@@ -1,8 +1,8 @@
 """Checks that axis 0 of a model's result is the batch, as `InferenceSession.map` requires.
 
-The check compares two graphs: for this batch, and for a batch with one more element. The batch axis of a
-value is the only axis that grows by one, provided that no node before it may reorder or mix the batch's
-elements.
+The check compares two graphs of the model: one for the given batch, and one for a batch with one element
+more. The batch axis of a value is the only axis that is longer by one in the second graph. No node before
+the value may reorder or mix the elements along this axis.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Rows = Mapping[str, list[Array]]
 Shapes = Mapping[str, tuple[int, ...]]
 MIXED = -1
 RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-# Operators that may move the batch to another axis.
+# Operators whose result may have the batch at another axis than their input.
 WHEREVER = ("MatMul", "Gemm", "Transpose", "Slice", "Pad", "Concat")
-ALONG = {  # operators that mix or reorder the elements of an axis, with the default axis
+ALONG = {  # operators that mix or reorder the elements along their attribute ``axis``, and its default
     "Softmax": -1, "LogSoftmax": -1, "Hardmax": -1, "TopK": -1, "Gather": 0, "GatherElements": 0,
 }  # fmt: skip
-# Operators whose axis 0 is time and whose axis 1 is the batch.
+# Recurrent operators: axis 0 of their input is time, and axis 1 is the batch.
 IN_TIME = ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")
 NEVER = (
     "CumSum", "NonZero", "Unique", "ReverseSequence", "Compress", "GatherND", "ScatterND", "ScatterElements",
@@ -38,15 +38,15 @@ NEVER = (
 
 
 class BatchCheck:
-    """Callable that refuses a batch before it runs if axis 0 of a result is not the batch. Each set of input
-    shapes is checked once."""
+    """Callable that raises ArgumentError if axis 0 of a result is not the batch; call it before the batch
+    runs. It checks each set of input shapes once."""
 
     def __init__(self, model: Model, output: str, constant: Container[str]):
         self.model, self.output, self.constant = model, output, constant
         self._known: set[Any] = set()
 
     def __call__(self, rows: Rows) -> Rows:
-        """Return the rows of a batch unchanged."""
+        """Check the arrays of a batch, and return them unchanged."""
         shapes = {name: (len(x), *x[0].shape) for name, x in rows.items()}
         key = tuple((name, shape[1:]) for name, shape in shapes.items())
         if key not in self._known:
@@ -70,11 +70,11 @@ class BatchCheck:
         why = f"has shape {list(shape)} for a batch of {count}"
         if shape[:1] == (count,):
             if count == 1 and all(a.shape[:1] == (1,) for a in self.model.inputs):
-                return  # all inputs have the fixed batch size 1
+                return  # every input has a fixed batch size of 1
             try:
                 more = _graph(self.model, shapes, given, 1)
             except (VkqError, ValueError):
-                return  # the model accepts no other batch size
+                return  # the model accepts this batch size only
             if _axes(one, more, count).get(self.output, 0) == 0:
                 return
             why += f", {list(more.specs[self.output].shape)} for {count + 1}, and may mix or exchange inputs"
@@ -84,13 +84,13 @@ class BatchCheck:
 
 
 def _graph(model: Model, shapes: Shapes, given: Mapping[str, Array], more: int) -> Graph:
-    """Return the model's graph for a batch with *more* additional elements."""
+    """Return the model's graph for a batch with *more* elements more."""
     known = {name: np.concatenate([x, *[x[:1]] * more]) for name, x in given.items()}
     return fixed(model, known).at({name: (shape[0] + more, *shape[1:]) for name, shape in shapes.items()})
 
 
 def _axes(one: Graph, more: Graph, count: int) -> dict[str, int]:
-    """Return the batch axis of every value that depends on the inputs; `MIXED` if it is not known."""
+    """Map every value that depends on the inputs to its batch axis, or to `MIXED` if it has none."""
     found = dict.fromkeys(one.inputs, 0)
     for node in one.nodes:
         read = {name: found[name] for name in node.inputs if name in found}
@@ -102,8 +102,8 @@ def _axes(one: Graph, more: Graph, count: int) -> dict[str, int]:
 
 
 def _grown(one: Graph, more: Graph, name: str, count: int) -> int:
-    """Return the axis of a value that grew from *count* to *count* + 1; `MIXED` unless it is the only one
-    that grew."""
+    """Return the axis of a value that has *count* elements in the graph *one* and *count* + 1 in *more*.
+    Return `MIXED` if other axes differ, too, or if there is no such axis."""
     if name not in more.specs or len(one.specs[name].shape) != len(more.specs[name].shape):
         return MIXED
     pairs = list(zip(one.specs[name].shape, more.specs[name].shape, strict=True))
@@ -112,8 +112,7 @@ def _grown(one: Graph, more: Graph, name: str, count: int) -> int:
 
 
 def _keeps(graph: Graph, node: Node, name: str, at: int, result: str, axis: int) -> bool:
-    """Return True if element i along the input's batch axis *at* becomes element i along *axis* of the
-    result."""
+    """Return True if element i along axis *at* of an input becomes element i along *axis* of the result."""
     op, shape, made = node.op, graph.specs[name].shape, graph.specs[result].shape
     if op == "foreign":
         op, inner = node.attributes["op"], node.attributes["attributes"]
@@ -130,14 +129,14 @@ def _keeps(graph: Graph, node: Node, name: str, at: int, result: str, axis: int)
         return axis_of(node, len(shape), -1) > at
     if op in ("Slice", "Pad"):
         return _keeps_order(graph, node, at, len(shape))
-    # Other operators keep the batch axis at index 0, or, as in broadcasting, at the same distance from the
-    # last axis.
+    # All other operators keep the batch at axis 0, or, as in broadcasting, at its distance from the last
+    # axis.
     return op in WHEREVER or at == axis == 0 or len(shape) - at == len(made) - axis
 
 
 def _keeps_order(graph: Graph, node: Node, at: int, rank: int) -> bool:
-    """Return True if a Slice or Pad, which keeps the length of axis *at*, also keeps all elements along it in
-    order."""
+    """Return True if a Slice or Pad keeps the order of the elements along axis *at*. The caller has checked
+    that it keeps their number."""
     arrays = [graph.constants.get(name) for name in node.inputs[1:]]
     numbers = [None if array is None else [int(v) for v in array.reshape(-1)] for array in arrays]
     numbers += [None] * (4 - len(numbers))

@@ -1,4 +1,4 @@
-"""ONNX Runtime's IOBinding: inputs and outputs of a run, each on the host or on the device."""
+"""ONNX Runtime's IOBinding: the inputs and outputs of a run, which may be on the host or on the device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .values import OrtValue, at_address
 
 
 class Session(Protocol):
-    """The part of a session that a binding needs."""
+    """The methods of a session that a binding calls."""
 
     def get_inputs(self) -> list[NodeArg]: ...
     def get_outputs(self) -> list[NodeArg]: ...
@@ -26,10 +26,10 @@ class Session(Protocol):
 class IOBinding:
     """The inputs and outputs of a run (`InferenceSession.io_binding`), as in ONNX Runtime.
 
-    An input on the device stays there; an input on the CPU is read at each run. An output is bound to the
-    CPU, to the device ("vulkan", or "cuda" with the same meaning), or to a value of yours. On the CPU and on
-    the device, each run makes a new value; a value of yours is overwritten. The value of an input may also be
-    bound as an output: it is read before it is overwritten.
+    An input on the device stays there; an input on the CPU is read at each run. Bind an output to "cpu", to
+    the device ("vulkan", or "cuda" with the same meaning), or to your own OrtValue or tensor. In the first
+    two cases each run makes a new value; in the third, each run overwrites yours. You may bind one value
+    both as an input and as an output: it is read before it is overwritten.
     """
 
     def __init__(self, session: Session):
@@ -80,8 +80,8 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Bind an output: to new memory on the CPU or the device, or to the OrtValue whose ``data_ptr()`` is
-        *buffer_ptr*."""
+        """Bind an output to new memory on *device_type* ("cpu" or a device), or to the OrtValue whose
+        ``data_ptr()`` is *buffer_ptr*."""
         if buffer_ptr is not None:
             return self.bind_ortvalue_output(name, at_address(buffer_ptr, element_type, shape or ()))
         self._output(name, device_type.lower())
@@ -105,10 +105,10 @@ class IOBinding:
         self._outputs.clear()
 
     def synchronize_inputs(self) -> None:
-        """Do nothing: runs are in order."""
+        """Do nothing: a run starts after the uploads of its inputs."""
 
     def synchronize_outputs(self) -> None:
-        """Wait for the results on the device."""
+        """Wait until the device has computed the results of the last run."""
         for device in {x.tensor.device for x in self._results if x.tensor is not None}:
             device.synchronize()
 
@@ -119,11 +119,11 @@ class IOBinding:
     get_outputs_as_ortvaluevector = get_outputs
 
     def copy_outputs_to_cpu(self) -> list[Array]:
-        """Return `get_outputs` as arrays."""
+        """Return the results of the last run as arrays, in the order of `get_outputs`."""
         return [value.numpy() for value in self._results]
 
     def run(self, options: Any) -> None:
-        """Run the session (`InferenceSession.run_with_iobinding`)."""
+        """Run the session with the bound inputs and outputs (`InferenceSession.run_with_iobinding`)."""
         self._results = []
         if not self._outputs:
             raise ArgumentError(f"no output is bound; bind at least one of {sorted(self._types)}")
@@ -135,7 +135,8 @@ class IOBinding:
             self._results.append(self._made(name, where, result))
 
     def _targets(self) -> Mapping[str, Tensor]:
-        """Return the tensors to write, by output name. No two of them may share memory."""
+        """Return the tensors to which outputs are bound, by output name. Raises ArgumentError if two of
+        them share memory."""
         found: dict[str, Tensor] = {}
         for name, where in self._outputs.items():
             tensor = where.tensor if isinstance(where, OrtValue) else where
@@ -157,7 +158,7 @@ class IOBinding:
 
 
 def _on_device(where: OrtValue | Tensor | str) -> bool:
-    """Return True if a new output on *where* is to stay on the device."""
+    """Return True if *where* is a device on which an output gets new memory."""
     return isinstance(where, str) and where != "cpu"
 
 

@@ -1,5 +1,5 @@
-"""Replaces If and Loop by the nodes that would run. The condition of the If, or the number of iterations of
-the Loop, must be known once the shapes are known."""
+"""Replaces If and Loop by the nodes that they run. Once shapes are known, the condition of the If and the
+number of iterations of the Loop must be known, too."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from .functions import Body
 from .protobuf import package
 from .tensors import NEWEST
 
-MOST_ROUNDS, MOST_NODES = 256, 4096  # limits of an unrolled loop: iterations, and nodes
+# limits of an unrolled Loop: its iterations, and its nodes in all iterations
+MOST_ROUNDS, MOST_NODES = 256, 4096
 Read = Callable[[Any], Any]
 
 
 def branch(
     node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None], read: Read
 ) -> Body | None:
-    """Return the nodes and constants of the branch that an If selects, or of all iterations of a Loop. Return
-    None for other nodes, or if run-time values decide. *read*: the function that reads a model."""
+    """Return the nodes and constants of the branch that an If selects, or of all iterations of a Loop.
+
+    Return None for other operators, and if the condition or the number of iterations is computed at run
+    time. *read*: the function that reads a model."""
     a = node.attributes
     if a["domain"] or a["op"] not in ("If", "Loop"):
         return None
@@ -30,7 +33,7 @@ def branch(
 
 
 class _Inside:
-    """The inlined subgraphs of a node. ``nodes`` and ``constants`` have the results so far."""
+    """The subgraphs of an If or Loop, inlined one after the other into ``nodes`` and ``constants``."""
 
     def __init__(self, node: Node, specs: Sequence[Spec | None], read: Read):
         self.node, self.specs, self.read = node, specs, read
@@ -42,7 +45,7 @@ class _Inside:
         self.constants: dict[str, Array] = {}
 
     def model(self, graph: Any, given: Mapping[str, Spec]) -> Any:
-        """Read a subgraph whose inputs have the specs *given*."""
+        """Read a subgraph as a model. *given* has the specs of its inputs."""
         onnx, a = package(), self.node.attributes
         specs = {**{old: spec for old, (_, spec) in self.outside.items() if spec is not None}, **given}
         made = {v.name for v in graph.initializer}
@@ -60,8 +63,8 @@ class _Inside:
         return self.read(onnx.helper.make_model(alone, opset_imports=imports, ir_version=10))
 
     def place(self, model: Any, given: Mapping[str, str], number: int = 0) -> list[str]:
-        """Add a model's nodes with new names; return the names of its results. *given*: the names that
-        replace its inputs."""
+        """Add the nodes of a subgraph under new names, and return the new names of its results. *given*
+        maps its inputs to the values that replace them."""
         known = {"": "", **{old: name for old, (name, _) in self.outside.items()}, **given}
         prefix = f"{self.node.outputs[0] or self.node.source}/{self.node.attributes['op']}/{number}"
 
@@ -79,7 +82,8 @@ class _Inside:
         return output
 
     def finish(self, results: Sequence[str]) -> Body:
-        """Return the nodes and constants so far, with these values as the node's results."""
+        """Return the nodes and constants. *results* are the values that become the outputs of the If or
+        Loop."""
         for name, output in zip(results, self.node.outputs, strict=False):
             if output and output != name:
                 self.emit("Identity", [name], output)
@@ -95,7 +99,8 @@ def _chosen(inside: _Inside, node: Node, arrays: Sequence[Array | None]) -> Body
 
 
 def _rounds(inside: _Inside, node: Node, arrays: Sequence[Array | None]) -> Body | None:
-    """Inline the iterations of a Loop whose condition stays true; return None for other Loops."""
+    """Inline all iterations of a Loop. Return None if its condition may become false, if its number of
+    iterations is unknown or above MOST_ROUNDS, or if it would have more than MOST_NODES nodes."""
     graph, count = node.attributes["attributes"]["body"], arrays[0] if arrays else None
     names, first = [v.name for v in graph.input], node.inputs[2 : inside.count]
     if count is None or count.size != 1 or not 0 < (rounds := int(count.item())) <= MOST_ROUNDS:
@@ -131,7 +136,8 @@ def _rounds(inside: _Inside, node: Node, arrays: Sequence[Array | None]) -> Body
 
 
 def _stays_true(graph: Any) -> bool:
-    """Return True if a body returns its condition unchanged, or a constant that is true."""
+    """Return True if the condition that the body of a Loop returns is its input condition or a true
+    constant."""
     name, mine = graph.output[0].name, graph.input[1].name
     makers = {output: one for one in graph.node for output in one.output}
     constants = {v.name: v for v in graph.initializer}

@@ -11,11 +11,12 @@ from ..turns import Turns
 
 @dataclasses.dataclass
 class Counters:
-    """Integers that only grow; threads may count at the same time.
+    """Counters of a session, which only grow. Threads may count at the same time.
 
-    runs: completed calls of `run` and similar methods, and completed batches of `map`. shapes_prepared,
-    cache_hits: requests for a set of input shapes that had to be prepared, or was already prepared.
-    bytes_uploaded, bytes_downloaded: the bytes of inputs and results that were arrays on the host.
+    runs: completed calls of `run` and similar methods, and completed batches of `map`. shapes_prepared:
+    calls whose set of input shapes had to be prepared first. cache_hits: calls whose set of input shapes
+    was already prepared. bytes_uploaded, bytes_downloaded: the bytes of inputs and results that were arrays
+    on the host.
     """
 
     runs: int = 0
@@ -28,20 +29,20 @@ class Counters:
         self._lock = Turns("the counters of a session", again=True)
 
     def prepared(self, hit: bool) -> None:
-        """Count a request for a set of shapes; *hit*: the set was already prepared."""
+        """Count a request for a set of input shapes. *hit* is True if the set was already prepared."""
         with self._lock:
             self.cache_hits += hit
             self.shapes_prepared += not hit
 
     def ran(self, uploaded: int, downloaded: int) -> None:
-        """Count a run with these bytes of inputs and results."""
+        """Count a run that uploaded and downloaded these numbers of bytes."""
         with self._lock:
             self.runs += 1
             self.bytes_uploaded += uploaded
             self.bytes_downloaded += downloaded
 
     def as_dict(self) -> dict[str, int]:
-        """Return a consistent snapshot of all counters."""
+        """Return all counters at one moment, by name."""
         with self._lock:
             return dataclasses.asdict(self)
 

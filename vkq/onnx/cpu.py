@@ -12,9 +12,10 @@ import numpy.typing as npt
 from ..errors import ModelError
 from ..graph.graph import Array
 
-# Options for exact integers. The first enables integer arithmetic for int8 activations on x86-64. The second
-# keeps products of uint8 and int8 from saturating to 16 bits on processors without VNNI. ONNX Runtime refuses
-# the second for int8 activations, whose products never saturate.
+# Session options that make ONNX Runtime's integer arithmetic exact. The first enables integer arithmetic
+# for int8 activations on x86-64. The second keeps sums of products of uint8 and int8 from saturating to 16
+# bits on processors without VNNI. ONNX Runtime refuses the second for int8 activations, for which nothing
+# saturates.
 EXACT = ("session.qdqisint8allowed", "session.x64quantprecision")
 # This optimizer quantizes float weights to 8 bits per tensor wherever activations are quantized, which
 # changes the model's results.
@@ -30,11 +31,11 @@ def cpu_session(
 ) -> Any:
     """Return a session of ONNX Runtime that computes int8 activations in integers on every machine (its
     default on x86-64 is floats). Optimizers that change the model's results are off; with *plain* all
-    optimizers are off. threads: the number of threads for a node; 0 lets ONNX Runtime choose. arena: True if
-    the session keeps its memory between runs.
+    optimizers are off. threads: the number of threads for a node; 0 lets ONNX Runtime choose. arena: True
+    if the session keeps its memory between runs.
 
-    Raises ModelError if ONNX Runtime refuses the model, or if the package is missing; the message then names
-    the purpose *needed*.
+    Raises ModelError if ONNX Runtime refuses the model, or if the package is missing; *needed* is the start
+    of the error text in the second case.
     """
     try:
         import onnxruntime
@@ -44,7 +45,8 @@ def cpu_session(
     for entries in (EXACT, EXACT[:1]):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        options.log_severity_level = 4  # do not log: a refusal is raised, or retried with another option
+        # do not log: a refusal is raised as an error, or the next options are tried
+        options.log_severity_level = 4
         options.enable_cpu_mem_arena = options.enable_mem_pattern = arena
         if plain:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -54,7 +56,7 @@ def cpu_session(
             return onnxruntime.InferenceSession(
                 source, options, providers=["CPUExecutionProvider"], disabled_optimizers=CHANGES_NUMBERS
             )
-        except Exception as error:  # ONNX Runtime has an error class for each kind of failure
+        except Exception as error:  # ONNX Runtime's errors have no common base class
             refused = error
     raise ModelError(f"ONNX Runtime refuses the model: {str(refused)[:500]}") from refused
 

@@ -21,8 +21,8 @@ TYPES = {"float": "float32", "double": "float64"}
 
 
 class CpuModel:
-    """A model in ONNX Runtime, with the interface of `Executable`. *why*: vkq's reason for refusing the
-    model; it is raised if ONNX Runtime refuses the model, too."""
+    """A model that ONNX Runtime runs on the CPU, with the interface of `Executable`. *why* is vkq's reason
+    for refusing the model. It is raised if ONNX Runtime refuses the model, too."""
 
     def __init__(self, source: Any, why: ModelError):
         self.why = str(why)
@@ -35,16 +35,17 @@ class CpuModel:
 
     @property
     def note(self) -> str:
-        """The sentence that the whole model runs on the CPU, with the reason."""
+        """A sentence for the user: the whole model runs on the CPU, and the reason."""
         return f"the whole model runs on the CPU through ONNX Runtime: {self.why}"
 
     def told(self) -> CpuModel:
-        """Warn, and return this object."""
+        """Warn that the whole model runs on the CPU, and return this object."""
         warn(self.note)
         return self
 
     def model(self) -> Model:
-        """The model's inputs and outputs. Types other than numeric tensors have ONNX Runtime's names."""
+        """Return a `Model` with the inputs and outputs only. Types that are no numeric tensors have ONNX
+        Runtime's names, such as "tensor(string)"."""
         inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
         told = self.session.get_modelmeta()
         metadata = ModelMetadata(*(getattr(told, field.name) for field in dataclasses.fields(ModelMetadata)))
@@ -54,13 +55,13 @@ class CpuModel:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """Return the results by name."""
-        # Types that the device stores as other types.
+        # vkq passes uint8 for bool and int32 for int64, the types that a device stores.
         wide = {"tensor(bool)": np.bool_, "tensor(int64)": np.int64}
         types = {name: wide[kind] for name, kind in self._types.items() if kind in wide}
         given = {name: x.astype(types[name]) if name in types else x for name, x in inputs.items()}
         try:
             results = self.session.run(None, given)
-        except Exception as error:  # ONNX Runtime has an error class for each kind of failure
+        except Exception as error:  # ONNX Runtime's errors have no common base class
             raise ModelError(f"{self.why}\nONNX Runtime cannot run it: {str(error)[:500]}") from error
         return dict(zip([one.name for one in self.session.get_outputs()], results, strict=True))
 

@@ -1,4 +1,4 @@
-"""Runs whose inputs are already on the device, or whose results stay on it."""
+"""Runs whose inputs are already on the device, or whose results stay there."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ Value = Array | Tensor
 
 
 def staying(outputs: str) -> Collection[str] | None:
-    """Return the outputs of `run` that stay on the device: all (None) if *outputs* is "device", else ()."""
+    """Return the names of the outputs that stay on the device. *outputs* is an argument of `run`: "device"
+    means all of them, as None; "host" and "torch" mean none, as ()."""
     if outputs not in ("host", "device", "torch"):
         raise ArgumentError(f"run: outputs is {outputs!r}; it must be 'host', 'device' or 'torch'")
     return None if outputs == "device" else ()
 
 
 def check_can_stay(outputs: Sequence[Argument], names: Collection[str]) -> None:
-    """Refuse outputs of dtypes that a tensor cannot have."""
+    """Raise DTypeError if an output that must stay on the device has a dtype that a tensor cannot have."""
     for one in outputs:
         dtype = HELD.get(one.dtype, one.dtype)
         if one.name in names and dtype and dtype not in (*BYTES, *NUMBERS):
@@ -45,8 +46,9 @@ def run(
     stay: Collection[str],
     targets: Mapping[str, Tensor],
 ) -> Mapping[str, Value]:
-    """Return the results of these names. Results in *stay* are tensors (those in *targets* where given),
-    other results are arrays. Parts on the CPU download their inputs and upload their results."""
+    """Return the results *names*. Results in *stay* are tensors on the device, those of *targets* where
+    given; all others are arrays. Parts of the model on the CPU download their inputs and upload their
+    results."""
     if not stay and not any(isinstance(x, Tensor) for x in values.values()):
         return made.run(values)  # type: ignore[arg-type]
     if isinstance(made, Executable):

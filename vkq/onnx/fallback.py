@@ -1,5 +1,5 @@
-"""The fallback: nodes that the device cannot run are computed by ONNX Runtime on the CPU. Users must request
-it, and the number of nodes on the CPU is reported."""
+"""The fallback: ONNX Runtime computes the nodes on the CPU that the device cannot run. Users must request
+it, and a warning states the number of these nodes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from .unknown_operators import unknown
 
 
 class FallbackWarning(UserWarning):
-    """Warns that nodes of a model run on the CPU."""
+    """Warning: nodes of a model run on the CPU."""
 
 
 class Mixed:
-    """A graph in parts that run alternately on the device and on the CPU, with the interface of `Executable`.
+    """A graph divided into parts that run on the device and on the CPU. Its interface is that of
+    `Executable`.
 
-    own: the model's constants, which are part of the sessions on the CPU. *layers* caches these sessions: one
-    session serves all shapes.
+    own: the model's constants; sessions on the CPU contain those that they read. *layers* caches these
+    sessions: a session serves all input shapes.
     """
 
     def __init__(
@@ -70,19 +71,19 @@ class Mixed:
         )
 
     def memory_of_its_own(self) -> tuple[int, list[Resident]]:
-        """Return the bytes and the constants of all parts, as
+        """Return the bytes and the constants of all parts on the device, as
         `vkq.graph.executable.Executable.memory_of_its_own`."""
         found = [one.memory_of_its_own() for one in self.executables]
         return sum(size for size, _ in found), [x for _, residents in found for x in residents]
 
     def start(self, inputs: Mapping[str, Array]) -> None:
-        """Run all parts; each part waits for the part before it."""
+        """Run all parts one after the other, and wait for each."""
         self.graph.check_bounds(inputs)
         given = {**self.graph.constants, **inputs}
         values = dict(given)
         for _, part, run in self.parts:
             values.update(run({name: _given(values[name], part.specs[name]) for name in part.inputs}))
-        # Copy results that are constants or inputs, because the caller may write to results.
+        # A caller may write to the results, so copy results that are constants or inputs of the model.
         self._results = {
             name: values[name].copy() if name in given else values[name] for name in self.graph.outputs
         }
@@ -92,31 +93,31 @@ class Mixed:
         return self._results
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the results by name. Calls from several threads run in turn."""
+        """Return the results by name. Calls from several threads run one after another."""
         with self._lock:
             self.start(inputs)
             return self.finish()
 
 
 def _kind_of(node: Node) -> int:
-    """Return the opset in which ONNX Runtime gets a refused node; 1 if the node has the attribute
-    ``part``."""
+    """Return the opset of a refused node for ONNX Runtime. Return 1 for a node with the attribute ``part``,
+    which LiteRT runs."""
     return 1 if "part" in node.attributes else opset_of(node)
 
 
 def alone(graph: Graph, node: Node) -> Graph:
-    """Return a graph that consists of this node."""
+    """Return a graph with *node* as its only node."""
     return _part(graph, [node])
 
 
 def _with_flags(part: Graph) -> Graph:
-    """Return a part for the device: its bool inputs become uint8."""
+    """Return a part for the device with uint8 in place of bool inputs."""
     held = {x: Spec("uint8", part.specs[x].shape) for x in part.inputs if part.specs[x].dtype == "bool"}
     return dataclasses.replace(part, specs=part.specs | held) if held else part
 
 
 def _given(value: Array, spec: Spec) -> Array:
-    """Convert a value of another part to the type of this part's input."""
+    """Return a value of another part in the type *spec* of this part's input: bool becomes uint8."""
     return value.view(np.uint8) if value.dtype == np.bool_ and spec.dtype == "uint8" else value
 
 
@@ -126,7 +127,7 @@ def warn(message: str) -> None:
 
 
 def caller_warned(message: str, kind: type[Warning]) -> None:
-    """Warn at the line that called vkq, and in the log."""
+    """Issue a warning at the line that called vkq, and write it to the log."""
     LOG.warning("%s", message)
     warnings.warn(message, kind, stacklevel=_callers())
 
@@ -140,8 +141,8 @@ def _callers() -> int:
 
 
 def left_alone(model: Model, refused: RefusedNode) -> Model:
-    """Return the model with a refused node in ONNX's form, which ONNX Runtime runs. Raises *refused* if the
-    node has no such form."""
+    """Return the model with a refused node in ONNX's form, so that ONNX Runtime can run the node. If the
+    node has no such form, raise *refused*."""
 
     def unread(node: Node) -> Node:
         if node.op == "foreign" or node.source != refused.node.source or not in_words(node):
@@ -155,10 +156,11 @@ def left_alone(model: Model, refused: RefusedNode) -> Model:
 
 
 def partitions(graph: Graph, refused: Mapping[int, int]) -> list[tuple[int, Graph]]:
-    """Return the graph as pairs (kind, part) in an order in which the parts can run. The kind is 0 for the
-    device, else the opset for ONNX Runtime. Each part has as many nodes of its kind as possible, and the kind
-    of the first part is chosen for the fewest parts. *refused*: the opset of each node that does not run on
-    the device, by the node's id."""
+    """Divide a graph into parts, which can run in the returned order. Return pairs (kind, part).
+
+    The kind is 0 for the device, and the opset for ONNX Runtime. *refused* maps the id() of each node that
+    cannot run on the device to its opset. Each part has all nodes of its kind that can run by then. Every
+    kind is tried as that of the first part, and the division with the fewest parts is chosen."""
     kinds = [0, *sorted(set(refused.values()))]
     found = [_groups(graph, refused, [*kinds[i:], *kinds[:i]]) for i in range(len(kinds))]
     return [(kind, _part(graph, group)) for kind, group in min(found, key=len)]
@@ -185,8 +187,8 @@ def _groups(graph: Graph, refused: Mapping[int, int], order: Sequence[int]) -> l
 
 
 def _part(graph: Graph, nodes: list[Node]) -> Graph:
-    """Return a graph of these nodes. Its results are the values that other nodes read, and the model's
-    results."""
+    """Return a graph of the nodes *nodes*. Its results are the values that other nodes read, and results of
+    the whole graph."""
     made = {name for node in nodes for name in node.outputs if name}
     read = {name for node in nodes for name in node.inputs if name}
     own = {id(node) for node in nodes}

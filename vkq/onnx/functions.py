@@ -1,5 +1,5 @@
-"""Replaces an unknown node by its operator's definition. ONNX defines many operators by others (losses,
-Attention, windows, ...)."""
+"""Replaces a node whose operator vkq does not know by the operator's definition. ONNX defines many
+operators by others: losses, Attention, windows and more."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ Body = tuple[Sequence[Node], Mapping[str, Array]]
 
 
 def body(node: Node, specs: Sequence[Spec | None], read: Callable[[Any], Any]) -> Body | None:
-    """Return the nodes and constants that define an unknown node for inputs of these specs. Return None if
-    ONNX has no definition, or the definition has loops. *read*: the function that reads a model."""
+    """Return the nodes and constants that define an unknown node for inputs of the specs *specs*. Return
+    None if ONNX has no definition, or if the definition contains subgraphs. *read*: the function that reads
+    a model."""
     a = node.attributes
     if a["domain"] or a["op"] in RANDOM or has_graphs(node) or a["captured"]:
         return None
     try:
         proto = _model(node, specs)
-    except Exception:  # onnx raises errors of several classes
+    except Exception:  # onnx's errors have no common base class
         return None
     if proto is None:
         return None
@@ -35,7 +36,8 @@ def body(node: Node, specs: Sequence[Spec | None], read: Callable[[Any], Any]) -
 
 
 def _model(node: Node, specs: Sequence[Spec | None]) -> Any:
-    """Return a model in which the node calls its definition as a function; None if ONNX has no definition."""
+    """Return a model with one node, which calls the definition of the operator as a function. Return None
+    if ONNX has no definition."""
     onnx, a = package(), node.attributes
     helper, opset = onnx.helper, a["opset"] or NEWEST
     schema = onnx.defs.get_schema(a["op"], opset, "")
@@ -69,7 +71,8 @@ def _model(node: Node, specs: Sequence[Spec | None]) -> Any:
 
 
 def _renamed(node: Node, nodes: Sequence[Node], constants: Mapping[str, Array]) -> Body:
-    """Give the values of nodes and constants new names, except for the replaced node's inputs and results."""
+    """Return the nodes and constants with new names for all values but the inputs and results of the
+    replaced node."""
     known = {*node.inputs, *node.outputs, ""}
 
     def named(name: str) -> str:

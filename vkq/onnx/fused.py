@@ -1,5 +1,6 @@
-"""Replaces operators of com.microsoft, into which ONNX Runtime's optimizer fuses parts of transformers, by
-the original nodes (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
+"""Replaces operators of com.microsoft by ONNX's operators. ONNX Runtime's optimizer fuses parts of
+transformers into these operators
+(https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from .normal import normal
 from .reading import Reading, Spelling
 from .unknown_operators import unknown
 
-EPSILON = 1e-12  # default of the fused normalizations
+EPSILON = 1e-12  # default ``epsilon`` of the fused normalizations
 
 
 def _cast(reading: Reading, node: Node, x: str) -> str:
@@ -28,8 +29,8 @@ def _summed(reading: Reading, node: Node, names: Sequence[str]) -> str:
 
 
 def _scaled(reading: Reading, node: Node, total: str, like: str, scale: str, bias: str, root: bool) -> None:
-    """Emit the first result: *total* normalized along its last axis, times scale, plus bias, in the type of
-    *like*."""
+    """Emit the node's first result in the type of *like*: *total* is normalized along its last axis,
+    multiplied by the scale, and added to the bias."""
     function = "normalize_root" if root else "normalize"
     y = normal(reading, node, total, -1, function, EPSILON)
     y = reading.emit(node, "Mul", [y, _cast(reading, node, scale)])
@@ -43,8 +44,8 @@ def _unread(reading: Reading, node: Node, why: str) -> None:
 
 
 def skip_normalization(root: bool) -> Spelling:
-    """Return a rule that normalizes x + skip (+ bias) in float32, also for float16 x. The sum is the fourth
-    result."""
+    """Return a rule for SkipLayerNormalization (*root*: SkipSimplifiedLayerNormalization). It normalizes x
+    + skip (+ bias) in float32, also for float16 inputs. The fourth result of the node is this sum."""
 
     def rule(reading: Reading, node: Node) -> None:
         x, skip, scale = node.inputs[:3]
@@ -62,8 +63,8 @@ def skip_normalization(root: bool) -> Spelling:
 
 
 def embed_normalization(reading: Reading, node: Node) -> None:
-    """Normalize the sum of the embeddings of a token, its position and its segment. Further results are the
-    number of unmasked tokens, and the sum."""
+    """Rewrite EmbedLayerNormalization: normalize the sum of the embeddings of a token, its position and its
+    segment. The second result is the number of unmasked tokens, and the third is the sum."""
     ids, segments, tokens, places, kinds, scale, bias = node.inputs[:7]
     mask, positions, y = node.input(7), node.input(8), node.outputs[0]
     outputs = (*node.outputs, "", "")
@@ -90,7 +91,7 @@ def embed_normalization(reading: Reading, node: Node) -> None:
 
 
 def gelu(approximate: str) -> Spelling:
-    """Return a rule for Gelu of x (+ bias): BiasGelu, FastGelu."""
+    """Return a rule for BiasGelu and FastGelu: Gelu of x (+ bias)."""
 
     def rule(reading: Reading, node: Node) -> None:
         x, bias = node.inputs[0], node.input(1)
@@ -101,14 +102,15 @@ def gelu(approximate: str) -> Spelling:
 
 
 def matmul_integer_to_float(reading: Reading, node: Node) -> None:
-    """Rewrite MatMulIntegerToFloat. Its inputs are a, b, their scales, their zero points, and a bias."""
+    """Rewrite MatMulIntegerToFloat. Its inputs are a, b, the scales of a and b, their zero points, and a
+    bias."""
     a, b, *scales = node.inputs[:4]
     _real_product(reading, node, (a, b, node.input(4), node.input(5)), scales, node.input(6))
 
 
 def dynamic_quantize_matmul(reading: Reading, node: Node) -> None:
-    """Rewrite DynamicQuantizeMatMul: inputs a, b, scale and zero point of b, bias. a is quantized to uint8 by
-    its own range."""
+    """Rewrite DynamicQuantizeMatMul. Its inputs are a, b, the scale and zero point of b, and a bias. a is
+    float; it is quantized to uint8 by its own range at run time."""
     names = tuple(reading.fresh(f"{node.outputs[0]}/{part}") for part in ("quantized", "scale", "zero_point"))
     reading.nodes.append(Node("DynamicQuantizeLinear", node.inputs[:1], names, {}, node.source))
     operands = (names[0], node.inputs[1], names[2], node.input(3))
@@ -118,7 +120,8 @@ def dynamic_quantize_matmul(reading: Reading, node: Node) -> None:
 def _real_product(
     reading: Reading, node: Node, operands: Sequence[str], scales: Sequence[str], bias: str
 ) -> None:
-    """Emit the exact int32 product of a and b (with their zero points), times the product of both scales."""
+    """Emit scale_a * scale_b * (the int32 product of a and b) + bias. *operands* are a, b and their zero
+    points."""
     sums = _cast(reading, node, reading.emit(node, "MatMulInteger", operands))
     scale = reading.emit(node, "Mul", scales)
     result = reading.emit(node, "Mul", [sums, scale], "" if bias else node.outputs[0])
@@ -127,7 +130,7 @@ def _real_product(
 
 
 def fused_matmul(reading: Reading, node: Node) -> None:
-    """Rewrite alpha * a @ b; attributes may swap the last two axes of a and of b."""
+    """Rewrite FusedMatMul: alpha * a @ b. Attributes may transpose the last two axes of a and of b."""
     a = node.attributes
     if a.get("transBatchA", 0) or a.get("transBatchB", 0):
         _unread(reading, node, "its first axis is not the batch")

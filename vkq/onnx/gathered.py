@@ -16,9 +16,11 @@ FLOATS = ("float32", "float16")
 
 
 def gather_block_quantized(w: Rewriting) -> bool:
-    """Rewrite GatherBlockQuantized. Its inputs are a table, indices, scales and zero points; its result is
-    (code - zero point) * scale, computed in float32 and converted to the type of the scales. On the device a
-    byte holds two 4-bit codes; 2-bit codes are widened to 4 bits."""
+    """Rewrite GatherBlockQuantized. Return False if vkq does not support the node's form.
+
+    Its inputs are a table, indices, scales and zero points. Its result is (code - zero point) * scale,
+    computed in float32 and converted to the type of the scales. On the device a byte holds two 4-bit codes;
+    2-bit codes are widened to 4 bits."""
     a, ids = w.node.attributes, w.spec(1)
     table, scales, points = (w.arrays[i] if i < len(w.arrays) else None for i in (0, 2, 3))
     if (
@@ -50,12 +52,12 @@ def gather_block_quantized(w: Rewriting) -> bool:
 def _codes(
     table: Array, scales: Array, points: Array | None, bits: int, block: int
 ) -> tuple[Array, Array] | None:
-    """Return the uint8 code of each element, and the zero point of each block. Return None if sizes do not
-    fit, or if it is ambiguous whether a byte holds one code or several."""
+    """Return the uint8 code of each element of the table, and the zero point of each block. Return None if
+    the sizes of table and scales do not fit, or if both one code and several codes in a byte would fit."""
     blocks, own = scales.shape[1], table.shape[1]
     apart, several = (-(-size // block) == blocks if block > 0 else False for size in (own, own * 8 // bits))
     zeros: Array | None
-    if table.dtype == np.int8 and apart:  # the type is int4
+    if table.dtype == np.int8 and apart:  # int4 codes, each in an int8
         middle = np.full(scales.shape, 8) if points is None else points.astype(np.int32) + 8
         return (table.view(np.uint8) + np.uint8(8)) & np.uint8(15), middle
     if table.dtype != np.uint8 or bits not in (2, 4, 8) or (apart == several and bits < 8):
@@ -65,7 +67,8 @@ def _codes(
         zeros = None if points is None else unpacked(points, bits)[:, :blocks]
     else:
         codes, zeros = table, points
-    usual = 1 << bits - 1 if several else 0  # the default zero point; it is 0 for uint4
+    # the default zero point is the middle of the range for packed codes, and 0 for uint4
+    usual = 1 << bits - 1 if several else 0
     found = np.full(scales.shape, usual) if zeros is None else zeros
     return (codes, found) if found.shape == scales.shape else None
 
@@ -75,7 +78,8 @@ def _rows(w: Rewriting, codes: Array) -> str:
 
 
 def _pairs(w: Rewriting, codes: Array, shape: tuple[int, ...]) -> str:
-    """Return rows of codes, packed as two codes in a byte."""
+    """Gather rows of 4-bit codes. The table holds two codes in a byte; the result has one element for each
+    code."""
     both = w.cast(_rows(w, packed(codes, 4)), "int32")
     sixteen = w.constant(16, "int32")
     parts = [w.reshape(w.emit(op, [both, sixteen]), (math.prod(shape), -1, 1)) for op in ("Mod", "Div")]
@@ -83,7 +87,8 @@ def _pairs(w: Rewriting, codes: Array, shape: tuple[int, ...]) -> str:
 
 
 def _along(w: Rewriting, each: str, shape: tuple[int, ...], block: int, width: int) -> str:
-    """Gather rows of *each*, and repeat each value for all elements of its block."""
+    """Gather rows of *each* (rows, blocks), and repeat each value for the *block* elements of its block
+    along K."""
     rows = w.reshape(w.emit("Gather", [each, w.name(1)], axis=0), (*shape, 1))
     whole = w.emit("Expand", [rows, w.constant((*shape, block), "int64")])
     line = w.reshape(whole, (*shape[:-1], shape[-1] * block))

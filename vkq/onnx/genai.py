@@ -1,4 +1,4 @@
-"""The description of a language model in a folder of onnxruntime-genai (genai_config.json)."""
+"""Reads genai_config.json, the description of a language model in a folder of onnxruntime-genai."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ MOST_BYTES = 1 << 24  # maximum bytes of a configuration file
 
 @dataclasses.dataclass(frozen=True)
 class Genai:
-    """Names of the model's files, inputs and outputs, and sizes for the generation of tokens."""
+    """The contents of genai_config.json that `LanguageModel` needs: the path of the model, names of inputs
+    and outputs, and sizes."""
 
     model: Path
-    context: int  # maximum number of tokens of a prompt and its continuation
+    context: int  # maximum number of tokens of a prompt and its continuation together
     ends: frozenset[int]  # tokens that end the text
     shares: bool  # True if past and present share one buffer of length ``context``
     heads: int  # number of heads of keys and values
@@ -31,8 +32,8 @@ class Genai:
 
 
 def read_genai(folder: Path) -> Genai:
-    """Read the configuration in a folder. Raises ModelError if an entry is missing; the message names the
-    entry."""
+    """Return the configuration in a folder. Raises ModelError if the file cannot be read, or if an entry is
+    missing."""
     path = folder / "genai_config.json"
     try:
         found = files.parse_json(files.read(path, MOST_BYTES))

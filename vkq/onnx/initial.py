@@ -1,4 +1,4 @@
-"""Inputs with an initializer: the default value of an input, which a run may replace."""
+"""Inputs with an initializer. The initializer is the default value of the input; a run may replace it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Parse = Callable[[Any], Model]
 
 
 class Initials(Generic[Session]):
-    """The sessions of a model whose inputs have initializers: one session for each set of replaced
-    initializers."""
+    """Caches one session for each set of initializers that a run replaces."""
 
     def __init__(self, initial: Sequence[Argument]):
         self._names = [argument.name for argument in initial]
         self._sessions: dict[frozenset[str], Session] = {}
 
     def fed(self, feed: Container[str], reread: Callable[[Parse, Sequence[str]], Session]) -> Session | None:
-        """Return the session in which *feed* may replace its initializers; None if *feed* contains none.
-        *reread* opens such a session: it reads the model with these initializers as inputs. Their values
-        count as constants, because they may be weights."""
+        """Return the session for the initializers that *feed* replaces; None if it replaces none.
+
+        ``reread(parse, names)`` opens this session: *parse* reads the model with the initializers *names*
+        as inputs, and the session treats their values as constants, because they may be weights."""
         names = frozenset(name for name in self._names if name in feed)
         if names and names not in self._sessions:
             self._sessions[names] = reread(functools.partial(read, fed=names), sorted(names))

@@ -1,4 +1,4 @@
-"""Initializers given to a session (`SessionOptions.add_initializer`) that replace the model's."""
+"""Replaces initializers of a model by values that a session is given (`SessionOptions.add_initializer`)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .protobuf import package
 
 
 def replaced(model: Any, given: Mapping[str, Any]) -> Any:
-    """Return the model with these values as initializers; the unchanged model if *given* is empty. External
-    data is read only for initializers that are not replaced."""
+    """Return the model with the values *given* as initializers; return *model* itself if *given* is empty.
+    External data is read only for the other initializers."""
     if not given:
         return model
     onnx, folder = package(), ""
@@ -43,7 +43,8 @@ def _array(name: str, value: Any) -> Array:
 
 
 def _tensor(onnx: Any, own: Any, array: Array) -> Any:
-    """Return a TensorProto of the array, which must have the model's type and shape."""
+    """Return an array as a TensorProto. Raises ArgumentError unless its type and shape are those of the
+    model's initializer *own*."""
     made = onnx.numpy_helper.from_array(array, own.name)
     if (list(made.dims), made.data_type) != (list(own.dims), own.data_type):
         kind = onnx.helper.tensor_dtype_to_np_dtype(own.data_type)

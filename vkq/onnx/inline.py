@@ -1,4 +1,4 @@
-"""Inlines a model's own functions."""
+"""Inlines the functions that a model defines."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from ..errors import ModelError
 from .protobuf import package
 
-# Maximum number of nodes of a model after inlining. Without a limit, a few functions that each call the next
-# one ten times would fill the memory.
+# Maximum number of nodes of a model after inlining. Without a limit, a chain of functions that each call
+# the next one ten times would fill the memory.
 MOST_NODES = 100_000
-DEEPEST = 64  # maximum number of levels of functions that call functions
+DEEPEST = 64  # maximum depth of calls of functions within functions
 Key = tuple[str, str]
 
 
 def inlined(proto: Any) -> Any:
-    """Return the model without functions; raises ModelError if functions are recursive, nested deeper than
-    `DEEPEST`, or expand to more than `MOST_NODES` nodes."""
+    """Return the model with its functions inlined. Raises ModelError if functions are recursive, call each
+    other more than `DEEPEST` levels deep, or expand to more than `MOST_NODES` nodes."""
     bodies = {(f.domain, f.name): f.node for f in proto.functions}
     sizes: dict[Key, int] = {}
 
@@ -42,5 +42,5 @@ def inlined(proto: Any) -> Any:
         raise ModelError(f"the model's functions make {count} nodes; at most {MOST_NODES} are read")
     try:
         return package().inliner.inline_local_functions(proto)
-    except Exception as error:  # errors of onnx's checks are not ValueErrors
+    except Exception as error:  # onnx's errors have no common base class
         raise ModelError(f"the model's functions cannot be inlined: {str(error)[:200]}") from error

@@ -1,4 +1,4 @@
-"""The inputs of a model: their description in ONNX Runtime's terms, checks of arrays, and batches."""
+"""The inputs of a model: ONNX Runtime's description of them, checks of given arrays, and batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .pytorch import plain_array
 from .reader import Model
 from .tensors import Argument
 
-# Sizes that are tried in place of the model's open sizes, to build a graph before the first input.
+# Values for open sizes, tried in this order to build a graph before the first input is known.
 TRIAL_SIZES = (224, 256, 64, 32, 512, 1)
 HELD = {"int64": "int32", "bool": "uint8"}  # dtype in the model -> dtype on the device
 _TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
@@ -28,8 +28,8 @@ _TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
 
 @dataclasses.dataclass(frozen=True)
 class NodeArg:
-    """An input or output: its name, its type ("tensor(float)"), and its shape. An open size in the shape is
-    its name, or None if it has no name."""
+    """An input or output: its name, its type, such as "tensor(float)", and its shape. An open size is its
+    name, or None if it is unnamed."""
 
     name: str
     type: str
@@ -37,15 +37,15 @@ class NodeArg:
 
     @classmethod
     def of(cls, argument: Argument) -> NodeArg:
-        # Names that `argument_of` gives to unnamed sizes.
+        # `argument_of` gives these names to unnamed sizes.
         unnamed = [f"{argument.name}.{i}" for i in range(len(argument.shape))]
         shape = [None if d == own else d for d, own in zip(argument.shape, unnamed, strict=True)]
         return cls(argument.name, type_name(argument.dtype), shape)
 
 
 def type_name(dtype: str) -> str:
-    """Return ONNX Runtime's name of a dtype, such as tensor(float); return the names of other types
-    (seq(tensor(float))) unchanged."""
+    """Return ONNX Runtime's name of a dtype, such as "tensor(float)". Return a type that is no tensor
+    unchanged, such as "seq(tensor(float))"."""
     return dtype if "(" in dtype else f"tensor({_TYPES.get(dtype, dtype)})"
 
 
@@ -55,9 +55,11 @@ def checked_feed(
     constant: Container[str],
     device: Device | None = None,
 ) -> dict[str, Any]:
-    """Check the inputs of a run, and return an array of the right type and shape for each. bool becomes uint8
-    and int64 becomes int32, except for inputs that count as constants. Tensors on the session's *device* stay
-    unchanged."""
+    """Check the inputs of a run, and return them by name as arrays for the device.
+
+    bool becomes uint8 and int64 becomes int32, except for the inputs named in *constant*. Tensors on the
+    session's *device* are returned unchanged. Raises ArgumentError or DTypeError if an input is missing,
+    unknown, or of the wrong type or shape."""
     known = [argument.name for argument in inputs]
     if set(feed) != set(known):
         raise ArgumentError(f"inputs are given for {sorted(map(str, feed))}; the model takes {known}")
@@ -79,7 +81,8 @@ def checked_feed(
 
 
 def resident(argument: Argument, value: Tensor, device: Device) -> Tensor:
-    """Return a tensor as this input of a session on *device*; raises an error if the tensor does not fit."""
+    """Return the tensor *value* if it fits an input of a session on *device*. Raises ArgumentError or
+    DTypeError if its device or type is wrong."""
     if value.device is not device:
         raise ArgumentError(
             f"input {argument.name!r} is on {value.device!r}, and the session on {device!r}; they must be on"
@@ -100,7 +103,8 @@ def resident(argument: Argument, value: Tensor, device: Device) -> Tensor:
 
 
 def held(name: str, array: Array, kind: str = "input") -> Array:
-    """Return an array in the type that a device stores: bool as bytes, int64 as int32."""
+    """Return an array in the type that a device stores: uint8 for bool, int32 for int64. Raises
+    ArgumentError if a number does not fit int32."""
     if array.dtype == np.bool_:
         return array.view(np.uint8)
     if array.dtype.kind != "i" or array.dtype.itemsize < 8:
@@ -122,7 +126,7 @@ def held(name: str, array: Array, kind: str = "input") -> Array:
 def checked_shapes(
     inputs: Sequence[Argument], shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
-    """Check the rank and the fixed sizes of the given shapes, and return them as tuples."""
+    """Check the rank and the fixed sizes of shapes given by input name. Return the shapes as tuples."""
     known = [argument.name for argument in inputs]
     if set(shapes) != set(known):
         raise ArgumentError(f"shapes are given for {sorted(map(str, shapes))}; the model takes {known}")
@@ -136,8 +140,8 @@ def checked_shapes(
 
 
 def check_shape(argument: Argument, shape: tuple[int, ...], sizes: dict[str, int] | None = None) -> None:
-    """Refuse a shape that the argument does not allow. *sizes* collects the sizes of named axes; with None,
-    axes of one name may differ."""
+    """Raise ArgumentError if an input must not have the shape *shape*. *sizes* collects the sizes of named
+    axes, so that equal names get equal sizes; None allows them to differ."""
 
     def wanted(dim: int | str, size: int) -> int:
         return dim if isinstance(dim, int) else size if sizes is None else sizes.setdefault(dim, size)
@@ -156,20 +160,21 @@ def check_shape(argument: Argument, shape: tuple[int, ...], sizes: dict[str, int
 def array_of(name: str, value: npt.ArrayLike) -> Array:
     try:
         return np.asarray(plain_array(value))
-    # Ragged lists cannot be converted, and an object's own __array__ may raise anything.
+    # Ragged lists cannot be converted, and the __array__ of an object may raise any exception.
     except Exception as error:
         raise ArgumentError(f"input {name!r} is not an array: {str(error)[:200]}") from error
 
 
 def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Return input shapes that a model accepts, with which its graph can be built before the first input."""
+    """Return input shapes that a model accepts. Its graph can be built with them before the first input is
+    given."""
     few = all(isinstance(d, int) for a in model.inputs for d in a.shape[1:])
     for size in TRIAL_SIZES:
         shapes = {
             a.name: tuple(d if isinstance(d, int) else 1 if i == 0 else size for i, d in enumerate(a.shape))
             for a in model.inputs
         }
-        if few:  # only batch sizes are open, so one trial is enough
+        if few:  # only batch sizes are open, so the first trial is enough
             return shapes
         try:
             model.known(shapes)
@@ -182,8 +187,8 @@ def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
 def shapes_of(
     model: Model, given: Sequence[str], arrays: Mapping[str, Array] | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each input: from *given* (texts NAME=1x3x224x224), else of its array, else in the
-    model. Open sizes with the same name get the same value; if none is given, a likely one."""
+    """Return the shape of each input: from *given* (texts NAME=1x3x224x224), else from its array, else from
+    the model. Open sizes of one name get one value: a given one, or the size that `trial_shapes` finds."""
     names = [argument.name for argument in model.inputs]
     shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in (arrays or {}).items()}
     for text in given:
@@ -208,8 +213,8 @@ def shapes_of(
 
 
 def columns(group: Sequence[Any], inputs: Sequence[Argument]) -> dict[str, list[Array]]:
-    """Return, for each input, its arrays of all batch elements, without the batch axis. An element that is
-    not a mapping is the array of the first input."""
+    """Return the elements of a batch as lists of arrays by input name, without the batch axis. *group* has
+    one element for each list entry: a mapping by input name, or the array of the first input."""
     rows = [one if isinstance(one, Mapping) else {inputs[0].name: one} for one in group]
     for i, row in enumerate(rows):
         if row.keys() != rows[0].keys():
@@ -220,7 +225,8 @@ def columns(group: Sequence[Any], inputs: Sequence[Argument]) -> dict[str, list[
 
 
 def _element(name: str, value: npt.ArrayLike, rank: int | None) -> Array:
-    """Return one element of a batch without the batch axis."""
+    """Return the array of one element of a batch without its batch axis. *rank* is the number of axes of
+    the input with the batch axis; an array of this rank must have length 1 along axis 0."""
     array = array_of(name, value)
     if array.ndim != rank or not rank:
         return array
@@ -233,7 +239,7 @@ def _element(name: str, value: npt.ArrayLike, rank: int | None) -> Array:
 
 
 def alike(name: str, arrays: list[Array]) -> list[Array]:
-    """Return the arrays of a batch in this machine's byte order, each contiguous. Raises an error if they
+    """Return the arrays of a batch as contiguous arrays in native byte order. Raises ArgumentError if they
     differ in shape or type."""
     shape, dtype = arrays[0].shape, arrays[0].dtype.newbyteorder("=")
     for i, array in enumerate(arrays):
@@ -246,7 +252,7 @@ def alike(name: str, arrays: list[Array]) -> list[Array]:
 
 
 def groups(inputs: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Yield groups of *size* inputs; the last one may be smaller."""
+    """Yield lists of *size* consecutive inputs. The last list may be shorter."""
     group: list[Any] = []
     for one in inputs:
         group.append(one)

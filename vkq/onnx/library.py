@@ -1,5 +1,5 @@
-"""ONNX Runtime's functions and classes besides sessions and values: information, logging, settings of the
-process."""
+"""ONNX Runtime's functions and classes other than sessions and values: information, logging, and settings
+of the process."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..errors import ArgumentError
 from .fallback import caller_warned
 from .options import CPU, VULKAN, IgnoredWarning
 
-_told: set[str] = set()  # ignored options that were already reported
+_told: set[str] = set()  # names of ignored functions for which a warning was issued
 
 
 def get_available_providers() -> list[str]:
-    """Return ``["VulkanExecutionProvider", "CPUExecutionProvider"]``; the second provider is ONNX Runtime,
-    for nodes that a device cannot run."""
+    """Return ``["VulkanExecutionProvider", "CPUExecutionProvider"]``. The second provider is ONNX Runtime,
+    which can run the nodes that a device cannot run."""
     return [VULKAN, CPU]
 
 
@@ -28,7 +28,7 @@ get_all_providers = get_available_providers
 
 
 def get_device() -> str:
-    """Return ``"GPU"``, the kind of device in ONNX Runtime's terms. `vkq.devices` lists the devices."""
+    """Return ``"GPU"``, ONNX Runtime's name of this kind of device. `vkq.devices` lists the devices."""
     return "GPU"
 
 
@@ -43,8 +43,8 @@ def get_build_info() -> str:
 
 
 def set_default_logger_severity(level: int) -> None:
-    """Set the level of ``logging.getLogger("vkq")``: 0 verbose, 1 information, 2 warnings, 3 errors, 4 fatal,
-    as in ONNX Runtime."""
+    """Set the level of ``logging.getLogger("vkq")`` by ONNX Runtime's numbers: 0 verbose, 1 information, 2
+    warnings, 3 errors, 4 fatal."""
     if level not in range(5):
         raise ArgumentError(f"the severity is {shown(level)}; it must be from 0 (verbose) to 4 (fatal)")
     logging.getLogger("vkq").setLevel(10 * (level + 1))
@@ -62,8 +62,8 @@ enable_telemetry_events = disable_telemetry_events
 
 
 def set_seed(seed: int) -> None:
-    """Do nothing except warn once. vkq runs no random operator; for nodes on the CPU, call
-    ``onnxruntime.set_seed``."""
+    """Do nothing except warn once: no operator of random numbers runs on a device. For nodes on the CPU,
+    call ``onnxruntime.set_seed``."""
     _ignored("set_seed", "no operator of random numbers runs on a device")
 
 
@@ -76,7 +76,7 @@ class OrtDevice:
 
     @classmethod
     def make(cls, ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
-        """Return the CPU for "cpu", and for any other name the device with this index."""
+        """Return a device: "cpu" is the CPU, and any other name is the GPU with the index *device_id*."""
         return cls(str(ort_device_name).lower(), int(device_id))
 
     def device_type(self) -> int:
@@ -84,7 +84,7 @@ class OrtDevice:
         return int(self.name != "cpu")
 
     def device_id(self) -> int:
-        """Return the index."""
+        """Return the index of the device."""
         return self.index
 
     def device_mem_type(self) -> int:
@@ -130,12 +130,13 @@ class OrtArenaCfg(dict[str, int]):
 
 
 def create_and_register_allocator(memory_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None = None) -> None:
-    """Do nothing except warn once: a device manages its memory (``vkq.Device``), and sessions share it."""
+    """Do nothing except warn once: a device manages its own memory (``vkq.Device``), and its sessions share
+    this memory."""
     _ignored("create_and_register_allocator", "sessions of a device share its memory")
 
 
 def set_global_thread_pool_sizes(intra_op_num_threads: int, inter_op_num_threads: int) -> None:
-    """Do nothing except warn once: the device orders the work."""
+    """Do nothing except warn once: vkq has no thread pools, because the device schedules the work."""
     _ignored("set_global_thread_pool_sizes", "the device orders the work")
 
 

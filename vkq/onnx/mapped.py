@@ -1,5 +1,5 @@
-"""`InferenceSession.map`: runs a stream of inputs in batches, and fills the next batch while one is
-computed."""
+"""`InferenceSession.map`: runs a stream of inputs in batches. The host fills a batch while the device
+computes the one before it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .inputs import alike, columns, groups
 from .prepared import Prepared
 from .reader import Model
 
-AHEAD = 1  # number of batches in flight before the oldest is waited for
+AHEAD = 1  # the oldest batch is awaited once more batches than this are submitted after it
 Finish = Callable[[], Sequence[Array]]
 
 
@@ -25,11 +25,11 @@ class Mapped:
     """Callable that yields the model's outputs *names* for a stream of inputs.
 
     Args:
-        constant: inputs whose values count as constants.
-        checked: converts arrays to the types that a device stores, or raises.
-        executable: returns the prepared model for arrays of these types and shapes.
-        declared: converts the result of this name to the type that the model declares.
-        counters: the session's counters; a batch counts as a run.
+        constant: names of inputs whose values count as constants.
+        checked: ``checked(inputs)`` returns inputs in the types that a device stores, or raises an error.
+        executable: ``executable(inputs)`` returns the model prepared for their shapes.
+        declared: ``declared(name, result)`` converts a result to the type that the model declares.
+        counters: counters of the session; a batch counts as a run.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Mapped:
         self._checks = [BatchCheck(model, name, constant) for name in self.names]
 
     def __call__(self, inputs: Iterable[Any], batch: int) -> Iterator[list[Array]]:
-        """Yield the list of outputs for each input, in order."""
+        """Yield a list for each input, in order: its row of each output."""
         waiting: deque[Finish] = deque()
         for group in groups(inputs, batch):
             rows = columns(group, self.model.inputs)
@@ -75,8 +75,8 @@ class Mapped:
         return counted
 
     def _begun(self, rows: Mapping[str, list[Array]]) -> Finish:
-        """Start a batch, and return a function that waits for its results. A batch that cannot run in
-        parallel with others is complete when this method returns."""
+        """Start a batch, and return a function that waits for its results and returns them. If the batch
+        cannot run in parallel with other batches, its results are complete when this method returns."""
         if not self._constant:
             shapes = {name: np.broadcast_to(x[0], (len(x), *x[0].shape)) for name, x in rows.items()}
             executable = self._executable(self._checked(shapes))

@@ -9,7 +9,7 @@ from ..errors import ArgumentError, did_you_mean
 
 
 def chosen(proto: Any, names: Collection[str]) -> list[str]:
-    """Return the names of all nodes that have one of these *names*, or are below one: ``/head`` includes
+    """Return the names of the nodes with a name in *names*, and of all nodes below them: ``/head`` includes
     ``/head/conv/Conv``.
 
     Raises ArgumentError for a name that no node has.

@@ -1,4 +1,4 @@
-"""Rewrites normalizations and norms as the steps of ONNX's definitions."""
+"""Rewrites normalizations and norms by the steps of ONNX's definitions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .unknown_operators import unknown
 
 
 def norm(square: bool, root: bool) -> Spelling:
-    """Return a rule that rewrites ReduceL1, ReduceL2 or ReduceSumSquare as a sum of magnitudes or of
-    squares."""
+    """Return a rule for ReduceL1, ReduceL2 and ReduceSumSquare: the sum of absolute values or (*square*) of
+    squares, and (*root*) its square root."""
 
     def rule(reading: Reading, node: Node) -> None:
         x = node.inputs[0]
@@ -28,15 +28,16 @@ def norm(square: bool, root: bool) -> Spelling:
 def normal(
     reading: Reading, node: Node, x: str, axis: int, function: str = "normalize", otherwise: float = 1e-5
 ) -> str:
-    """Normalize x over the axes from *axis* on: subtract the mean and divide by the deviation
-    (normalize_root: only divide by the root of the mean square). *otherwise*: the default epsilon."""
+    """Emit a normalization of x over the axes from *axis* on; return the result's name. "normalize"
+    subtracts the mean and divides by the standard deviation. "normalize_root" divides by the root of the
+    mean square. *otherwise*: the default of the attribute ``epsilon``."""
     epsilon = float(np.float32(node.attributes.get("epsilon", otherwise)))
     return reading.emit(node, "Normalization", [x], function=function, axis=axis, epsilon=epsilon)
 
 
 def layer_normalization(reading: Reading, node: Node) -> None:
-    """Rewrite LayerNormalization or RMSNormalization. The steps before the scale are computed in float32, or
-    in the type of x if ``stash_type`` is 0."""
+    """Rewrite LayerNormalization or RMSNormalization. The normalization before the scale is computed in
+    float32, or in the type of x if ``stash_type`` is 0."""
     if len(node.outputs) > 1:
         reading.nodes.append(unknown(node, "", reading.opset))
         return
@@ -51,16 +52,15 @@ def layer_normalization(reading: Reading, node: Node) -> None:
 
 
 def instance_normalization(reading: Reading, node: Node) -> None:
-    """Rewrite InstanceNormalization: each channel of each image is normalized alone, with its pixels as one
-    axis."""
+    """Rewrite InstanceNormalization: normalize the pixels of each channel of each image."""
     flat = reading.constant(np.array([0, 0, -1]), f"{node.outputs[0]}/flat")
     y = normal(reading, node, reading.emit(node, "Reshape", [node.inputs[0], flat]), -1)
     _scaled(reading, node, y)
 
 
 def group_normalization(reading: Reading, node: Node) -> None:
-    """GroupNormalization: a group's channels and pixels become one axis; each channel (before opset 21, each
-    group) has a scale and a bias."""
+    """Rewrite GroupNormalization: normalize all pixels of a group of channels together. There is one scale
+    and one bias for each channel; before opset 21, for each group."""
     groups = int(node.attributes["num_groups"])
     flat = reading.constant(np.array([0, groups, -1]), f"{node.outputs[0]}/flat")
     y = normal(reading, node, reading.emit(node, "Reshape", [node.inputs[0], flat]), -1)
@@ -76,7 +76,7 @@ def group_normalization(reading: Reading, node: Node) -> None:
 
 
 def _scaled(reading: Reading, node: Node, y: str) -> None:
-    """Emit (N, C, pixels) times scale, plus bias, in the shape of x."""
+    """Emit y * scale + bias, reshaped to the shape of the node's input. y is (N, C, pixels)."""
     last = reading.constant(np.array([1]), f"{node.outputs[0]}/last")
     scale, bias = (reading.emit(node, "Unsqueeze", [name, last]) for name in node.inputs[1:3])
     y = reading.emit(node, "Add", [reading.emit(node, "Mul", [y, scale]), bias])

@@ -1,4 +1,4 @@
-"""Rewrites ONNX's Attention with known shapes (https://onnx.ai/onnx/operators/onnx__Attention.html)."""
+"""Rewrites ONNX's Attention, once shapes are known (https://onnx.ai/onnx/operators/onnx__Attention.html)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .scores import Scores, append, attend, heads_first, joined
 
 ATTRIBUTES = {
     "is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap",
-    "softmax_precision",  # ignored: vkq computes the softmax in float32 or more
+    "softmax_precision",  # has no effect, because vkq computes the softmax in float32 or float64
 }  # fmt: skip
 
 
 def onnx_attention(w: Rewriting) -> bool:
-    """Rewrite ONNX's Attention. Its inputs are q, k, v, the mask, past keys and values, and the number of
-    valid keys of each batch."""
+    """Rewrite ONNX's Attention. Return False if vkq does not support the node's form. Its inputs are q, k,
+    v, a mask, past keys, past values, and the number of valid keys of each batch element."""
     at = _scores(w)
     if at is None:
         return False
@@ -34,8 +34,8 @@ def onnx_attention(w: Rewriting) -> bool:
 
 
 def _scores(w: Rewriting) -> Scores | None:
-    """Return the `Scores` of the attention. Return None if the scores are a result, or the mask does not
-    cover all keys: ONNX's definition then replaces the node."""
+    """Return the `Scores` of the attention. Return None for an unsupported form, for example if the scores
+    are a result or the mask does not cover all keys; then ONNX's definition replaces the node."""
     a, given = w.node.attributes, w.given
     floats = {spec.dtype for i, spec in given.items() if i not in (3, 6)}
     if not set(a) <= ATTRIBUTES or w.result(3) or floats not in ({"float32"}, {"float16"}):
@@ -54,7 +54,7 @@ def _scores(w: Rewriting) -> Scores | None:
         return None
     flags = mask is not None and mask.dtype == "bool"
     lengths = w.cast(w.name(6), "int32") if w.name(6) else ""
-    # q holds the last tokens of each sequence.
+    # The queries are the last tokens of each sequence, so the first of them has position length - queries.
     start = w.emit("Sub", [lengths, w.constant(q[-2], "int32")]) if lengths else held
     return Scores(
         batch, heads, kv_heads, q[-2], keys,

@@ -1,8 +1,8 @@
 """The ONNX operators that the reader knows, and their translation to the graph's operators.
 
 A node of an older opset is converted to the newest form, in which some attributes are inputs. A quantized
-operator of ONNX or com.microsoft becomes DequantizeLinear, the operator, QuantizeLinear. The graph's passes
-fuse these, and models already in this form, into the same operators of vkq.
+operator of ONNX or com.microsoft becomes DequantizeLinear, a float operator and QuantizeLinear (QDQ).
+Later, passes fuse these nodes into vkq's quantized operators, as in models that are already in QDQ form.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MICROSOFT = "com.microsoft"
 
 
 def read_node(reading: Reading, node: Node, domain: str) -> bool:
-    """Add a node of the model to the reading. Return False for an unknown operator."""
+    """Translate a node of the model and add the result to *reading*. Return False for an unknown operator."""
     rule = RULES.get((domain, node.op))
     if rule is None:
         return False
@@ -45,7 +45,7 @@ def _as_it_is(reading: Reading, node: Node) -> None:
 
 
 def _pad(reading: Reading, node: Node) -> None:
-    """Read Pad. Before opset 11 the margins and the value are attributes."""
+    """Read Pad. Before opset 11 the margins and the fill value are attributes."""
     a = dict(node.attributes)
     if "pads" in a:
         pads = reading.constant(np.asarray(a.pop("pads"), np.int64), f"{node.outputs[0]}/pads")
@@ -55,7 +55,7 @@ def _pad(reading: Reading, node: Node) -> None:
 
 
 def _softmax(reading: Reading, node: Node) -> None:
-    """Read Softmax. Before opset 13 the axes from ``axis`` on are joined to one."""
+    """Read Softmax. Before opset 13 the softmax runs over all axes from ``axis`` on."""
     if reading.opset >= 13:
         reading.nodes.append(node)
         return
@@ -66,7 +66,7 @@ def _softmax(reading: Reading, node: Node) -> None:
 
 
 def _resize(reading: Reading, node: Node) -> None:
-    """Read Resize. Opset 10 (and Upsample) has no modes: coordinates are asymmetric, and nearest is floor."""
+    """Read Resize. Upsample and opset 10 have one form: "asymmetric" coordinates, and "floor" for nearest."""
     if len(node.inputs) == 2:
         attributes = {
             "mode": node.attributes.get("mode", "nearest"),
@@ -83,7 +83,7 @@ def _resize(reading: Reading, node: Node) -> None:
 
 
 def _normalization(reading: Reading, node: Node) -> None:
-    """Keep only the first result; the others exist in training only."""
+    """Read BatchNormalization. Only its first result exists in inference."""
     reading.nodes.append(Node(node.op, node.inputs, node.outputs[:1], node.attributes, node.source))
 
 
@@ -91,7 +91,7 @@ def _normalization(reading: Reading, node: Node) -> None:
 
 
 def _real(reading: Reading, node: Node, x: str, scale: str, zero: str, **attributes: Any) -> str:
-    # Float16 scales have the same values in float32.
+    # A float16 scale has the same value in float32.
     single = reading.emit(node, "Cast", [scale], to="float32")
     return reading.emit(node, "DequantizeLinear", [x, single, zero], **attributes)
 
@@ -102,7 +102,8 @@ def _stored(reading: Reading, node: Node, x: str, scale: str, zero: str, **attri
 
 
 def _channels_first(rule: Spelling) -> Spelling:
-    """Return a rule for images (N, C, H, W) or 1-D data, with Transposes around it if channels are last."""
+    """Return a rule that also accepts ``channels_last``: it adds Transposes around *rule*, which expects
+    (N, C, ...)."""
 
     def both(reading: Reading, node: Node) -> None:
         if not node.attributes.get("channels_last", 0):
@@ -119,7 +120,8 @@ def _channels_first(rule: Spelling) -> Spelling:
 
 
 def _bias(reading: Reading, node: Node, bias: str, x_scale: str, w_scale: str) -> str:
-    """Dequantize an int32 bias, whose scale is x_scale * w_scale."""
+    """Dequantize an int32 bias with the scale x_scale * w_scale. Raises ModelError if these scales are
+    computed."""
     scales = [reading.constants.get(name) for name in (x_scale, w_scale)]
     if scales[0] is None or scales[1] is None:
         raise ModelError(f"{node}: with a bias, the scales must be constants")
@@ -138,9 +140,9 @@ def _qlinear_conv(reading: Reading, node: Node) -> None:
 
 
 def _qlinear_matmul(reading: Reading, node: Node) -> None:
-    """Read QLinearMatMul. Scales and zero points of a and y may have one element for each row, those of b one
-    for each column. If each matrix of a constant b has its own parameters, each matrix becomes a separate
-    product."""
+    """Read QLinearMatMul. The scales and zero points of a and y may have one element for each row, those of
+    b one for each column. If b is constant and each matrix of its batch has its own parameters, each matrix
+    becomes a separate product."""
     i = node.inputs
     known = [reading.constants.get(i[k]) for k in (1, 2, 4, 5, 6, 7)]
     if any(array is not None and array.ndim > 1 and array.size > 1 for array in known):
@@ -157,7 +159,8 @@ def _qlinear_matmul(reading: Reading, node: Node) -> None:
 
 
 def _products(reading: Reading, node: Node, b: Array, scales: Array, points: Array) -> None:
-    """Emit QLinearMatMul with b (D, K, N), whose scales and zero points broadcast to (D, 1, N)."""
+    """Emit QLinearMatMul as one product for each matrix of b (D, K, N). *scales* and *points* broadcast to
+    (D, 1, N)."""
     i, count, y = node.inputs, len(b), node.outputs[0]
     try:
         each = [np.broadcast_to(array, (count, 1, b.shape[2]))[:, 0] for array in (scales, points)]
@@ -231,7 +234,8 @@ _ONNX: dict[str, Spelling] = {
     **{
         op: _as_it_is
         for op in (*elementwise.OPERATORS, *movement.OPERATORS, *number.OPERATORS, *scatter.OPERATORS)
-        if op not in ("QuickGelu", "foreign") and not op.islower()  # lower case: operators of vkq
+        # names in lower case are vkq's operators, which no model contains
+        if op not in ("QuickGelu", "foreign") and not op.islower()
     },
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"), _as_it_is),
     **dict.fromkeys((*number.REDUCTIONS, "Squeeze", "Unsqueeze"), _REDUCED),
@@ -246,7 +250,7 @@ _ONNX: dict[str, Spelling] = {
     "BatchNormalization": _normalization,
     "LayerNormalization": layer_normalization,
     "RMSNormalization": layer_normalization,
-    "SimplifiedLayerNormalization": layer_normalization,  # an operator of ONNX Runtime in ONNX's domain
+    "SimplifiedLayerNormalization": layer_normalization,  # ONNX Runtime's operator, but in ONNX's domain
     "InstanceNormalization": instance_normalization,
     "GroupNormalization": group_normalization,
     "ReduceL1": norm(square=False, root=False),

@@ -1,5 +1,5 @@
-"""ONNX Runtime's arguments for opening a session: options, providers, metadata. Code written for ONNX Runtime
-runs after ``import vkq.onnx as onnxruntime``; each session warns once about arguments that vkq ignores."""
+"""ONNX Runtime's arguments for opening a session: options, providers, metadata. Code for ONNX Runtime runs
+unchanged after ``import vkq.onnx as onnxruntime``. A session warns once about arguments that it ignores."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .initializers import replaced
 from .pytorch import model_of
 
 VULKAN, CPU = "VulkanExecutionProvider", "CPUExecutionProvider"
-# Options of a session or a run that vkq uses, or that could not change vkq's results.
+# Options for which no warning is issued: vkq uses them, or they could not change its results.
 HARMLESS = {
     "use_deterministic_compute", "logid", "only_execute_path_to_fetches",
     "enable_profiling", "profile_file_prefix",  # used by `InferenceSession.end_profiling`
 }  # fmt: skip
 
-USED = {"sizes", "initializers", "providers"}  # attributes of `SessionOptions` that vkq uses
-# Further arguments of onnxruntime.InferenceSession: its name of the argument *model*, and arguments that have
-# no effect in vkq.
+USED = {"sizes", "initializers", "providers"}  # `SessionOptions` attributes that vkq uses
+# Keywords of onnxruntime.InferenceSession that `asked_of` accepts: ``path_or_bytes``, which is the model,
+# and keywords without an effect in vkq.
 ARGUMENTS = ("path_or_bytes", "disabled_optimizers", "enable_fallback", "read_config_from_model")
 KEYWORDS = (
     "device", "fallback", "constant_inputs", "progress", "compute", "sess_options", "providers",
@@ -33,12 +33,11 @@ KEYWORDS = (
 
 
 class IgnoredWarning(UserWarning):
-    """An option of ONNX Runtime that has no meaning in vkq."""
+    """Warning: an option of ONNX Runtime has no effect in vkq."""
 
 
 class GraphOptimizationLevel(enum.IntEnum):
-    """ONNX Runtime's levels of optimization. vkq ignores the level; its results are the same at every
-    level."""
+    """ONNX Runtime's levels of optimization. vkq ignores them: its results are the same at every level."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -48,14 +47,14 @@ class GraphOptimizationLevel(enum.IntEnum):
 
 
 class ExecutionMode(enum.IntEnum):
-    """ONNX Runtime's modes, which vkq ignores: the device orders the work."""
+    """ONNX Runtime's execution modes. vkq ignores them, because the device schedules the work."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
 class ExecutionOrder(enum.IntEnum):
-    """ONNX Runtime's orders of nodes, which vkq ignores."""
+    """ONNX Runtime's orders of nodes. vkq ignores them."""
 
     DEFAULT = 0
     PRIORITY_BASED = 1
@@ -63,7 +62,7 @@ class ExecutionOrder(enum.IntEnum):
 
 
 class Entries:
-    """Text entries by key in the options of sessions and runs; vkq stores and ignores them."""
+    """Text entries of the options of sessions and runs, by key. vkq stores them but does not use them."""
 
     _entries: dict[str, str]
 
@@ -79,10 +78,10 @@ class Entries:
 
 @dataclasses.dataclass
 class SessionOptions(Entries):
-    """The attributes of onnxruntime.SessionOptions with its defaults.
+    """The attributes of onnxruntime.SessionOptions, with the same defaults.
 
-    `add_free_dimension_override_by_name` fixes open sizes. Other attributes with a value other than the
-    default are ignored with one `IgnoredWarning` for each session.
+    `add_free_dimension_override_by_name` fixes open sizes. Most other attributes have no effect: if their
+    value is not the default, the session warns once (`IgnoredWarning`).
     """
 
     enable_cpu_mem_arena: bool = True
@@ -110,11 +109,11 @@ class SessionOptions(Entries):
         self._add(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
-        """Return the entry that was added with this key."""
+        """Return the entry with this key. Raises ArgumentError if no entry was added with it."""
         return self._get(key)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Fix the size of every axis that the model calls *name*."""
+        """Fix the size of every axis that the model calls *name* to *size*."""
         self.sizes[str(name)] = int(size)
 
     def add_initializer(self, name: str, ort_value: Any) -> None:
@@ -122,11 +121,11 @@ class SessionOptions(Entries):
         self.initializers[str(name)] = ort_value
 
     def add_external_initializers(self, names: Sequence[str], ort_values: Sequence[Any]) -> None:
-        """Replace several initializers, whose external data is then not read."""
+        """Replace several initializers. If their data is external, it is not read."""
         self.initializers |= dict(zip(names, ort_values, strict=True))
 
     def add_provider(self, provider_name: str, options: Mapping[str, Any] | None = None) -> None:
-        """Add a provider, as one of a session's ``providers``."""
+        """Add a provider, as an element of a session's argument ``providers``."""
         self.providers.append((provider_name, dict(options or {})))
 
     def has_providers(self) -> bool:
@@ -134,7 +133,7 @@ class SessionOptions(Entries):
         return bool(self.providers)
 
     def register_custom_ops_library(self, path: str) -> None:
-        """Raise an error: a library of ONNX Runtime's operators cannot run on a Vulkan device."""
+        """Raise UnsupportedModelError: operators compiled for ONNX Runtime cannot run on a Vulkan device."""
         raise UnsupportedModelError(
             f"{shown(path)} has operators that only ONNX Runtime runs; run such models there, or write"
             " the operators as"
@@ -144,7 +143,8 @@ class SessionOptions(Entries):
 
 @dataclasses.dataclass
 class RunOptions(Entries):
-    """The attributes of onnxruntime.RunOptions with its defaults; other values are ignored with a warning."""
+    """The attributes of onnxruntime.RunOptions, with the same defaults. A session warns about any other
+    value."""
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0
@@ -157,12 +157,13 @@ class RunOptions(Entries):
         self._add(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
-        """Return the entry that was added with this key."""
+        """Return the entry with this key. Raises ArgumentError if no entry was added with it."""
         return self._get(key)
 
 
 def changed(options: Any, kind: type[SessionOptions | RunOptions]) -> list[str]:
-    """Return ``name=value`` of each attribute that is not its default, for options of vkq or ONNX Runtime."""
+    """Return ``name=value`` of each attribute that differs from its default. *options* is an object of vkq
+    or of ONNX Runtime."""
     plain = {field.name: field.default for field in dataclasses.fields(kind) if field.name not in HARMLESS}
     found = [
         (name, getattr(options, name, value), value) for name, value in plain.items() if name not in USED
@@ -171,13 +172,14 @@ def changed(options: Any, kind: type[SessionOptions | RunOptions]) -> list[str]:
 
 
 def _number(value: Any) -> Any:
-    """Return an enumeration's number; ONNX Runtime's enumerations are not Python enums."""
+    """Return the number of an enumeration's member; ONNX Runtime's enumerations are not Python's."""
     return getattr(value, "value", value)
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """The arguments of a session: the device, the fallback, the options, and the ignored arguments."""
+    """The arguments of a session, translated to vkq's: device, fallback, options, and texts about ignored
+    arguments."""
 
     device: Device | int | str | None = None
     fallback: str | None = None
@@ -194,7 +196,7 @@ class Asked:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The sizes of open axes, by name. (Sizes in an options object of ONNX Runtime cannot be read.)"""
+        """The sizes of open axes, by name. They cannot be read from an options object of ONNX Runtime."""
         return getattr(self.options, "sizes", {})
 
 
@@ -207,9 +209,11 @@ def asked_of(
     runtime: str = "onnxruntime",
     more: Mapping[str, Any] | None = None,
 ) -> Asked:
-    """Translate ONNX Runtime's arguments. Its second argument (*device* here) may be the options, its third
-    (*fallback*) the providers. *runtime*: the fallback's name. *more*: keywords in `ARGUMENTS`. Raises
-    ArgumentError for lists of providers that ONNX Runtime refuses, too."""
+    """Translate ONNX Runtime's arguments of a session to vkq's.
+
+    *device* may hold the options, which are ONNX Runtime's second argument, and *fallback* the providers,
+    its third. *runtime*: the name of the fallback. *more*: keyword arguments with names in `ARGUMENTS`.
+    Raises ArgumentError for lists of providers that ONNX Runtime refuses, too."""
     more = more or {}
     for name in set(more) - set(ARGUMENTS):
         raise DTypeError(f"InferenceSession has no argument {name!r}{did_you_mean(name, KEYWORDS)}")

@@ -1,4 +1,4 @@
-"""Runs a part of a graph in a session of ONNX Runtime."""
+"""Runs a part of a graph on the CPU in a session of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .tensors import NEWEST
 
 
 def _since(op: str, opset: int = NEWEST) -> int:
-    """Return the opset of ai.onnx that introduced an operator's form in *opset*; 0 if *opset* lacks the
-    operator."""
+    """Return the opset of ai.onnx in which an operator got the form that it has in *opset*. Return 0 if
+    *opset* lacks the operator."""
     from onnx import defs
 
     try:
@@ -34,8 +34,9 @@ def _since(op: str, opset: int = NEWEST) -> int:
 
 
 def opset_of(node: Node) -> int:
-    """Return the opset of ai.onnx in which ONNX Runtime gets a node: usually `OPSET`; the model's opset for
-    an operator unknown to the reader; a later opset for operators newer than `OPSET`."""
+    """Return the opset of ai.onnx in which ONNX Runtime gets a node. It is `OPSET` for most nodes, the
+    model's opset for an operator whose form in `OPSET` differs, and a later opset for an operator newer
+    than `OPSET`."""
     op, own = node.op, None
     if op == "foreign":
         op, own = node.attributes["op"], node.attributes["opset"]
@@ -46,8 +47,10 @@ def opset_of(node: Node) -> int:
 
 
 class CpuPart:
-    """Runs nodes in ONNX Runtime, in one session for all shapes. Its dimensions are symbolic, and int64
-    constants that may contain a size are its inputs. The shapes of results may be unknown before a run."""
+    """Runs nodes in ONNX Runtime, in one session for all input shapes.
+
+    The session's dimensions are symbolic. int64 constants that shape inference computed are its inputs,
+    because they may contain a size. The shapes of results may be unknown before a run."""
 
     def __init__(self, part: Graph, opset: int, layers: dict[Hashable, Any], own: Mapping[str, Array]):
         self.inputs, self.outputs = part.inputs, part.outputs
@@ -67,7 +70,7 @@ class CpuPart:
     def open(
         cls, graph: Graph, nodes: list[Node], layers: dict[Hashable, Any], own: Mapping[str, Array]
     ) -> CpuPart:
-        """Open a session for nodes that read results of *graph*, and whose own result shapes are known only
+        """Open a session for *nodes*, which read results of *graph* and whose result shapes are known only
         at run time."""
         read = {name for node in nodes for name in node.inputs if name}
         made = {name for node in nodes for name in node.outputs if name}
@@ -81,7 +84,7 @@ class CpuPart:
         given = {name: inputs[name] for name in self.inputs} | self.fed
         try:
             results: list[Array] = self.session.run(self.outputs, given)
-        except Exception as error:  # ONNX Runtime has an error class for each kind of failure
+        except Exception as error:  # ONNX Runtime's errors have no common base class
             raise ModelError(f"ONNX Runtime cannot run its part: {str(error)[:500]}") from error
         return dict(zip(self.outputs, results, strict=True))
 
@@ -93,8 +96,8 @@ def onnx_array(array: Array, name: str) -> Any:
 
 
 def _proto(part: Graph, opset: int, held: Container[str]) -> Any:
-    """Return the part as a model without the content of constants. Constants that are not in *held* become
-    inputs."""
+    """Return the part as a model. Constants in *held* have names but no content yet; all other constants
+    become inputs."""
     from onnx import helper
 
     def info(name: str) -> Any:
@@ -117,8 +120,8 @@ def _proto(part: Graph, opset: int, held: Container[str]) -> Any:
 
 
 def _name_once(nodes: list[Any]) -> None:
-    """Remove repeated node names, which occur if several nodes replace one node of the model. ONNX Runtime
-    accepts each name once, but any number of nodes without a name."""
+    """Remove repeated node names: they occur if several nodes replace one node of the model. ONNX Runtime
+    refuses repeated names, but accepts nodes without a name."""
     named: set[str] = set()
     for node in nodes:
         if node.name in named:
@@ -136,12 +139,12 @@ def domain_of(node: Node) -> str:
 
 
 def in_words(node: Node) -> bool:
-    """Return True if the node's operator exists in ONNX."""
+    """Return True if ONNX or com.microsoft has the node's operator."""
     return node.op in MICROSOFTS or bool(_since(node.op))
 
 
 def _required_types(part: Graph, node: Node) -> dict[str, str]:
-    """Map each input whose type in the graph differs from ONNX's to the type that ONNX requires."""
+    """Map a node's inputs to the types that ONNX requires, where these differ from the types in the graph."""
     if node.op == "foreign":
         pairs = zip(node.inputs, node.attributes.get("takes", ()), strict=False)
         return {x: to for x, to in pairs if x and x in part.specs and part.specs[x].dtype != to}
@@ -150,7 +153,7 @@ def _required_types(part: Graph, node: Node) -> dict[str, str]:
 
 
 def _graph_types(part: Graph, node: Node) -> dict[str, str]:
-    """Map each result whose type in ONNX differs from the graph's to its type in the graph."""
+    """Map a node's results to their types in the graph, where these differ from the types in ONNX."""
     if node.op != "foreign":
         return {}
     pairs = zip(node.outputs, node.attributes.get("gives", ()), strict=False)
@@ -160,7 +163,7 @@ def _graph_types(part: Graph, node: Node) -> dict[str, str]:
 
 
 def _nodes(node: Node, part: Graph, opset: int) -> list[Any]:
-    """Return a node of the graph in ONNX's form, with Casts around it where the types differ."""
+    """Return a node of the graph in ONNX's form, with Casts before and after it where types differ."""
     taken, given = _required_types(part, node), _graph_types(part, node)
     inputs = {x: f"{node.outputs[0]}/{x}/{to}" for x, to in taken.items()}
     outputs = {x: f"{x}/given" for x in given}
@@ -187,7 +190,7 @@ def _proto_of(node: Node, part: Graph, opset: int) -> Any:
     from onnx import defs, helper
 
     op, domain, attributes = node.op, domain_of(node), node.attributes
-    if op.islower():  # ONNX has no single operator for this node: the model's own node is kept
+    if op.islower():  # ONNX has no such operator: the reader must keep the model's own node
         raise RefusedNode(node, str(refusal(part, node)))
     if not domain:
         known = defs.get_schema(op, opset, domain).attributes
@@ -197,9 +200,10 @@ def _proto_of(node: Node, part: Graph, opset: int) -> Any:
 
 
 def split(rest: Rest) -> tuple[list[Node], list[Node]]:
-    """Return the nodes that run on the CPU next, in one part, and the remaining nodes. The part has nodes of
-    one opset: those whose result shapes are known only at run time, and unknown nodes that read no result of
-    the remaining nodes."""
+    """Return the nodes that run on the CPU next, as one part, and the remaining nodes.
+
+    All nodes of the part have one opset. They are nodes whose result shapes are known only at run time, and
+    unknown nodes that read no result of a remaining node."""
     if not rest.found:
         return [], rest.later
     opset, found, later = opset_of(rest.found[0]), [], []

@@ -1,1 +1,1 @@
-"""The module from which code written for ONNX Runtime imports error classes."""
+"""``vkq.onnx.capi``: code written for ONNX Runtime imports its error classes from ``onnxruntime.capi``."""

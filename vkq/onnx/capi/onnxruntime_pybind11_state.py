@@ -1,4 +1,5 @@
-"""ONNX Runtime's names of errors, for ``except``: each name is bound to the corresponding class of vkq."""
+"""ONNX Runtime's names of error classes, for ``except``. Each name is bound to the corresponding class of
+vkq."""
 
 from ...errors import DeviceError, ModelError, UnsupportedModelError, VkqError
 
