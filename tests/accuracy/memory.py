@@ -1,10 +1,10 @@
-"""Compare the memory for comparing layers, or for quantizing, with the memory of a model's values.
+"""Measure the memory that a comparison of layers, or a quantization, needs.
 
     python -m tests.accuracy.memory compare 25 64
     python -m tests.accuracy.memory quantize 25 64
 
-compares, or quantizes, a network of 25 blocks (convolution, Relu, every second one with a residual sum). Its
-values have 64 MB each. Then the peak memory of the process is printed.
+These commands compare, or quantize, a network of 25 blocks (convolution, Relu, every second block with a
+residual sum), whose values have 64 MB each. They print the peak memory of the process.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Count how often a wrong scale in a quantized network is found.
+"""Count how often the comparison of layers finds a wrong scale in a quantized network.
 
     python -m tests.accuracy.spoil 20
     python -m tests.accuracy.spoil all
 
-multiplies 20 random scales of each of five networks by 4 or 1/4, or every scale by both, one at a time, and
-counts how often the layer is named. "all" also multiplies the scales of biases, and one random channel of
-each weight's scales. (A wrong bias of one channel may be smaller than the layer's rounding error.)
+"20" multiplies 20 random scales of each of five networks by 4 or 1/4, one at a time; "all" multiplies every
+scale by both. The script counts how often the report names the layer of the wrong scale. "all" also
+multiplies the scales of biases, and one random channel of each weight's scales. (A wrong bias of one
+channel may be smaller than the layer's rounding error.)
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def pair(kind: str, folder: Path) -> tuple[Path, onnx.ModelProto, list[dict[str,
 
 
 def scales(model: onnx.ModelProto) -> list[str]:
-    """Return the names of the scales of activations and weights, but not of biases and of constants without
-    an axis."""
+    """Return the names of the scales of activations and of int8 weights with several axes; scales of biases
+    are not included."""
     nodes = model.graph.node
     made = {name for node in nodes for name in node.output} | {value.name for value in model.graph.input}
     found = []
@@ -79,7 +80,7 @@ def spoilt(
 
 
 def named(report: LayerReport, model: onnx.ModelProto, values: set[str]) -> bool:
-    """Return True if the first layers that the report names compute these values or read these weights."""
+    """Return True if the layers at the top of the report compute these values or read these weights."""
     count = max(1, sum(row.output in values for row in report.rows))
     readers = {name for node in model.graph.node if values & set(node.input) for name in node.output}
     found = {row.output for row in report.worst(count)}
@@ -88,7 +89,7 @@ def named(report: LayerReport, model: onnx.ModelProto, values: set[str]) -> bool
 
 def _near(model: onnx.ModelProto, names: set[str]) -> set[str]:
     """Return these values and the values computed from them by Relu and quantization."""
-    for node in model.graph.node:  # in order
+    for node in model.graph.node:  # nodes are in order of execution
         if node.op_type in ("Relu", "Clip", *QDQ) and names & set(node.input):
             names = names | set(node.output)
     return names

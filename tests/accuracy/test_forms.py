@@ -1,5 +1,5 @@
-"""Tests of quantizing models as exporters write them: nodes without names, several inputs of variable sizes,
-a weight that two layers share."""
+"""Tests of quantizing models in the forms that exporters write: nodes without names, several inputs of
+variable sizes, a weight that two layers share."""
 
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def test_it_is_quantized_and_runs_whole(
     assert main([*words, "--seconds", "3", "-o", str(target)]) == 0
     out, err = capfd.readouterr()
     assert all(f"  {name}: " in out for name in "yzu")  # a line for each output
-    assert "Exception" not in err  # ONNX Runtime logs no failed attempts
+    assert "Exception" not in err  # ONNX Runtime prints no message
     session = vkq.onnx.InferenceSession(target, device)  # raises if a node cannot run there
     names, real, beside = ["y", "z", "u"], cpu_session(path, "test"), cpu_session(target, "test")
     agreement = Agreement(names)
@@ -95,11 +95,12 @@ def test_it_is_quantized_and_runs_whole(
     assert ops.count("QuantizeLinear") >= 6
     rows = compare_layers(path, target, feeds(2)).rows
     assert {"c1", "m", "q", "z"} <= {row.output for row in rows}
-    assert {row.layer for row in rows if row.op == "MatMul"}  # layers have names to look for
+    # a layer without a name gets one, so that readers can find it
+    assert {row.layer for row in rows if row.op == "MatMul"}
 
 
 def test_layers_without_names_leave_int8(tmp_path: Path) -> None:
-    """A layer without a name is named by its result, also in --exclude."""
+    """A layer without a name gets the name of its result, also in --exclude."""
     path, target = tmp_path / "float.onnx", tmp_path / "int8.onnx"
     onnx.save(model(), path)
     report = quantize(path, target, feeds(6), seconds=0, target_db=40, exclude=["c1"])

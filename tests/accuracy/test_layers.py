@@ -1,5 +1,5 @@
-"""Tests of the comparison of a quantized model's layers with the float model's layers: a layer with a wrong
-scale is named, and memory is bounded."""
+"""Tests of the comparison of a quantized model's layers with the float model's layers: it names a layer
+with a wrong scale, and its memory is bounded."""
 
 import json
 import weakref
@@ -32,8 +32,8 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_a_spoilt_scale_is_named(networks: dict[str, Any], kind: str, tmp_path: Path) -> None:
-    """A layer with one wrong scale, of an activation or a weight, is named; `python -m tests.accuracy.spoil
-    20` tries many."""
+    """The report names a layer with one wrong scale, of an activation or a weight. `python -m
+    tests.accuracy.spoil 20` tries many."""
     path, model, samples = networks[kind]
     known = scales(model)
     factors = (4.0, 0.25) if NETWORKS.index(kind) % 2 else (0.25, 4.0)
@@ -54,7 +54,7 @@ def test_what_a_layer_adds_and_what_it_inherits(networks: dict[str, Any], tmp_pa
     rows = {row.output: row for row in compare_layers(path, tmp_path / "broken.onnx", samples).rows}
     assert rows.keys() == clean.keys()
     worse = [name for name in rows if rows[name].own_db < clean[name].own_db - 3]
-    assert len(worse) == 1, worse  # only this layer is wrong
+    assert len(worse) == 1, worse  # no other layer became worse
     assert sum(rows[name].snr_db < clean[name].snr_db - 3 for name in rows) > len(rows) / 2
     assert clean["x"].own_db == clean["x"].snr_db
     assert all(row.cosine > 0.99 and 0 <= row.clipped < 0.1 and 0.3 < row.used <= 1 for row in clean.values())
@@ -120,14 +120,14 @@ def test_memory_that_is_freed_is_given_back(tmp_path: Path, monkeypatch: pytest.
     calls: list[int] = []
     monkeypatch.setattr("vkq.accuracy.layers.give_back", lambda: calls.append(1))
     compared(2, 16, tmp_path)
-    assert not calls  # small values: a garbage collection would cost more than it frees
+    assert not calls  # values are small: freeing them would take longer than it is worth
     monkeypatch.setattr("vkq.accuracy.layers.LARGE", CHANNELS * 16 * 16 * 4)
     assert len(compared(2, 16, tmp_path).rows) == len(calls)
     give_back()
 
 
 def test_integers_are_held_in_place_of_floats(tmp_path: Path) -> None:
-    """Integers instead of floats are kept in memory: DequantizeLinear is computed again for each reader."""
+    """Integers are kept in memory instead of floats: each reader computes DequantizeLinear again."""
     path = pair_of(2, 8, tmp_path)[1]
     walk = Walk(onnx.load(path))
     run = walk.run({"x": np.ones((1, CHANNELS, 8, 8), np.float32)}, ["r0_DequantizeLinear_Output", "a1"])
@@ -150,8 +150,8 @@ def test_a_value_is_read_by_branches_too() -> None:
 
 
 def test_a_tally_of_many_shapes() -> None:
-    """Each channel is counted separately as long as all samples have the same channels; after that, all
-    values count as one channel."""
+    """Each channel is counted separately while all samples have the same channels. From the first other
+    sample on, all values count as one channel."""
     x = np.float32([[[1, 5], [2, 3]]])
     tally = Tally()
     for _ in range(2):

@@ -78,7 +78,7 @@ def test_scales_are_those_of_the_ranges(activations: str, symmetric: bool) -> No
             low, high = -widest, widest
         steps = 254 if symmetric and activations == "int8" else 255
         assert scale == pytest.approx((high - low) / steps, rel=1e-6), name
-        if not symmetric and activations == "int8":  # the parameters that the search uses
+        if not symmetric and activations == "int8":  # the search computes the same parameters
             assert step((low, high)) == (pytest.approx(scale, rel=1e-6), zero)
         middle = 127 if activations == "uint8" else 0
         want = middle if symmetric else round(lowest - low / scale)
@@ -126,7 +126,7 @@ def test_peaks_are_those_of_all_samples() -> None:
 
 
 def test_samples_held_out_set_no_range(tmp_path: Path) -> None:
-    """Every third sample is used for measuring, not for calibrating."""
+    """A third of the samples set no ranges: quantization uses them only to measure."""
     onnx.save(network(), tmp_path / "float.onnx")
     feeds = pictures(6)
     feeds[5]["x"][0, 1, 0, 0] = 1000
@@ -137,8 +137,8 @@ def test_samples_held_out_set_no_range(tmp_path: Path) -> None:
 
 
 def test_the_search_corrects_biases(tmp_path: Path) -> None:
-    """If one scale serves all channels of an uneven weight, the search keeps bias corrections, which remove
-    the mean error of the layers after equalization."""
+    """If one scale serves all channels of an uneven weight, the search keeps its corrections of biases.
+    They remove the mean error that layers have after equalization."""
     proto = network()
     tensor = next(tensor for tensor in proto.graph.initializer if tensor.name == "u")
     u = numpy_helper.to_array(tensor).copy()

@@ -1,5 +1,5 @@
-"""Tests of measured quantization: the layers that stay float, the corrections, targets, and results on a
-device without CPU nodes."""
+"""Tests of quantization with a search: the layers that stay float, the corrections, the targets, and
+results on a device without CPU nodes."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def samples(shape: tuple[int, ...], count: int = 6, seed: int = 0) -> list[dict[
 
 
 def detector(net: Net) -> list[str]:
-    """Add a detector, whose last Concat joins boxes up to 320 and scores up to 1."""
+    """Add a detector. Its last Concat joins boxes of values up to 320 and scores up to 1."""
     x = net.relu(net.conv(net.relu(net.conv("x", 8)), 12, stride=2))
     boxes = net.op("Mul", net.op("Sigmoid", net.conv(x, 4)), net.constant(np.float32(320)))
     scores = net.op("Sigmoid", net.conv(x, 3))
@@ -40,14 +40,15 @@ def detector(net: Net) -> list[str]:
 
 
 def short(net: Net) -> list[str]:
-    """Add five layers, one of them depthwise."""
+    """Add a network of five layers, one of them depthwise."""
     x = net.relu(net.conv("x", 6, stride=2))
     y = net.op("HardSwish", net.conv(net.conv(x, 6, groups=6), 6, 1))
     return [net.head(net.relu(net.op("Add", x, y)))]
 
 
 def uneven(net: Net) -> list[str]:
-    """Add channels whose ranges differ by a factor of a thousand, for which a later layer compensates."""
+    """Add layers whose channels have ranges that differ by a factor of a thousand; a later layer
+    compensates for this."""
     x = net.relu(net.conv("x", 12, 1))
     x = net.relu(net.conv(x, 12, 3, groups=12))
     y = net.conv(x, 8)
@@ -103,7 +104,7 @@ def test_boxes_do_not_destroy_scores(device: vkq.Device, tmp_path: Path) -> None
     (row,) = report.outputs
     (got,) = on_device(device, path, tmp_path / "int8.onnx", feeds).rows()
     (before,) = on_device(device, path, tmp_path / "fast.onnx", feeds).rows()
-    assert before.channel >= 4  # channel 4 or later is a score
+    assert before.channel >= 4  # the worst channel is a score (channels 4 and later)
     assert before.channel_db < 10
     assert got.channel_db > 25
     assert row.channel_db > 25
@@ -137,7 +138,7 @@ def test_uneven_channels_are_equalized(tmp_path: Path) -> None:
     assert report.outputs[0].snr_db >= max(step.snr_db for step in report.steps if step.kept) - 1e-9
     assert any(text.startswith("equalizing 2 pairs") for text in said)
     layers = compare_layers(path, tmp_path / "int8.onnx", feeds[:2])
-    assert min(row.snr_db for row in layers.rows) > 20  # the float model is divided too
+    assert min(row.snr_db for row in layers.rows) > 20  # the comparison equalizes the float model, too
     assert max(row.scale_loss_db for row in layers.rows) < 10
     model = onnx.load(tmp_path / "int8.onnx")
     assert "vkq.equalized" in {entry.key for entry in model.metadata_props}
@@ -159,13 +160,13 @@ def test_equalizing_keeps_the_function(tmp_path: Path) -> None:
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     after = Observed(new, samples(net.shape))
     depthwise = [n for n in proto.graph.node if n.op_type == "Conv"][1].input[0]
-    assert np.ptp(np.log2(after.peaks(depthwise))) < 0.01  # each channel uses the whole range
+    assert np.ptp(np.log2(after.peaks(depthwise))) < 0.01  # all channels have the same range
     assert np.ptp(np.log2(seen.peaks(depthwise))) > 5
 
 
 def test_smoothing_keeps_the_function(tmp_path: Path) -> None:
-    """Smoothing keeps the function. HardSwish prevents moving a factor into the previous layer, so a Mul node
-    divides."""
+    """Smoothing does not change the function. HardSwish prevents moving a factor into the previous layer,
+    so a Mul node divides."""
 
     def kind(net: Net) -> list[str]:
         x = net.op("HardSwish", net.conv("x", 6))
@@ -177,7 +178,7 @@ def test_smoothing_keeps_the_function(tmp_path: Path) -> None:
     floats = elementwise(proto)
     assert [name.split("_")[0] for name in floats] == ["HardSwish", "HardSwish"]
     new, ranges, nodes = smoothed(proto, seen, floats)
-    assert nodes == ["Conv_0/smooth", "Conv_2/smooth"]  # the other layers are equalized
+    assert nodes == ["Conv_0/smooth", "Conv_2/smooth"]  # the other layers are equalized instead
     feed = samples(net.shape, 1, 7)[0]
     a, b = (ort.InferenceSession(p.SerializeToString()).run(None, feed)[0] for p in (proto, new))
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
@@ -193,14 +194,14 @@ def test_smoothing_keeps_the_function(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("groups", [1, 2, 6])
 def test_biases_take_up_the_mean_error(tmp_path: Path, groups: int) -> None:
-    """Corrected biases remove the mean error. In a 1 x 1 convolution only the rounding of the bias
+    """Corrected biases remove the mean error. In a 1 x 1 convolution, only the error from rounding the bias
     remains."""
     net = Net(3)
     y = net.conv(net.conv("x", 6, 1), 6, 1, groups=groups)
     proto = net.model(y)
     tensor = next(t for t in proto.graph.initializer if t.name == proto.graph.node[1].input[1])
     w = numpy_helper.to_array(tensor).copy()
-    w[0] *= 40  # one common scale then rounds the other channels coarsely
+    w[0] *= 40  # with one scale for all channels, the other channels then have few steps
     tensor.CopyFrom(numpy_helper.from_array(w, tensor.name))
     for i, node in enumerate(proto.graph.node):
         node.name = f"n{i}"
@@ -221,7 +222,8 @@ def test_biases_take_up_the_mean_error(tmp_path: Path, groups: int) -> None:
         return np.abs(total)[1:]
 
     low, high = plan.ranges[proto.graph.node[1].input[0]]
-    bias_step = (high - low) / 255 * np.abs(w).max() / 127  # each of two samples may be off by half a step
+    # the error of two samples is at most twice half a step
+    bias_step = (high - low) / 255 * np.abs(w).max() / 127
     after, before = error(placed(new, plan)), error(made)
     assert after.max() < 1.5 * bias_step
     assert after.sum() < 0.65 * before.sum()
@@ -243,7 +245,7 @@ def test_targets(device: vkq.Device, tmp_path: Path) -> None:
     onnx.checker.check_model(onnx.load(tmp_path / "mixed.onnx"), full_check=True)
     names = {node.name: node for node in onnx.load(tmp_path / "mixed.onnx").graph.node}
     made = {name: node for node in names.values() for name in node.output}
-    for row in report.kept:  # the input of a kept layer is not quantized
+    for row in report.kept:  # float layers read float inputs
         source = made.get(names[row.layer].input[0])
         assert source is None or source.op_type != "DequantizeLinear"
         assert made[names[row.layer].input[1]].op_type == "DequantizeLinear"
@@ -273,8 +275,8 @@ def test_a_target_that_is_out_of_reach(
 
 
 def test_a_layer_that_stays_float_reads_what_its_relu_gave(device: vkq.Device, tmp_path: Path) -> None:
-    """A layer that stays float reads the result of the Relu before it. For readers of 8-bit values, the range
-    of the quantized result replaces the Relu."""
+    """A layer that stays float reads the result of the Relu before it. For layers that read 8-bit values,
+    the range of the quantized result replaces the Relu."""
     path, net = saved(lambda net: [net.head(net.relu(net.conv(net.relu(net.conv("x", 6)), 6)))], tmp_path)
     feeds = samples(net.shape)
     for options in ({"exclude": ["Conv_2"]}, {"only_weights": ["Conv_2"]}):
@@ -352,8 +354,8 @@ def test_sessions_of_candidates_keep_no_memory(tmp_path: Path, monkeypatch: pyte
 
 
 def test_channels_are_counted_alike(tmp_path: Path) -> None:
-    """Channels of large values (boxes) do not hide errors in channels of small values (scores). The search
-    maximizes the measure that it reports."""
+    """Errors in channels of large values (boxes) do not hide errors in channels of small values (scores).
+    The search maximizes the measure that it reports."""
     random = np.random.default_rng(0)
     real = np.abs(random.normal(1, 0.1, (4, 3, 50))).astype(np.float32) * np.float32([[320], [1], [1]])
     real[:, 2] = 0  # a channel that is always 0 does not count
@@ -364,9 +366,9 @@ def test_channels_are_counted_alike(tmp_path: Path) -> None:
     (row,) = found.rows()
     assert row.snr_db > 60
     assert row.channel_db == pytest.approx(20, abs=0.01)
-    assert row.even_db == pytest.approx(20 + 20 * np.log10(2), abs=0.01)  # the mean of errors 0.1 and 0
+    assert row.even_db == pytest.approx(20 + 20 * np.log10(2), abs=0.01)  # the channels' errors are 0.1 and 0
     assert found.worst() == row.even_db
-    got[:, 1] *= 100  # a channel of noise counts as 1, however large the noise is
+    got[:, 1] *= 100  # an error above 1 counts as 1
     found = Agreement(["y"])
     found.add([real], [got])
     assert found.rows()[0].even_db == pytest.approx(20 * np.log10(2), abs=0.01)
@@ -390,5 +392,6 @@ def test_agreement_of_many_shapes() -> None:
     assert (a.channel, a.same, b.snr_db, b.same) == (1, 2 / 3, np.inf, 1)
     assert a.snr_db == pytest.approx(10 * np.log10((39 + 5) / 18))
     assert found.worst() == a.snr_db
-    found.add([np.ones((1, 3, 2), np.float32)] * 2, [np.ones((1, 3, 2), np.float32)] * 2)  # other channels
+    # a sample with other channels
+    found.add([np.ones((1, 3, 2), np.float32)] * 2, [np.ones((1, 3, 2), np.float32)] * 2)
     assert found.rows()[0].snr_db == pytest.approx(10 * np.log10((39 + 5 + 6) / 18))

@@ -13,7 +13,7 @@ import vkq
 import vkq.onnx
 from vkq.accuracy import quantize_torch
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own warnings
+pytestmark = pytest.mark.filterwarnings("ignore")  # from PyTorch itself
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def torch() -> Any:
 
 
 def test_what_is_none_of_it_is_refused() -> None:
-    """An object that is not a module is refused, also without PyTorch."""
+    """An object that is not a module is refused, also if PyTorch is not installed."""
     tensor = type("Tensor", (), {"__module__": "torch.fake"})()
     for samples in ([], {"x": tensor}, 3):
         with pytest.raises(vkq.ArgumentError, match="at least one sample"):
@@ -55,7 +55,7 @@ def network(torch: Any) -> Any:
 
 
 def test_modules_and_programs(any_device: vkq.Device, torch: Any, tmp_path: Path) -> None:
-    """Modules and exported programs are quantized: with two inputs, a variable batch, and BatchNorm in
+    """Modules and exported programs can be quantized: with two inputs, a variable batch, and BatchNorm in
     evaluation or training mode."""
     net = network(torch)
     samples = [(torch.randn(2, 3, 9, 7), torch.randn(2, 2, 9, 7)) for _ in range(4)]

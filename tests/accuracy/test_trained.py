@@ -20,7 +20,7 @@ from vkq.onnx.cpu import cpu_session
 
 @cache
 def made(network: str) -> bytes:
-    """Return the network, quantized with the first choices of the search."""
+    """Return the network, quantized with the search's first choices."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "int8.onnx"
         quantize(MODELS / f"{network}.float.onnx", path, feeds(network, 6, True), seconds=0)
@@ -65,8 +65,8 @@ def assert_same_codes(device: vkq.Device, network: str) -> None:
 
 
 def test_the_best_plan_tried_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search returns the best plan that it tried: no other is better by more than the minimum gain of a
-    step."""
+    """The search returns the best plan that it tried: no other plan is better by more than the minimum gain
+    of a step."""
     tried: list[float] = []
 
     def measuring(*given: Any) -> Found:

@@ -22,7 +22,8 @@ UNIT = 2.0**-24
 def layer(
     op: str, x: tuple[int, ...], w: tuple[int, ...], left: bool = False, opset: int = 17, **more: Any
 ) -> Any:
-    """Return a model of one layer with a bias. The ranges of its channels differ widely, and one is zero."""
+    """Return a model of one layer with a bias. The ranges of its channels differ widely, and one channel is
+    zero."""
     random = np.random.default_rng([*x, *w])
     kind = more.pop("kind", TensorProto.FLOAT)
     dtype = helper.tensor_dtype_to_np_dtype(kind)
@@ -46,8 +47,8 @@ def layer(
 
 
 def onnxruntime(path: Path, feed: dict[str, Any], optimized: bool = False) -> list[Any]:
-    """Return ONNX Runtime's results, without fusion unless *optimized*: its fused products round activations
-    to 8 bits in blocks."""
+    """Return ONNX Runtime's results, without fusion unless *optimized*: the fused products round
+    activations to 8 bits in blocks."""
     options = ort.SessionOptions()
     if not optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -89,7 +90,8 @@ def test_a_layer_runs_whole(device: vkq.Device, tmp_path: Path, name: str, bits:
     ops = {node.op for node in session.lowered({"x": shape}).nodes}
     assert ops & {"conv2d", "conv_transpose2d", "MatMulNBits" if blocks else "linear"}
     assert not ops & {"DequantizeLinear", "MatMul", "Gemm", "Conv"}
-    assert ("q4gsw" if blocks else "q8csw") in str(session.explain({"x": shape}))  # not float weights
+    # the kernel reads integer weights
+    assert ("q4gsw" if blocks else "q8csw") in str(session.explain({"x": shape}))
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     (y,), (z,) = session.run(None, {"x": x}), onnxruntime(target, {"x": x})
     magnitude = onnxruntime(_magnitudes(target), {"x": np.abs(x)})[0]
@@ -97,8 +99,8 @@ def test_a_layer_runs_whole(device: vkq.Device, tmp_path: Path, name: str, bits:
 
 
 def _magnitudes(path: Path) -> Path:
-    """Write the model with the magnitudes of its weights, which computes the bound's sum of magnitudes;
-    return its path."""
+    """Write a copy of the model with the magnitudes of its weights, and return its path. For inputs |x|,
+    this model computes the sum of magnitudes in the error bound."""
     model = onnx.load(path)
     by_name = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
@@ -153,8 +155,8 @@ def test_float16(device: vkq.Device, tmp_path: Path) -> None:
 
 
 def test_a_network_and_what_stays_float(device: vkq.Device, tmp_path: Path) -> None:
-    """In a network a shared weight is stored once, an excluded module stays float, and BatchNormalization is
-    folded."""
+    """In a network that is quantized to 8-bit weights, a shared weight is stored once, an excluded layer
+    stays float, and BatchNormalization is folded."""
     net = Net(3, opset=13)
     a = net.relu(net.batch_norm(net.conv("x", 6)))
     shared = net.weight(6, 6, 3, 3)

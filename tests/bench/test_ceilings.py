@@ -27,8 +27,8 @@ def test_rates_are_measured_on_both_drivers(device: vkq.Device, monkeypatch: pyt
 
 
 def test_a_longer_loop_takes_longer_in_proportion(device: vkq.Device) -> None:
-    """64 times the iterations take at least four times as long, even on a busy machine: the compiler does not
-    remove the loop."""
+    """64 times the iterations take at least four times as long, even on a busy machine. So the compiler did
+    not remove the loop."""
     for what in ceilings.OPERATIONS:
         program = ceilings._program(device, "ceiling__rate", what=what)
         assert program is not None
@@ -82,7 +82,8 @@ def test_a_copy_that_does_not_copy_is_noticed(
     real, shift = ceilings.Tensor.write, itertools.count()
     monkeypatch.setattr(ceilings.Tensor, "write", lambda self, data: real(self, data + next(shift)))
     assert math.isfinite(ceilings._copy(any_device) or math.nan)
-    monkeypatch.setattr(ceilings, "_time_us", lambda recording: 1.0)  # replaces the timing, so nothing runs
+    # the fake returns a time, but runs no copy
+    monkeypatch.setattr(ceilings, "_time_us", lambda recording: 1.0)
     with pytest.raises(vkq.DeviceError, match="did not copy"):
         ceilings._copy(any_device)
 
@@ -111,7 +112,7 @@ def test_matrices_are_listed_shapes_and_must_compute_something(
     def find(device: MatrixDevice, matrices: Matrices) -> Program | None:
         tried.append(str(matrices))
         if matrices.m == 64:
-            return None  # the device cannot run it
+            return None  # as if the device could not run this shape
         return Program(catalog().find("ceiling__matrix_rate", dot=matrices.form), {}, None)
 
     class Fake:
@@ -120,7 +121,8 @@ def test_matrices_are_listed_shapes_and_must_compute_something(
         def __init__(
             self, device: MatrixDevice, program: Program, operations: int, words: int, push: dict[str, int]
         ):
-            assert operations == 2 * 4 * (8 * 4) * 16 * 16 * 32  # subgroups, chains, steps, matrices
+            # the factors: subgroups, chains, steps, elements of a matrix
+            assert operations == 2 * 4 * (8 * 4) * 16 * 16 * 32
 
         def run(self) -> float:
             return 3.0

@@ -42,7 +42,7 @@ NEW = run(row("a", 103), row("b", 120), row("c", 80), row("noisy", 115, 0.5), ro
 
 
 def test_slower_beyond_the_limit_and_the_noise() -> None:
-    # Samples that differ only by a factor would be resampled identically, so the noisy case gets other noise.
+    # Equal noise would be resampled identically, so the noisy case gets its own noise.
     rng = np.random.default_rng(5)
     noisy = NEW.rows[3]
     noisy.samples_us = (np.array(noisy.samples_us) * rng.lognormal(0, 0.5, 30)).tolist()
@@ -73,7 +73,8 @@ def test_two_devices_are_refused_unless_told() -> None:
     with pytest.raises(vkq.ArgumentError, match=r"the new one of a GPU \(1234\).*--any-device"):
         compare(OLD, other)
     assert len(compare(OLD, other, any_device=True).changes) == 1
-    assert len(compare(OLD, run(row("a", 100), driver="2.0")).changes) == 1  # still the same device
+    # another driver of the same device
+    assert len(compare(OLD, run(row("a", 100), driver="2.0")).changes) == 1
 
 
 def test_what_only_one_run_has_is_listed() -> None:
@@ -193,7 +194,7 @@ def test_another_path_is_named_and_can_be_left_out_of_account(
     assert "their paths are portable and dot_s8s8, dot_u8u8: give --ignore-path" in said
     assert cli.main(["compare", *files, "--ignore-path"]) == 1
     said = capsys.readouterr().out
-    assert "portable -> dot_s8s8" in said  # compares the fastest path of each run
+    assert "portable -> dot_s8s8" in said  # the fastest paths are compared
     assert "1 measurement in common: 1 slower by more than 5 %" in said
     with pytest.raises(vkq.ArgumentError, match="no case in common"):
         compare(old, run(row("another", 1)))

@@ -40,7 +40,7 @@ def convolution(tmp_path: Path) -> str:
 
 @pytest.fixture
 def determinants(tmp_path: Path) -> str:
-    """Return a model with an open batch; one of its nodes runs on the CPU."""
+    """Return a model with an open batch size. One of its nodes runs on the CPU."""
     nodes = [node("Det", ["x"], ["d"]), node("Relu", ["d"], ["y"])]
     x, y = info("x", TensorProto.FLOAT, ["n", 3, 3]), info("y", TensorProto.FLOAT, ["n"])
     return saved(tmp_path / "det.onnx", nodes, x, y, {})

@@ -1,4 +1,4 @@
-"""Tests of the table of devices: it contains complete reports only, and is up to date."""
+"""Tests of the table of devices: it contains only complete reports, and is up to date."""
 
 import importlib.util
 import json
@@ -74,8 +74,8 @@ def test_an_added_report_keeps_what_the_table_says(
 
 
 def test_large_works_and_states_of_power_are_told(devices: ModuleType) -> None:
-    """The table counts runs of large workloads by power state; small workloads do not count. Replays may have
-    no power state."""
+    """The table counts the runs of large workloads by power state; runs of small workloads do not count. A
+    replay may have no power state."""
     report = json.loads((devices.FOLDER / "nvidia-h200.json").read_text())
     column = devices.HEAD.index("large workloads")
     small = {"case": "linear[M=33,K=75,N=37]/seed=1", "times": 6, "wrong": 0, "state": "cold"}

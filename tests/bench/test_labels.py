@@ -29,14 +29,14 @@ def timed(case: Case) -> Row:
 
 
 def printed(cases: list[Case], columns: int) -> list[list[str]]:
-    """Return the printed lines of each case, whose name is before the path or on a line above."""
+    """Return the printed lines of each case. The case's name is before the path, or on a line above."""
     table = report.Table(cases, columns)
     found = [table.lines([timed(case)], [], []) for case in cases]
     return ["\n".join(lines).split("\n") for lines in found]
 
 
 def read(lines: list[str]) -> str:
-    """Return the text that a person would read as the name of the case."""
+    """Return the text that a person reads as the name of the case."""
     numbers = next(line for line in lines if " portable " in line)
     above = "".join(line.removeprefix("  ") for line in lines[: lines.index(numbers)])
     return above + numbers.partition(" portable ")[0].strip()
@@ -64,8 +64,8 @@ def test_options_are_said_where_they_differ() -> None:
 
 
 def test_rows_of_a_document_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rows in a document are told apart by scheme, scale and method; also in Markdown, and if only one run
-    has a case."""
+    """Names in Markdown differ by scheme, scale and method; so do the names of cases that only one run has in
+    `vkq compare --wide`."""
     p = parse("linear[M=1,K=8,N=8]")
     cases = [
         Case(p),
@@ -87,7 +87,7 @@ def test_rows_of_a_document_are_told_apart(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_name_above_stands_there_once() -> None:
-    """A name above several paths of a case is printed once."""
+    """A name above several paths of a case is printed only once."""
     cases = [Case(parse(f"linear[M={m},K={k},N={k}]")) for m in (1, 8) for k in (4096, 8192)]
     table = report.Table(cases, 80)
     rows = [timed(cases[0]), dataclasses.replace(timed(cases[0]), path="coopmat")]
@@ -100,7 +100,7 @@ def test_a_name_above_stands_there_once() -> None:
 def test_names_that_would_be_shortened_alike_stand_above(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Names whose short forms would be equal are printed above their rows, also by `vkq compare` and `vkq
+    """Two names with the same short form are printed above their rows, also by `vkq compare` and `vkq
     doctor`."""
     cases = [
         f"conv2d[N={n},IC={n},H={n},W={n},OC={n}{oc},KH={n},KW={n},padding={n}]"

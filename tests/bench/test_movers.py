@@ -9,7 +9,7 @@ from vkq.bench import movers
 from vkq.bench.cases import expand
 from vkq.problem.mover import BYTES, LAYOUTS, WINDOWS, Mover, mover
 
-# sizes that are not multiples of a vector; then fewer channels and pixels than a vector has
+# first, sizes that are not multiples of a vector; second, fewer channels and pixels than a vector has
 SIZES = [(2, 37, 5, 7), (3, 3, 2, 1)]
 
 
@@ -28,10 +28,11 @@ def test_every_operator_in_both_layouts(device: vkq.Device, op: str, block: int)
         y = run(tensor)
         np.testing.assert_array_equal(y.numpy(), movers.expected(p, x), strict=True)
         variants = run.explain(x.shape).variants
-        if any("coopmat" in variant for variant in variants):  # coopmat kernels have one layout
+        # kernels for matrix units write one layout, whatever the input's
+        if any("coopmat" in variant for variant in variants):
             continue
         assert op in ("repack", "dequantize", "softmax") or y.layout == LAYOUTS[block]
-        assert len(variants) == (2 if op == "concat" else 1)  # no repack runs
+        assert len(variants) == (2 if op == "concat" else 1)  # no additional repack
 
 
 def test_names_and_bytes() -> None:

@@ -166,8 +166,8 @@ def test_refused_before_anything_is_measured(
 def test_external_data_and_results_without_shapes(
     model: Path, tmp_path: Path, software_device: vkq.Device
 ) -> None:
-    """With a batch size, weights that are also inputs keep their shapes, as does a result whose shape the
-    model does not state."""
+    """With --batch, weights that are also inputs keep their shapes, and a result without a stated shape is
+    no error."""
     proto = onnx.load(model)
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     weights = proto.graph.initializer
@@ -181,7 +181,8 @@ def test_external_data_and_results_without_shapes(
 
 
 def test_files_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """JSON, CSV and Markdown are written to a file each; standard output can take only one of them."""
+    """JSON, CSV and Markdown need a file each: two options with the same file, or both with standard
+    output, are refused."""
     for name in (str(tmp_path / "run"), "-"):
         assert cli.main(["bench", "linear[M=4,K=4,N=4]", "--json", name, "--csv", name]) == 2
         assert "name the same file" in capsys.readouterr().err
@@ -259,7 +260,7 @@ def test_ctrl_c_in_a_model(
 def test_what_was_measured_stays(
     model: Path, tmp_path: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the measurement of one model fails, the times of the others are kept."""
+    """If the measurement of one model fails, the rows of the other models are kept."""
 
     monkeypatch.setattr(network, "referee", refusal("ONNX Runtime refuses the model: why"))
     kept = tmp_path / "run.json"

@@ -62,8 +62,8 @@ def test_other_cases_draw_a_roofline(figures: list[Any], tmp_path: Path) -> None
 
 
 def test_labels_do_not_cover_each_other(figures: list[Any], tmp_path: Path) -> None:
-    """Labels do not overlap: 40 points are close together, with ceilings 5 % apart and one that no point can
-    reach."""
+    """Labels do not overlap. There are 40 points close together, ceilings 5 % apart, and one ceiling above
+    all points."""
     cases = [Case(p) for p in expand("linear[M=8:47,K=64,N=64]")]
     rows = [
         dataclasses.replace(row(c.name, 10 + i % 7), operations=20_000 * (i + 1)) for i, c in enumerate(cases)

@@ -48,7 +48,7 @@ def measured(
 
 def test_every_path_and_clock_gives_a_verified_row(device: vkq.Device) -> None:
     paths = [path for path in paths_of(["all"], device) if path in FORMS]
-    assert set(paths) == set(FORMS)  # both drivers can run every path
+    assert set(paths) == set(FORMS)  # both software drivers can run every path
     cases = [CASES[1], dataclasses.replace(CONV, method="im2col")]
     found = measured(device, cases, {"dot_s8s8": 8.0, "fp32_fma": 4.0, "copy": 2.0}, paths=tuple(paths))
     assert found.failures == []
@@ -79,7 +79,8 @@ def test_every_path_and_clock_gives_a_verified_row(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("clock", timer.CLOCKS)
 def test_a_clock_alone_is_verified_too(any_device: vkq.Device, clock: str) -> None:
-    """With a single clock the result is verified too, even if that clock never runs the captured work."""
+    """A run with only one clock verifies the result, too, also with the clock "call", which does not use
+    the captured work."""
     found = measured(any_device, [CONV], clocks=(clock,))
     assert found.failures == []
     assert {row.clock for row in found.rows} == {clock}
@@ -100,8 +101,8 @@ def test_without_timestamps_there_is_no_gpu_clock_and_the_row_says_so(
 
 
 def test_few_rows_share_one_answer(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep over M computes the reference once, because the smaller inputs are the first rows of the
-    largest."""
+    """A sweep over M computes the reference only once: smaller inputs are the first rows of the largest
+    input."""
     asked: list[str] = []
     real = data.expected
 
@@ -123,7 +124,7 @@ def test_few_rows_share_one_answer(any_device: vkq.Device, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("clock", timer.CLOCKS)
 def test_each_clock_can_be_asked_for_alone(any_device: vkq.Device, clock: str) -> None:
-    """Each clock can be measured alone: old contents of memory are not mistaken for a result."""
+    """Each clock can be measured alone. The benchmark does not accept old contents of memory as a result."""
     any_device.upload(any_device.allocate(1 << 20), np.full(1 << 20, 77, np.uint8))
     found = measured(any_device, CASES[:1], {"copy": 1e-3, "fp32_fma": 1e3}, clocks=(clock,))
     assert found.failures == []
@@ -132,7 +133,8 @@ def test_each_clock_can_be_asked_for_alone(any_device: vkq.Device, clock: str) -
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_is_verified_and_timed(scheme: str, device: vkq.Device) -> None:
-    """Each scheme verifies and times a matrix product, and a convolution if the scheme supports one."""
+    """For each scheme, a matrix product is verified and timed, and also a convolution if the scheme
+    supports convolutions."""
     linear = Case(parse("linear[M=3,K=64,N=9]"), scheme)
     cases = (
         [linear]
@@ -163,7 +165,8 @@ def test_weight_only_is_within_its_bound(device: vkq.Device) -> None:
     assert [f.reason for f in found.failures] == [f"{CONV.name}: q8gsw is for linear layers"]
     weights, x = data.weights(cases[0]), data.activations(cases[0])
     want = data.expected(cases[0], weights, x)
-    assert want.mismatch(want.y.astype(np.float32) * np.float32(1 + 1e-4)) is not None  # the bound is tight
+    # an error of 1e-4 exceeds the bound
+    assert want.mismatch(want.y.astype(np.float32) * np.float32(1 + 1e-4)) is not None
     assert want.mismatch(np.full(want.y.shape, np.nan)) is not None
 
 
@@ -188,7 +191,7 @@ def test_auto_and_the_path_it_takes_are_measured_once(any_device: vkq.Device) ->
 def test_a_wrong_result_is_a_mismatch_without_a_time(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wrong result is a mismatch without a time, if it is wrong at first or only after the timed runs."""
+    """A result that is wrong before or after the timed runs gives a mismatch, and no time."""
     real = data.expected
 
     def wrong(*given: Any) -> Expected:
@@ -474,7 +477,7 @@ def test_the_table_fits_the_terminal(any_device: vkq.Device) -> None:
     for columns in (80, 120, 200):
         table = report.Table([long, CASES[0]], columns)
         lines = [table.head(), *table.lines([*found.rows[1:], row], [], [])]
-        assert (lines[2] == long.name) == (columns < 200)  # the name is above its row, or in it
+        assert (lines[2] == long.name) == (columns < 200)  # a name that fits is in its row
         lines = [line for line in lines if line != long.name]
         assert {len(line) for line in lines} == {len(lines[0])}
         assert max(len(lines[0]), len(long.name)) <= columns

@@ -16,8 +16,8 @@ def test_summary_of_a_known_sample() -> None:
 
 @pytest.mark.parametrize("n", [8, 10, 25, 60, 61, 200])
 def test_the_interval_is_that_of_the_signed_rank_test(n: int) -> None:
-    """The interval agrees with the signed-rank test: the test accepts a shift just inside it and refuses one
-    just outside."""
+    """The interval agrees with the signed-rank test: the test accepts a shift just inside the interval and
+    rejects a shift just outside."""
     logs = np.random.default_rng(n).normal(0.05, 0.1, n)
     found = stats.paired_ratio(np.exp(logs).tolist(), [1.0] * n)
     for edge, inward in ((found.low, 1), (found.high, -1)):
@@ -42,10 +42,10 @@ def test_equal_arms_are_called_equal_under_heavy_tails_and_drift() -> None:
     rng = np.random.default_rng(1)
     wrong = 0
     for _ in range(400):
-        drift = np.exp(np.cumsum(rng.normal(0, 0.02, 30)))  # drift that both times of a pair share
+        drift = np.exp(np.cumsum(rng.normal(0, 0.02, 30)))  # the same drift for both times of a pair
         a, b = (drift * np.exp(0.05 * rng.standard_t(1.5, 30)) for _ in range(2))
         wrong += stats.paired_ratio(a.tolist(), b.tolist()).verdict != "equal"
-    assert wrong <= 10  # 1 % is expected; 2.5 % is four standard deviations above
+    assert wrong <= 10  # 1 % of 400 is expected; 10 is four standard deviations above
 
 
 def test_ten_percent_are_found_under_heavy_tails_and_drift() -> None:
@@ -58,7 +58,8 @@ def test_ten_percent_are_found_under_heavy_tails_and_drift() -> None:
     assert sum(r.verdict == "slower" for r in found) >= 195
     assert np.median([r.value for r in found]) == pytest.approx(1.1, rel=0.01)
     assert stats.Ratio(0.9, 0.85, 0.95, 30).verdict == "faster"
-    assert stats.Ratio(1.015, 1.012, 1.018, 30).verdict == "equal"  # significant, but below FLOOR
+    # a significant difference that is below FLOOR
+    assert stats.Ratio(1.015, 1.012, 1.018, 30).verdict == "equal"
 
 
 def test_median_ratio_is_repeatable_and_covers_the_truth() -> None:

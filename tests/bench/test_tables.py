@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2] / "benchmarks"
-# Results that are in no table of this page: references of `make mobile`, rows of docs/models.md, reports of
+# Results that this page does not show: references of `make mobile`, rows of docs/models.md, reports of
 # whole runs.
 OTHERS = (
     "accuracy",

@@ -14,7 +14,7 @@ from vkq.problem.names import parse
 from vkq.runtime.tensor import Tensor
 
 CASE = Case(parse("linear[M=5,K=70,N=9]"))  # no size is a multiple of four
-# The case has two dispatches: im2col and the product.
+# This case has two dispatches: im2col and the product.
 CONV = Case(parse("conv2d[N=1,IC=3,H=7,W=9,OC=6,KH=3,KW=3,padding=1]"), method="im2col")
 QUICK = timer.Settings(samples=4, submission_us=2000, time_s=1.0, enough_s=0.0)
 
@@ -37,7 +37,7 @@ def test_every_copy_of_the_data_gives_the_reference_answer(
     assert (one.dispatches, len(one.sets)) == (dispatches, 4)
     first = one.steps[0].buffers[0]
     assert len({buffers.get(first, first) for buffers in one.sets}) == 4
-    for y in one.results():  # no pass on the copies has run yet
+    for y in one.results():  # the results of all copies become wrong
         device.upload(y.buffer, np.full(y.buffer.bytes, 99, np.uint8))
     arm = arms.WorkArm(one, QUICK)
     arm.prepare("gpu")
@@ -49,8 +49,7 @@ def test_every_copy_of_the_data_gives_the_reference_answer(
 def test_work_is_stacked_until_a_submission_is_long(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Passes of 10 us are repeated 200 times to fill 2 ms, even if one run in several takes a hundred times
-    as long."""
+    """Passes of 10 us are repeated 200 times to fill 2 ms, even if some runs take a hundred times as long."""
     one, _ = work(any_device, CASE, rotate=False)
     noise = iter([1000, 1, *[1, 100, 1, 1, 1] * 20])
 
@@ -92,11 +91,11 @@ def test_injected_work_is_done_and_not_counted(any_device: vkq.Device) -> None:
         each.prepare("gpu")
     assert arm.passes == base.passes == 10
     found = timer.measure([arm, base], "gpu", timer.Settings(samples=10, time_s=5)).times
-    assert np.median(found[0]) > 4 * np.median(found[1])  # ten times the work of the other arm
+    assert np.median(found[0]) > 4 * np.median(found[1])  # the arm has ten times as much work as the base
 
 
 def test_submission_overhead_is_small(device: vkq.Device) -> None:
-    """The host's overhead for an almost empty submission is below 100 us in the best of many runs."""
+    """For an almost empty submission, the host's overhead is below 100 us in the best of many runs."""
     one, _ = work(device, Case(parse("linear[M=1,K=4,N=4]")), rotate=False)
     arm = arms.WorkArm(one, QUICK)
     arm.prepare("submit")
@@ -128,7 +127,7 @@ def test_arms_are_warmed_up_and_interleaved() -> None:
     arms = [Fake("a", [9.0, 5.0, 1.0], log), Fake("b", [2.0], log)]
     found = timer.measure(arms, "call", timer.Settings(samples=5, enough_s=0))
     assert log[:2] == ["prepare a", "prepare b"]
-    assert log[2:14] == ["a"] * 7 + ["b"] * 5  # arm a settles with its third sample
+    assert log[2:14] == ["a"] * 7 + ["b"] * 5  # the third sample of arm a ends its warm-up
     assert log[14:] == ["a", "b", "b", "a"] * 2 + ["a", "b"]
     assert found.times == [[1.0] * 5, [2.0] * 5]
     assert found.warm == [True, True]

@@ -1,6 +1,6 @@
 """``python -m tests.check.all`` injects each published fault into the drivers, runs all replays of `vkq
-doctor` on them within its 30 s, and prints a table in Markdown. The exit code is 1 if a fault is not found,
-or if a driver without a fault raises an alarm.
+doctor` with each fault in the usual 30 s, and prints a table in Markdown. The exit code is 1 if the doctor
+misses a fault, or raises an alarm on a driver without a fault.
 
 Drivers without a fault run unchanged. Each fault runs on its own device. A faulty driver submits each step
 separately, so it is slower than a real driver.
@@ -18,7 +18,7 @@ import time
 
 import pytest
 
-if __name__ == "__main__":  # before tests.conftest sets its own
+if __name__ == "__main__":  # set them before tests.conftest sets its defaults
     os.environ.setdefault("VKQ_EVERY_DRIVER", "1")
     os.environ.setdefault("VKQ_VALIDATION", "0")
 
@@ -36,7 +36,7 @@ HEAD = ("fault", "driver", "times shown", "workloads wrong", "first found after"
 @dataclasses.dataclass(frozen=True)
 class Examined:
     """The doctor's findings on a driver with a fault. ``shown``: how often the fault changed a result;
-    ``found_s``: seconds until the first wrong workload had run."""
+    ``found_s``: seconds until the end of the first workload with wrong results."""
 
     fault: str
     driver: str
@@ -47,7 +47,8 @@ class Examined:
 
     @property
     def right(self) -> bool:
-        """True if the doctor's verdict on the driver is correct, and the fault, if any, changed a result."""
+        """True if the doctor's verdict on the driver is correct. If the driver has a fault, the fault must
+        also have changed a result."""
         return (self.fault != HEALTHY) == (self.found_s is not None) == (self.shown > 0)
 
     def cells(self) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
-"""Faulty drivers, emulated after published driver bugs. A correct driver runs a recording step by step;
-between the steps, its memory is changed to the state that the faulty driver would leave."""
+"""Emulated faulty drivers, after published driver bugs. A correct driver runs a recording step by step.
+Between the steps, the emulation changes its memory to the state that the faulty driver would leave."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Driver:
-    """A driver without a fault: runs recordings step by step. Subclasses override methods to add a fault."""
+    """A driver without a fault: it runs recordings step by step. Subclasses override methods to add a
+    fault."""
 
     device: Device  # the device of the current recording
 
@@ -127,7 +128,7 @@ class Band(OfResults):
 
 
 class Before(OfResults):
-    """A result buffer still holds the result of the previous run (LiteRT#8065)."""
+    """A fault that changes results once all steps have run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +165,7 @@ class FirstRun(OfResults):
 
 
 class OfGroups(Driver):
-    """A fault that changes the output of one workgroup: the last one of each dispatch that has several."""
+    """A fault that changes the output of one workgroup: the last workgroup of each dispatch with several."""
 
     def step(self, one: Recorded, step: Step, number: int) -> None:
         total = sum(x * y for _, x, y in step.grids)
@@ -217,7 +218,7 @@ class Workgroup(OfGroups):
 
 
 class Texels(Driver):
-    """Texel buffers return the data of the first run (google-ai-edge/LiteRT#8065)."""
+    """A texel buffer returns the data that it had in the first run (google-ai-edge/LiteRT#8065)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,8 +251,8 @@ class Barriers(Driver):
         return steps
 
     def _meet(self, a: tuple[Recorded, Step], b: tuple[Recorded, Step], after_read: bool) -> bool:
-        """Return True if step b conflicts with step a: with *after_read*, if b writes memory that a reads;
-        else if b reads or writes memory that a writes."""
+        """Return True if step b must wait for step a: b reads or writes memory that a writes. With
+        *after_read*, return True if b writes memory that a reads."""
         mine = a[1].reads if after_read else a[1].writes
         theirs = b[1].writes if after_read else (*b[1].reads, *b[1].writes)
         return any(self._overlap(self._place(a[0], m), self._place(b[0], t)) for m in mine for t in theirs)
@@ -278,7 +279,7 @@ FAULTS: dict[str, type[Driver]] = {
 
 @contextlib.contextmanager
 def driver(monkeypatch: pytest.MonkeyPatch, kind: Callable[[], Driver]) -> Iterator[Driver]:
-    """Context manager: inside the block, recordings run on a driver of this kind."""
+    """Context manager: replace the driver by this kind of faulty driver for recordings inside the block."""
     faulty = kind()
     add = Recording.add
 

@@ -55,7 +55,8 @@ def test_random_checks_reach_every_option() -> None:
 
 
 def test_every_path_and_method_and_scheme_is_forced() -> None:
-    """The catalogue covers every path, method and scheme in the registries, without a separate list."""
+    """The catalogue covers every path, method and scheme of the registries; the test has no list of its
+    own."""
     assert set(FIXED) == {path.name for path in TABLE} | {COOPMAT}
     checks = list(catalogue.catalogue())
     registered = {"linear": LINEAR_METHODS, "conv2d": ("auto", *(m.name for m in CONV_METHODS))}
@@ -68,8 +69,8 @@ def test_every_path_and_method_and_scheme_is_forced() -> None:
 
 
 def test_what_is_forced_is_taken(any_device: vkq.Device) -> None:
-    """The catalogue has at least one problem for each path of the device, and one for each method that needs
-    no matrix units. The layers of these problems take that path and that method."""
+    """For each path of the device, and each method that needs no matrix units, the catalogue has a problem
+    whose layer runs on that path or by that method."""
     paths, refused = usable_paths(any_device)
     assert {*paths, *refused} == set(FIXED)
     taken: dict[str, set[str]] = {"linear": set(), "conv2d": set()}

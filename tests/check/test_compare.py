@@ -1,4 +1,5 @@
-"""Tests of the comparison with the reference: all paths pass on both drivers, and one wrong bit is found."""
+"""Tests of the comparison with the reference: all paths agree on both software drivers, and one wrong bit
+is found."""
 
 from __future__ import annotations
 
@@ -75,8 +76,8 @@ def test_negative_zero_is_not_zero() -> None:
 
 @pytest.mark.parametrize("op", catalogue.METHODS)
 def test_every_method_is_forced_and_taken(op: str, device: Device) -> None:
-    """Checks of the catalogue run every method on every path of the device. Methods for matrix units run only
-    on path coopmat, which no software device has."""
+    """Checks of the catalogue run every method on every path of the device. Methods for matrix units run
+    only on the path coopmat, which no software device has."""
     paths, _ = compare.usable_paths(device)
     for method in catalogue.METHODS[op]:
         named = [check for check in catalogue.catalogue() if (check.op, check.method) == (op, method)]

@@ -23,7 +23,7 @@ from vkq.select.path import COOPMAT, FORMS
 from . import all as every
 from . import faulty
 
-SMALL, LARGE = 81, 30  # numbers of works on a device that supports every path
+SMALL, LARGE = 81, 30  # numbers of small and large workloads on a device that supports every path
 # Fault -> the symptom of the first wrong operator, or of a chain if no single operator is wrong.
 SAYS = {
     "one workgroup in 1 of 20 runs": r"differ, rows .*in [1-4] of 20 runs \(",
@@ -41,8 +41,8 @@ SAYS = {
 
 @pytest.fixture
 def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replay fewer operators, and large problems with fewer workgroups, because a faulty driver submits each
-    step separately. SwiftShader, which compiles slowly, replays one operator and the chains."""
+    """Replay few operators, and a large problem with few workgroups, because a faulty driver submits each
+    step separately. On SwiftShader, which compiles slowly, replay one operator and the chains."""
     kept = [works.REPLAYED[i] for i in (0, 2, 5, 6)]
     if "device" in request.fixturenames:
         kept = share(kept, request.getfixturevalue("device"), 4)
@@ -65,7 +65,7 @@ def test_each_published_fault_is_found(
     wrong, changed = found(device, monkeypatch, fault)
     assert changed, "the fault never showed"
     assert wrong, f"the doctor did not find {fault}, which showed {changed} times"
-    alone = [one for one in wrong if one.case == one.operator]  # a chain also shows faults of its inputs
+    alone = [one for one in wrong if one.case == one.operator]  # a chain may be wrong because of its inputs
     said = (alone or wrong)[0].said
     assert re.search(SAYS[fault], said), said
     assert wrong[0].operator in wrong[0].case or wrong[0].operator in (*works.NETWORK, *works.SHARING)
@@ -80,7 +80,7 @@ def test_a_driver_without_a_fault_raises_no_alarm(
 def test_doctor_exits_1_on_a_driver_with_a_fault(
     any_device: Device, monkeypatch: pytest.MonkeyPatch, small: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`vkq doctor`, which opens its own device, exits with code 1 on a driver with a fault."""
+    """`vkq doctor` exits with code 1 on a driver with a fault."""
     with faulty.driver(monkeypatch, faulty.Before) as driver:
         assert main(["doctor", "--device", any_device.name, "--times", "4", "--seconds", "0"]) == 1
     assert driver.changed
@@ -90,8 +90,8 @@ def test_doctor_exits_1_on_a_driver_with_a_fault(
 
 
 def test_the_table_of_faults_tells_right_from_wrong(any_device: Device, small: None) -> None:
-    """The table counts the doctor as correct if it finds a fault, and as wrong after a false alarm, or if the
-    fault changed no result."""
+    """In the table, the doctor is right if it finds a fault that changed a result, and wrong after a false
+    alarm."""
     found = every.examined("lavapipe", "zeros", 1, 0.0)
     assert found.right
     assert found.cells()[:2] == ("zeros", "lavapipe")
@@ -117,7 +117,7 @@ def test_large_works_run_cold_loaded_and_idle(
 
 
 def test_how_many_works_there_are(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The numbers of works equal those that `test_a_slow_device_ends_in_time` assumes."""
+    """The numbers of workloads equal the numbers that `test_a_slow_device_ends_in_time` assumes."""
     paths, made = [*FORMS, COOPMAT], works._single
 
     def single(device: Device, name: str, paths: list[str]) -> Iterator[works.Work]:
@@ -135,10 +135,10 @@ def test_how_many_works_there_are(any_device: Device, monkeypatch: pytest.Monkey
 def test_a_slow_device_ends_in_time(monkeypatch: pytest.MonkeyPatch, run_s: float, every: int) -> None:
     """The replays end within the time on a slow device.
 
-    The clock is simulated. A run of a small workload takes 1 ms (a GPU), 10 or 30 ms (phones); a large
-    workload takes five times as long. Computing a workload's expected results takes the host 20 ms. All small
-    workloads run, and as many large ones as the time allows, at least two. Large workloads also run after
-    load and after rest.
+    The clock is simulated. A run of a small workload takes 1 ms (a GPU), 10 ms or 30 ms (phones); a run of
+    a large workload takes five times as long. The host needs 20 ms for the expected results of a workload.
+    All small workloads run, and as many large ones as the time allows, at least two. Large workloads also
+    run after load and after rest.
     """
     now = [100.0]
 
@@ -221,7 +221,8 @@ def test_the_workgroup_that_is_wrong_is_named(
 
 
 def test_workgroups_of_other_tiles_are_not_named(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No workgroup is named for padded rows of an image, nor for shaders whose tiles are not described."""
+    """No workgroup is named for an image with padded rows, nor for shaders whose tiles `workgroups.TILES`
+    does not list."""
     for name in ("conv2d[N=2,IC=8,H=7,W=7,OC=37,KH=1,KW=1]/seed=5", works.REPLAYED[8]):
         with faulty.driver(monkeypatch, faulty.Zeros):
             (work,) = works._single(any_device, name, ("auto",))
@@ -243,7 +244,8 @@ def test_all_workgroups_and_the_first_of_many(any_device: Device) -> None:
 
 
 def test_scratch_and_results_are_overwritten_before_each_run(any_device: Device) -> None:
-    """Before each run, all scratch memory and all results are overwritten, with other bytes each time."""
+    """Before each run, all scratch memory and all results are overwritten; the bytes differ from run to
+    run."""
     work = works._sharing(any_device, "portable")
     replayer = replay.Replayer(any_device, work)
     scratch = {one.scratch for one in replayer.recording.steps if one.scratch is not None}
@@ -262,7 +264,8 @@ def test_scratch_and_results_are_overwritten_before_each_run(any_device: Device)
 
 
 def test_the_run_before_is_known_by_float16_results() -> None:
-    """A float16 result of the previous run is recognized, although the reference is float32 with a bound."""
+    """A float16 result of the previous run is recognized, although the reference is float32 and has a
+    bound."""
     want = Expected(np.ones((2, 3), np.float32), np.full((2, 3), 0.01), "float16")
     before = np.full((2, 3), 2.0, np.float32)
     got = before.astype(np.float16)

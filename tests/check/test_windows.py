@@ -1,4 +1,5 @@
-"""Tests of random pools, means and softmaxes: sizes exceed drivers' loop limits; a wrong byte is reported."""
+"""Tests of random pools, means and softmaxes: sizes exceed drivers' loop limits, and a wrong byte is
+reported."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ def test_sizes_reach_beyond_loops() -> None:
 
 
 def test_layers_reach_long_sums() -> None:
-    """Two of 24 layers have K above 33,025, where int32 can overflow, or windows of more than 127
-    elements."""
+    """Random layers include K above 33,025, where int32 can overflow, and windows of more than 127 elements
+    along an axis; at most two of 24 layers are so long."""
     found = [check.problem for check in random_checks(480, 0)]
     assert max(problem.gemm_k for problem in found) > 33_025
     sides = [max(p.kh, p.kw) for p in found if isinstance(p, Conv2dProblem)]

@@ -51,8 +51,8 @@ def test_works_run_subgroup_shuffles(software_device: Device) -> None:
 
 
 def test_works_run_matrix_units(strict_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On path coopmat, linear layers and convolutions, large ones included, run on emulated matrix units and
-    are compared with the reference."""
+    """On the path coopmat, linear layers and convolutions, also large ones, run on emulated matrix units
+    and are compared with the reference."""
     emulated.emulate(strict_device, monkeypatch, "16x16x32")
     names = [name for name in (*works.REPLAYED, works.LARGE[0]) if works.check_of(name).scheme not in FLOAT]
     some = [work for name in names for work in works._single(strict_device, name, ("coopmat",))]
@@ -71,8 +71,8 @@ def test_works_run_matrix_units(strict_device: Device, monkeypatch: pytest.Monke
 
 
 def test_operators_without_weights_are_replayed(device: Device) -> None:
-    """Operators without weights are correct in every run; no result is a constant that a fault could
-    produce."""
+    """The replays of operators without weights are correct in every run. No expected result is a constant
+    that a fault could produce."""
     replayed = {work.name: work for work in works._pathless(device)}
     assert {"max_pool2d", "avg_pool2d", "softmax", "add", "resize", "matmul"} < set(replayed)
     assert {"quantize", "dequantize"} < set(replayed)

@@ -17,7 +17,7 @@ import pytest
 
 
 class Terminal:
-    """The output on a terminal: ``seen`` holds the lines of its screen once `terminal` has ended."""
+    """The output on a terminal. After `terminal` has ended, ``seen`` has the lines of the screen."""
 
     def __init__(self) -> None:
         self._bytes: list[bytes] = []
@@ -25,7 +25,7 @@ class Terminal:
 
     def read(self, master: int) -> None:
         """Read the output until the writing end is closed."""
-        with contextlib.suppress(OSError):  # Linux raises it when the other end is closed
+        with contextlib.suppress(OSError):  # Linux raises this error when the other end is closed
             while piece := os.read(master, 4096):
                 self._bytes.append(piece)
         self.seen = rendered(b"".join(self._bytes).decode())

@@ -1,5 +1,5 @@
-"""Tests that commands print, on terminals of 80 and 120 columns, the text of the files in ``captures/``,
-which people review.
+"""Tests that commands print the text of the files in ``captures/``, which people review, on terminals of 80
+and 120 columns.
 
 The terminal is a pseudo-terminal, and a file holds the final content of its screen. Numbers, verdicts about
 times and the width of gaps may differ (`alike`). ``VKQ_KEEP_CAPTURES=1 python -m pytest
@@ -72,9 +72,9 @@ COMMANDS = {
     "refused-option": "bench model.onnx --peer torch",
     "refused-shape": "run model.onnx --random --shape x=2x3x8x8",
 }
-# Fixed rates, because on a busy machine the probe may not measure some of them.
+# The rates are fixed, because the probe may not be able to measure some of them on a busy machine.
 RATES = {"s8s8": 1.4e10, "u8s8": 3.1e10, "u8u8": 1e10, "float": 1e10, "fma": 8.6e9, "copy": 3.2e8}
-# The order of these commands' lines depends on times.
+# These commands print lines in an order that depends on times.
 BY_TIME = ("bench-model", "run-profile", "run-profile-names", "tune", "tune-regret")
 FEW = """summary: two K, and another scheme
 cases:
@@ -99,12 +99,14 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-FOR_A_SHELL = "completion"  # its output is for a shell: only the first lines are kept, with any width
+# its output is for a shell: only its first lines are compared, and lines may have any width
+FOR_A_SHELL = "completion"
 
 
 def captured(words: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Run the command; return the lines on the terminal when it has ended."""
-    with terminal(columns, monkeypatch) as screen, contextlib.suppress(SystemExit):  # --help raises it
+    # --help raises SystemExit
+    with terminal(columns, monkeypatch) as screen, contextlib.suppress(SystemExit):
         cli.main(words.split())
     return screen.seen[:5] if words.startswith(FOR_A_SHELL) else screen.seen
 
@@ -123,7 +125,7 @@ def alike(text: str) -> list[str]:
     text = re.sub(r"^(host|system|numpy|shader compiler) .*$", r"\1", text, flags=re.MULTILINE)
     text = re.sub(r"\b(faster|slower|equal)\b(?=\n|$)", "verdict", text)
     text = re.sub(r"[-+]?\d[\d,.]*(e[-+]\d+)?", "0", text)
-    words = re.sub(r"\s+", " ", text).split(" ")  # line breaks depend on the length of numbers
+    words = re.sub(r"\s+", " ", text).split(" ")  # numbers of other lengths may move line breaks
     return [re.sub(r"^-?inf$|^nan$", "0", word) for word in words if word]
 
 
@@ -150,8 +152,8 @@ def written(folder: Path) -> None:  # noqa: F811
 def place(
     folder: Path, short: None, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
 ) -> Path:  # fmt: skip
-    """Return the folder in which commands run, with little work each. Measurements of other tests are not
-    visible, and the probe's rates are fixed."""
+    """Change to the folder in which commands run, with little work for each command, and return the folder.
+    Hide the measurements of other tests, and fix the probe's rates."""
     c = dataclasses.replace(software_device.capabilities, choices=())
     known = verdict.report_of(c)
     assert known is not None
@@ -166,10 +168,10 @@ def place(
     monkeypatch.chdir(folder)
     monkeypatch.setenv("VKQ_DEVICE", software_device.name)
     for module in (bench, check, devices, doctor, evaluate, quantize, report, tune):
-        # one device for all: shaders compiled for one width are ready for the next
+        # use one device for both widths, so that shaders are compiled once
         monkeypatch.setattr(module, "Device", lambda which: contextlib.nullcontext(software_device))
     monkeypatch.setattr(tuning, "TRIED", 9)
-    monkeypatch.setattr(tuning, "best", lambda trials: trials[0])  # always the default
+    monkeypatch.setattr(tuning, "best", lambda trials: trials[0])  # tuning always chooses the default
     every = works.works
     monkeypatch.setattr(works, "REPLAYED", ("linear[M=1,K=130,N=37]/seed=3",))
     monkeypatch.setattr(replay, "works", lambda *given: itertools.islice(every(*given), 5))
@@ -190,7 +192,7 @@ def test_as_kept(name: str, columns: int, place: Path, monkeypatch: pytest.Monke
     ordered = sorted if name in BY_TIME else list
     assert ordered(alike(text)) == ordered(alike(kept.read_text(encoding="utf-8")))
     if name != FOR_A_SHELL:
-        read = [line for line in seen if not line.startswith("vkq: error")]  # an error is one line
+        read = [line for line in seen if not line.startswith("vkq: error")]  # errors are not wrapped
         assert max(map(len, read), default=0) <= columns
     assert str(place) not in text, "as typed: nobody wants to read more of a path than he wrote"
 
@@ -206,7 +208,7 @@ def test_every_file_is_of_a_command_and_every_command_has_one() -> None:
 
 
 def test_a_forked_run_as_kept(folder: Path, software_device: vkq.Device) -> None:  # noqa: F811
-    """A run in a forked child raises the error that the capture holds."""
+    """A run in a forked child prints the error of the captured file."""
     said = subprocess.run(
         [sys.executable, "-c", FORKED], cwd=folder, capture_output=True, text=True, timeout=120, check=True,
         env={**os.environ, "VKQ_DEVICE": software_device.name, "PYTHONPATH": str(ROOT)},

@@ -23,7 +23,7 @@ def test_check_prints_json_with_a_summary(any_device: Device, capsys: pytest.Cap
     assert (said["schema"], said["mismatches"]) == (1, [])
     assert said["summary"]["cases"] == 21
     assert said["summary"]["mismatches"] == 0
-    # of nineteen cases, nine are weight-only, which run on one path
+    # 10 of the 21 cases run on every path; the other 11 have float activations, and so only one path
     assert said["summary"]["comparisons"] == 10 * len(said["summary"]["paths"]) + 11
     assert said["summary"]["refused_by_method"] == 0
 
@@ -75,7 +75,7 @@ def test_debug_shows_what_the_shaders_print(
     lines = capfd.readouterr().out.splitlines()
     assert lines[0] == "linear[M=5,K=9,N=6]/seed=0 path=portable: equal"
     data = check_of("linear[M=5,K=9,N=6]/seed=0").data()
-    # The trace has the first block of the first invocation.
+    # The trace shows the first 4x4 accumulators.
     acc = reference.linear_acc(data.x, data.w, data.x_q, data.bias)[:4, :4]
     assert [line.split("-> acc ")[1].split() for line in lines[1:5]] == [[str(v) for v in row] for row in acc]
 
@@ -121,7 +121,7 @@ def test_numbers_out_of_range_are_errors_of_one_line(
 ) -> None:
     try:
         code = main(words)
-    except SystemExit as ended:  # argparse's
+    except SystemExit as ended:  # argparse raises it
         code = ended.code  # type: ignore[assignment]
     assert code == 2
     said = capsys.readouterr().err

@@ -41,7 +41,7 @@ def test_no_command_is_the_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_may_have_been_meant_is_named(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with contextlib.suppress(SystemExit):  # argparse raises it at the end
+    with contextlib.suppress(SystemExit):  # argparse raises it after the error message
         assert cli.main(words) == 2
     assert said in capsys.readouterr().err
 
@@ -104,7 +104,7 @@ def test_words() -> None:
     lines = folded("   kernels        " + "word " * 60, 18, 80).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[1].startswith(" " * 18 + "word")
-    assert folded("word " * 60, 3) == "word " * 60  # lines to a pipe are not wrapped
+    assert folded("word " * 60, 3) == "word " * 60  # in a pipe, lines are not wrapped
 
 
 def test_a_report_holds_everything_as_json(

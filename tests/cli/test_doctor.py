@@ -114,8 +114,8 @@ REFUSED = "texels: wrong, and the probe did not refuse them; "
     ],
 )  # fmt: skip
 def test_advice_names_what_helps(wrong: list[tuple[str, str]], texels: str, says: list[str]) -> None:
-    """The advice is another path if one gives correct results, an environment variable if texels are wrong,
-    else another device."""
+    """For wrong results, the advice is another path if one gives correct results, an environment variable
+    if only texels are wrong, else another device."""
     replays = [{"path": path, "operator": operator, "wrong": 1} for path, operator in wrong]
     replays.append({"path": "auto", "operator": INT8, "wrong": 0})
     report = {"device": {"driver": "driver 1"}, "path": "dot_s8s8", "paths": PATHS, "texels": texels}

@@ -63,8 +63,8 @@ def test_arrays(software_device: vkq.Device, tmp_path: Path, capsys: pytest.Capt
 def test_folders(
     software_device: vkq.Device, tmp_path: Path, named: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`vkq eval` reads a folder for each class. If folders are named by class numbers, some may be
-    missing."""
+    """`vkq eval` reads a folder for each class. If the names of the folders are class numbers, some classes
+    may have no folder."""
     images, labels = digits(60)
     words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
     for i, (image, label) in enumerate(zip(images, labels, strict=True)):

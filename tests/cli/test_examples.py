@@ -1,5 +1,5 @@
-"""Tests that every example of every help text runs, with all its options and files. The work is shortened to
-one or two small cases of each list."""
+"""Tests that every example in a help text runs, with all its options and files. The work of an example is
+reduced to one or two small cases of each list."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from vkq.probe import selftest as probe
 from vkq.problem.names import parse
 from vkq.select import registers
 
-SMALL = 100_000  # multiply-adds of a case that is run
+SMALL = 100_000  # maximum number of multiply-adds of a case that is run
 TINY = parse("linear[M=2,K=8,N=8]")
 
 
@@ -144,7 +144,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         return tiny[:2] or [dataclasses.replace(case, problem=TINY) for case in found[:1]]
 
     def ceilings(device: vkq.Device, say: Callable[[str], None]) -> dict[str, float]:
-        say("copy")  # a progress line, which must disappear from the terminal
+        say("copy")  # shows a progress line, which the command must erase
         return {"copy": 1.0}
 
     monkeypatch.setattr(bench.cases, "select", small)
@@ -161,7 +161,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "check_of", light)
     monkeypatch.setattr(works, "REPLAYED", works.REPLAYED[:1])
     monkeypatch.setattr(works, "LARGE", ())
-    monkeypatch.setattr("vkq.probe.selftest.probe_again", probe.report_of)  # probing takes seconds
+    monkeypatch.setattr("vkq.probe.selftest.probe_again", probe.report_of)  # a new probe would take seconds
     monkeypatch.setattr("vkq.cli.report.TIMES", 1)
     equal, slower = (stats.Ratio(v, v, v, 9) for v in (1.0, 1.1))
     monkeypatch.setattr(selftest, "run", lambda *_, **__: selftest.Trials([equal] * 20, [slower] * 20))
@@ -180,7 +180,7 @@ def run_shortened(
     capsys: pytest.CaptureFixture[str],
     place: Path,
 ) -> None:
-    """Run the command on this device, with little work, in a folder with the files that examples name."""
+    """Run the command with little work on this device, in a folder with the files that examples name."""
     shutil.copytree(folder, place, dirs_exist_ok=True)
     monkeypatch.chdir(place)
     monkeypatch.setenv("VKQ_DEVICE", device.name)
@@ -198,9 +198,9 @@ def run_shortened(
     if "--count" in words:
         words[words.index("--count") + 1] = "20"
     code, said = main(words), capsys.readouterr()
-    if words[:2] == ["shaders", "stats"] and code:  # lavapipe reports no statistics
+    if words[:2] == ["shaders", "stats"] and code:  # as on lavapipe, which reports no statistics
         assert "VK_KHR_pipeline_executable_properties" in said.err
-    elif "--debug" in words:  # runs in a child process, which needs the validation layer
+    elif "--debug" in words:  # its child process needs the validation layer
         assert code == 0
     else:
         assert (code, said.err) == (0, "")

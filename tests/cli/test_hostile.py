@@ -33,8 +33,7 @@ def npy(shape: tuple[int, ...], descr: object = "<f4", body: bytes = b"") -> byt
 
 
 def npz(name: str = "x.npy", data: bytes = b"", flags: int = 0, method: int = 0, files: int = 1) -> bytes:
-    """Return an archive whose header states these flags and this compression method, even if they are
-    wrong."""
+    """Return an archive whose header states these flags and this compression method, which may be wrong."""
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w") as packed:
         for i in range(files):
@@ -131,7 +130,8 @@ def test_right_files_of_every_kind() -> None:
 
 
 def test_an_array_that_unpacks_to_much_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An array of a wrong shape, or too large, is refused by its header; its data is never read."""
+    """An array with a wrong shape, or that is too large, is refused after its header was read: its data is
+    never read."""
     with zipfile.ZipFile("bomb.npz", "w", zipfile.ZIP_DEFLATED) as packed, packed.open("x.npy", "w") as file:
         file.write(npy((1 << 14, 3, 8, 8)))
         for _ in range(3):
@@ -162,8 +162,7 @@ def test_random_numbers_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("closed", ["1", "2", "0", "0, 1, 2"])
 def test_closed_streams(closed: str, software_device: vkq.Device) -> None:
-    """With closed standard streams the command still works; no output goes to a file with a stream's
-    number."""
+    """With closed standard streams the command still works, and no file gets the descriptor of a stream."""
     code = f"import os, sys; [os.close(i) for i in ({closed},)]; os.execv(sys.executable, sys.argv[1:])"
     command = [sys.executable, "-m", "vkq", "run", "m.onnx", "-i", "x=right.npy", "-o", "y.npz"]
     assert subprocess.run([sys.executable, "-c", code, *command], capture_output=True).returncode == 0

@@ -34,7 +34,7 @@ def test_sixteen_bits_are_rounded_to_eight(tmp_path: Path, ending: str, channels
     near = np.minimum(GREY.astype(np.int64) * 257 + 128, 65535).astype(np.uint16)
     Image.fromarray(near).save(tmp_path / f"near.{ending}")
     np.testing.assert_array_equal(given(tmp_path / f"near.{ending}", 1)[0, 0], GREY)
-    np.testing.assert_array_equal(  # floats keep all 16 bits
+    np.testing.assert_array_equal(  # a float input keeps all 16 bits
         given(tmp_path / f"near.{ending}", channels, "float32")[0, -1],
         near.astype(np.float32) / np.float32(65535),
     )

@@ -209,11 +209,12 @@ def pair(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["-i", "{}/one.npy", "-i", "{}/two.npy"], "y float32[2, 3] from 3 to 3"),  # two files are two runs
+        # files without names are for the inputs in order
+        (["-i", "{}/one.npy", "-i", "{}/two.npy"], "y float32[2, 3] from 3 to 3"),
         (["-i", "{}/two.npy", "-i", "b={}/two.npy"], "y float32[2, 3] from 4 to 4"),
         (["-i", "{}/both.npz"], "y float32[2, 3] from 2 to 2"),
         (["-i", "b={}/both.npz", "-i", "a={}/two.npy"], "y float32[2, 3] from 3 to 3"),
-        # a named size is the same in every input
+        # an axis with the same name has the same size in all inputs
         (["--random", "-i", "a={}/one.npy"], "y float32[2, 3] "),
         (["--random", "--shape", "b=5x3"], "y float32[5, 3] "),
         (["--random", "--shape", "b=4x3", "--shape", "b=5x3"], "y float32[5, 3] "),
@@ -350,7 +351,7 @@ def test_run_refuses_a_negative_seed(pair: str, capsys: pytest.CaptureFixture[st
 def test_a_warning_is_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shown(*warned: Any) -> None:  # prints warnings as Python does without pytest
+    def shown(*warned: Any) -> None:  # pytest replaces this function; Python's own prints the warning
         sys.stderr.write(warnings.formatwarning(*warned[:4]))
 
     monkeypatch.setattr(warnings, "showwarning", shown)
@@ -443,7 +444,7 @@ def small(tmp_path: Path) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("opset", [10, 12, 13])
 def test_quantize_of_any_opset_has_channels(small: onnx.ModelProto, tmp_path: Path, opset: int) -> None:
-    """A model before opset 13 is converted, since ONNX allows per-channel scales only from 13 on."""
+    """A model before opset 13 is converted to opset 13, the first with scales for each channel."""
     small.opset_import[0].version = opset
     small.ir_version = 6
     onnx.save(small, tmp_path / "old.onnx")
@@ -490,7 +491,7 @@ def test_quantize_what_cannot_be_converted(
 def test_quantize_what_cannot_run_whole(
     small: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Quantizing a model with unsupported nodes writes it, prints its accuracy, and warns of these nodes."""
+    """`vkq quantize` writes a model with unsupported nodes, prints its accuracy, and warns of these nodes."""
     small.graph.node.append(helper.make_node("LpPool", ["y"], ["z"], kernel_shape=[1, 1]))
     small.graph.output[0].name = "z"
     onnx.save(small, tmp_path / "float.onnx")

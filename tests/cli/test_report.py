@@ -69,7 +69,7 @@ def test_a_report_tells_nothing_private(
         assert not page.exists()
         found = json.loads(said)
     assert found["doctor"]["healthy"]
-    assert given == [(1, 30.0)]  # the report replays for as long as `vkq doctor`
+    assert given == [(1, 30.0)]  # `vkq report` runs replays for the same time as `vkq doctor`
     assert found["bench"]["command"].startswith("vkq report --device")
     for word in (str(Path.home()), os.getcwd(), str(tmp_path), sys.prefix, platform.node(),
                  software_device.capabilities.device_uuid):  # fmt: skip

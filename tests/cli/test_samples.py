@@ -129,7 +129,7 @@ def test_colours_layout_and_resizing(tmp_path: Path) -> None:
     cropped = made("--resize", "crop")[0, 2]
     assert cropped[0, 0] < 0.1
     assert cropped[0, -1] > 0.4
-    assert cropped[0, 3] < cropped[0, 4]  # the edge stays in the middle
+    assert cropped[0, 3] < cropped[0, 4]  # the edge of the picture is in the middle
     normed = made("--mean", "0.5,0,0", "--std", "0.5,1,1")
     np.testing.assert_array_equal(normed[0, 0], np.ones((8, 8)))
     with pytest.raises(vkq.ArgumentError, match="a picture needs"):

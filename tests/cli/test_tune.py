@@ -72,8 +72,8 @@ def test_regret_is_of_the_choice_and_of_the_tuned_one(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The regret is printed for the default and for the tuned choice. The fastest of the eight choices is the
-    last one, which tuning does not try."""
+    """The regret is printed for the default and for the tuned choice. The fastest of the eight candidates
+    is the last one, which tuning does not try."""
     others = [trial({"k": str(i)}, 9.0 - i) for i in range(6)]
     called(monkeypatch, [SLOW, *others, trial({"k": "x"}, 2.5)])
     assert main(["tune", NAME, "linear[M=2,K=8,N=8]", "--device", "llvmpipe", "--regret"]) == 0
