@@ -1,5 +1,5 @@
-"""A model that is ready for some shapes of its inputs: on the device, in parts that alternate with the CPU,
-or in stages if a shape is known only after a part has run."""
+"""A model prepared for one set of input shapes: on the device, in parts that run on device and CPU, or in
+stages, which are planned one after the other as their shapes become known."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from .remedies import remedies
 from .shared import Layers
 from .tensors import Argument
 
-# Types of inputs that a device stores, unchanged or narrowed. Inputs of other types count as constants.
+# Types of inputs that a device computes with. The values of inputs of other types count as constants.
 ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16", "int32", "int64")
-# Inputs of these dtypes also count as constants if the device cannot run the nodes that depend on them.
+# Types of inputs whose values count as constants only if the device cannot run the nodes that read them.
 MAY_BE_CONSTANT = ("float16", "bool", "int32", "int64")
-KEPT_SHARE = 8  # cached earlier shapes may use 1 / KEPT_SHARE of the device's memory
-MOST_KEPT = 4096  # maximum number of cached shapes, because each one also uses host memory
+KEPT_SHARE = 8  # all cached shapes but the newest may use 1 / KEPT_SHARE of the device's memory
+MOST_KEPT = 4096  # maximum number of cached shapes, because a cached shape also uses host memory
 
 
 class Executables:
-    """The executables of one model, one for each set of input shapes and of values of the inputs in
-    *constant*. They share all weights.
+    """The executables of one model: one for each set of input shapes, and of the values of the inputs named
+    in *constant*. They share all weights.
 
-    whole: returns the fallback for a model that cannot run even in parts; its argument is the reason. None:
-    such models are refused. layers: the cache of layers, if other sessions share the weights.
+    whole: function that gets the reason why a model cannot run even in parts, and returns the model on the
+    CPU; None refuses such models. layers: the cache of layers, if other sessions share the weights.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Executables:
         self.constant = constant  # names of the inputs whose values count as constants
         self._fallback, self._progress = fallback, progress
         heap = max(kind.heap_bytes for kind in device.capabilities.memory_types)
-        # Maximum bytes of earlier shapes. Weights that the newest shape also uses do not count.
+        # Maximum bytes of all cached shapes but the newest, without weights that the newest shape uses.
         self.limit = heap // KEPT_SHARE
         self._lock = Turns("preparing a model")  # always acquired before the lock of the layers
 
     def of(self, arrays: Mapping[str, Array], lowered: Graph | None = None) -> Prepared:
-        """Return the executable for inputs of these types and shapes. lowered: the graph for them, if it
-        exists."""
-        # Check before any lock is acquired: in a forked child, it might never be released.
+        """Return the executable for the types and shapes of *arrays*; make it if it is not cached.
+        *lowered*: the graph for these shapes, if the caller has it."""
+        # Raise the error for a forked child before a lock is acquired: the child could never release it.
         self.device.queue.check_between()
         with self._lock:
             while True:
@@ -83,7 +83,7 @@ class Executables:
                     began = time.monotonic()
                     with self.layers.lock:
                         found = self._made(arrays, lowered)
-                    if found is None:  # try again: more inputs count as constants now
+                    if found is None:  # more inputs count as constants now, so the key differs: try again
                         continue
                     self._count(arrays, time.monotonic() - began)
                     self.kept[key] = found
@@ -97,7 +97,7 @@ class Executables:
         LOG.info("%s prepared for %s in %.3f s", self.model.name or "model", shapes, seconds)
 
     def _forget(self) -> None:
-        """Drop the least recently used shapes while all but the newest use more than `limit` bytes."""
+        """Drop the least recently used shapes until all but the newest use at most `limit` bytes."""
         newest = next(reversed(self.kept.values()))
         weights = {id(x) for x in _memory(newest)[1]}  # weights that the newest shape uses
         known, total, sizes = set(weights), 0, list[int]()
@@ -118,13 +118,13 @@ class Executables:
         return (*shapes, *given)
 
     def _made(self, arrays: Mapping[str, Array], lowered: Graph | None) -> Prepared | None:
-        """Make an executable; return None if more inputs must count as constants first."""
+        """Return a new executable. Return None if it found more inputs that must count as constants."""
         model = as_constants(self.model, {x: v for x, v in arrays.items() if x in self.constant})
         try:
             while True:
                 try:
                     return self._planned(model, arrays) if lowered is None else self.one(lowered)
-                except RefusedNode as error:  # move the node to ONNX Runtime
+                except RefusedNode as error:  # let ONNX Runtime run the node
                     if not self._fallback:
                         raise
                     model, lowered = left_alone(model, error), None
@@ -151,23 +151,23 @@ class Executables:
         return Executable(graph, self.device, self.layers, progress=self._progress)
 
     def after(self, model: Model, constant: set[str]) -> Executables:
-        """Return the executables of a later stage."""
+        """Return the executables of *model*, a later stage, with these layers and settings."""
         more = self.device, self._fallback, constant, self._progress, None, self.layers
         made = Executables(model, *more)
-        # The executables belong to this session; they are not another user of the layers.
+        # A later stage belongs to the same session, so it does not count as another user of the layers.
         self.layers.users.discard(made)
         return made
 
 
 def as_constants(model: Model, given: Mapping[str, Array]) -> Model:
-    """Return the model with these inputs as constants of the arrays' types."""
+    """Return the model with the inputs *given* as constants of the declared types."""
     types = {argument.name: argument.dtype for argument in model.inputs}
     return fixed(model, {name: np.asarray(x, types[name]) for name, x in given.items()}) if given else model
 
 
 def hosted(model: Model, names: Container[str]) -> list[Node]:
-    """Return the nodes that depend only on these inputs and on constants. If the inputs count as constants,
-    the host computes these nodes for each new value."""
+    """Return the nodes that depend only on the inputs *names* and on constants. If the values of these
+    inputs count as constants, the host computes the nodes again for each new value."""
     made: set[str] = set()
     found = []
     for node in model.nodes:
@@ -180,8 +180,8 @@ def hosted(model: Model, names: Container[str]) -> list[Node]:
 
 
 def known(model: Model, shapes: Mapping[str, Sequence[int]], fallback: bool) -> tuple[Graph, Rest]:
-    """Return the part of the model that can be planned for these shapes, as a graph of vkq's operators, and
-    the rest. Refuse nodes that cannot run on the device, unless there is a fallback."""
+    """Return (graph, rest): the part of the model that can be planned for these shapes, in vkq's operators,
+    and the other nodes. Without a fallback, raise UnsupportedModelError for nodes that the device refuses."""
     graph, rest = model.known(shapes)
     graph = lower(graph)
     refuse(model, graph, rest, fallback)
@@ -189,7 +189,7 @@ def known(model: Model, shapes: Mapping[str, Sequence[int]], fallback: bool) -> 
 
 
 def refuse(model: Model, graph: Graph, rest: Rest, fallback: bool) -> None:
-    """Raise UnsupportedModelError if nodes cannot run on the device, unless there is a fallback."""
+    """Without a fallback, raise UnsupportedModelError with remedies if nodes cannot run on the device."""
     refused = [] if fallback else refusals(graph)
     refused += [] if fallback else [(node, rest.why.removeprefix(f"{node}: ")) for node in rest.found]
     if refused:
@@ -202,8 +202,8 @@ def refuse(model: Model, graph: Graph, rest: Rest, fallback: bool) -> None:
 
 class Staged:
     """A model in stages, with the interface of `Executable`. The first stage is planned in advance. Then the
-    CPU runs the nodes whose result shapes are known only at run time, and the rest is planned for these
-    shapes."""
+    CPU runs the nodes whose result shapes depend on run-time values. Once these shapes are known, the rest of
+    the model is planned as the next stage."""
 
     def __init__(self, executables: Executables, model: Model, graph: Graph, rest: Rest):
         self.graph, self.rest = graph, rest
@@ -213,7 +213,7 @@ class Staged:
         self._executables, self._model = executables, model
         self._results = [argument.name for argument in model.outputs]
         self._lock = Turns("running a model")
-        self._then: dict[Hashable, Executables] = {}  # key: dtypes and ranks of the inputs
+        self._then: dict[Hashable, Executables] = {}  # the next stage, by dtypes and ranks of its inputs
         self._whole: CpuModel | None = None
 
     def _on_cpu(self, layers: dict[Hashable, Any], model: Model) -> CpuPart:
@@ -255,7 +255,7 @@ class Staged:
 
     def _rest(self, values: Mapping[str, Any]) -> dict[str, Array]:
         more = {one.name for one in self._model.inputs} & self.rest.needed - self._executables.constant
-        # If this stage ran nothing, the next one would not, either: stages would follow without end.
+        # A stage that ran no node leaves the same rest to the next stage, which would never end.
         if len(self.later) == len(self._model.nodes) and not more:
             raise ModelError(self.rest.why)
         made = {name for node in self.later for name in node.outputs}
@@ -271,7 +271,8 @@ class Staged:
         return self._then[key].of(given).run(given)
 
     def _following(self, names: Sequence[str], values: Mapping[str, Any]) -> tuple[Model, set[str]]:
-        """Return the rest as a separate model, and the names of its inputs that count as constants."""
+        """Return the remaining nodes as a model with the inputs *names*, and the inputs that count as
+        constants."""
         m = self._model
         made = {name for node in self.later for name in node.outputs}
         read = {name for node in self.later for name in node.inputs}
@@ -283,7 +284,7 @@ class Staged:
         return model, numbers
 
     def _argument(self, name: str, value: Array) -> Argument:
-        """Return the description of a model input with an open size for each axis."""
+        """Return the declaration of an input of the next stage; all its sizes are open."""
         flags = name in self.graph.specs and self.graph.specs[name].dtype == "bool"
         declared = next((a.dtype for a in self._model.inputs if a.name == name), value.dtype.name)
         return Argument(name, "bool" if flags else declared, tuple(f"{name}.{i}" for i in range(value.ndim)))
@@ -293,8 +294,8 @@ Prepared = Executable | Mixed | Staged | CpuModel
 
 
 def _memory(made: Prepared) -> tuple[int, list[Resident]]:
-    """Return the bytes that only this executable uses, and the constants that it may share. Later stages have
-    their own limit."""
+    """Return the bytes that only this executable uses, and the constants that other executables may share.
+    Later stages count against their own limit."""
     if isinstance(made, Staged):
         return _memory(made.first) if made.first else (0, [])
     return (0, []) if isinstance(made, CpuModel) else made.memory_of_its_own()

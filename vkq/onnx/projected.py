@@ -1,5 +1,5 @@
-"""Rewrites com.microsoft's Attention and QAttention with known shapes, which first compute q, k and v as a
-product of x (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
+"""Rewrites com.microsoft's Attention and QAttention, once shapes are known. Both first compute q, k and v
+as one product of x (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .scores import append, attend, heads_first, joined
 
 
 def projected_attention(w: Rewriting) -> bool:
-    """Rewrite Attention. Its inputs are x, weights, bias, mask, past keys and values, and a bias added to the
-    scores."""
+    """Rewrite Attention. Return False if vkq does not support the node's form. Inputs: x, weights of q, k
+    and v, their bias, a mask, past keys and values, and a bias of the scores."""
     a = w.node.attributes
     widths = _widths(w, a.get("qkv_hidden_sizes"))
     known = set(a) <= {*ATTRIBUTES, "qkv_hidden_sizes"} and plain(w, 6, 3, a.get("num_heads", 0))
@@ -25,8 +25,9 @@ def projected_attention(w: Rewriting) -> bool:
 
 
 def quantized_attention(w: Rewriting) -> bool:
-    """Rewrite QAttention. Its inputs are 8-bit x and weights, bias, both scales, mask, both zero points, and
-    the past. q, k and v are the exact int32 product times both scales, plus the bias, in float32."""
+    """Rewrite QAttention. Return False if vkq does not support the node's form. Inputs: 8-bit x and
+    weights, bias, the scales of x and weights, a mask, both zero points, and past keys and values. q, k and
+    v are computed in float32: the exact int32 product, times both scales, plus the bias."""
     a, widths = w.node.attributes, _widths(w, None)
     if not set(a) <= ATTRIBUTES or not plain(w, 9, 5, a.get("num_heads", 0), (0, 1, 6, 7)) or widths is None:
         return False
@@ -40,8 +41,8 @@ def quantized_attention(w: Rewriting) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Rest:
-    """The widths of q, k and v, and the input indices of the mask, the past and the bias added to the
-    scores."""
+    """The widths of q, k and v, and the indices of the inputs that hold the mask, the past, and the bias of
+    the scores."""
 
     widths: tuple[int, ...]
     mask: int
@@ -50,7 +51,7 @@ class _Rest:
 
 
 def _widths(w: Rewriting, given: Sequence[int] | None) -> tuple[int, ...] | None:
-    """Return the widths of q, k and v; None if the widths or the number of heads do not fit the weights."""
+    """Return the widths of q, k and v. Return None if they do not fit the weights or the number of heads."""
     x, weights, heads = w.spec(0), w.spec(1), w.node.attributes.get("num_heads", 0)
     if x is None or weights is None or len(x.shape) != 3 or len(weights.shape) != 2 or heads < 1:
         return None
@@ -60,7 +61,7 @@ def _widths(w: Rewriting, given: Sequence[int] | None) -> tuple[int, ...] | None
 
 
 def _attended(w: Rewriting, y: str, rest: _Rest) -> bool:
-    """Emit the attention of q, k and v, which are columns of y."""
+    """Emit the attention of q, k and v, which are consecutive columns of y."""
     (batch, tokens, _), heads, widths = w.given[0].shape, w.node.attributes["num_heads"], rest.widths
     past = w.spec(rest.past)
     if past and (len(past.shape) != 5 or widths[0] != widths[2]):

@@ -1,7 +1,7 @@
-"""The messages of ONNX files, and the package onnx.
+"""The message classes of ONNX files, and the package onnx.
 
-To run models, vkq needs only the package's message classes. The import of the rest takes as long as reading a
-network (0.05 to 0.1 s), and is deferred until it is needed.
+To run models, vkq needs only the package's message classes. Importing the whole package takes 0.05 to 0.1
+s, as long as reading a network. So it is imported only when another part of it is needed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ import numpy.typing as npt
 
 from ..errors import ModelError
 
-# Numbers from onnx.proto: TensorProto.DataType, and the types of an AttributeProto with their fields.
+# Numbers from onnx.proto: TensorProto.DataType, and AttributeProto.AttributeType with the field of each
+# value.
 DATA_TYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool",
     10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
 }  # fmt: skip
-NIBBLES = {21: ("uint4", "uint8"), 22: ("int4", "int8")}  # TensorProto.DataType: (type, unpacked dtype)
+# TensorProto.DataType: (type, dtype of the array that vkq reads)
+NIBBLES = {21: ("uint4", "uint8"), 22: ("int4", "int8")}
 ATTRIBUTES = {
     1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 9: "tensors", 10: "graphs",
     11: "sparse_tensor", 12: "sparse_tensors", 13: "tp", 14: "type_protos",
 }  # fmt: skip
-# By type, the field of elements that are not in raw_data; types that are not listed use int32_data.
+# The field that has a tensor's elements if raw_data is empty, and its dtype. Types that are not listed use
+# int32_data.
 _FIELDS = {
     "float32": ("float_data", "float32"), "float64": ("double_data", "float64"),
     "int64": ("int64_data", "int64"), "uint32": ("uint64_data", "uint64"),
@@ -49,9 +52,9 @@ def package() -> Any:
 
 @functools.cache
 def messages() -> Any:
-    """Return the module with the package's message classes: the package itself if it is already imported,
-    else only the module in which protobuf creates these classes. Raises ModelError if the package is
-    missing."""
+    """Return the module that has the package's message classes. It is the package itself if it is already
+    imported, else only the module in which protobuf defines the classes. Raises ModelError if the package
+    is missing."""
     if hasattr(sys.modules.get("onnx"), "ModelProto"):
         return sys.modules["onnx"]
     found = importlib.util.find_spec("onnx")
@@ -68,8 +71,8 @@ def messages() -> Any:
 
 
 def attribute_of(attribute: Any) -> Any:
-    """Return the value of an AttributeProto (a list if there are several values), or None if the value is
-    missing. Raises ValueError if the attribute refers to an attribute of a function."""
+    """Return the value of an AttributeProto: a list if its type is a list, None if it has no type. Raises
+    ValueError if it refers to an attribute of a function."""
     if attribute.ref_attr_name:
         raise ValueError(f"the attribute {attribute.name!r} refers to an attribute of a function")
     if not attribute.type:
@@ -80,8 +83,9 @@ def attribute_of(attribute: Any) -> Any:
 
 
 def numbers_of(tensor: Any, dtype: np.dtype[Any], shape: Sequence[int] | None = None) -> npt.NDArray[Any]:
-    """Return the elements that a TensorProto (of a type in `DATA_TYPES`) has in the file, without a copy if
-    possible. Raises ValueError if their number does not match *shape* (by default the tensor's dims)."""
+    """Return the elements of a TensorProto whose type is in `DATA_TYPES` and whose data is in the file;
+    they are copied only if necessary. Raises ValueError if they do not fill *shape* (default: the tensor's
+    dims)."""
     if tensor.HasField("segment"):
         raise ValueError("it is a segment of a larger tensor")
     if tensor.HasField("raw_data"):
@@ -89,6 +93,6 @@ def numbers_of(tensor: Any, dtype: np.dtype[Any], shape: Sequence[int] | None = 
     else:
         field, stored = _FIELDS.get(dtype.name, ("int32_data", "int32"))
         data = np.array(getattr(tensor, field), stored)
-        if dtype.name in ("float16", "bool"):  # the elements are stored as integers with the same bits
+        if dtype.name in ("float16", "bool"):  # int32_data holds the bits of these types as integers
             data = data.astype(f"uint{8 * dtype.itemsize}").view(dtype)
     return data.astype(dtype, copy=False).reshape(tuple(tensor.dims) if shape is None else shape)

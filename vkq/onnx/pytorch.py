@@ -1,5 +1,5 @@
-"""PyTorch's programs as models, and its tensors as inputs and results. PyTorch is used only if the caller has
-imported it."""
+"""PyTorch's programs as models, and its tensors as inputs and results. vkq uses PyTorch only if the caller
+has imported it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def model_of(model: Any) -> Any:
 
         try:
             model = torch.onnx.export(model, dynamo=True, verbose=False)
-        except Exception as error:  # torch raises errors of several classes; onnxscript may be missing
+        except Exception as error:  # torch's errors have no common base class; onnxscript may be missing
             raise ModelError(
                 f"PyTorch cannot make an ONNX model of this program: {str(error)[:300]}; `pip install"
                 " onnxscript`, or give the result of torch.onnx.export(..., dynamo=True)"
@@ -37,13 +37,14 @@ def model_of(model: Any) -> Any:
 
 
 def given_as(outputs: str, call: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
-    """Return *call*; if *outputs* is "torch", the returned function converts the results to torch tensors."""
+    """Return *call*, or, if *outputs* is "torch", a function that also converts its results to torch
+    tensors."""
     return (lambda: [tensor_of(result) for result in call()]) if outputs == "torch" else call
 
 
 def as_torch(session: Any) -> Callable[..., Any]:
-    """Return an `InferenceSession` as a function of torch tensors. It accepts inputs in order or by name, and
-    returns a tensor on the CPU (a tuple of tensors if the model has several outputs).
+    """Return a function of torch tensors that runs an `InferenceSession`. It takes inputs in order or by
+    name. It returns a tensor on the CPU, or a tuple of tensors if the model has several outputs.
 
     >>> net = vkq.onnx.as_torch(session)  # doctest: +SKIP
     >>> net(torch.zeros(1, 3, 224, 224)).shape  # doctest: +SKIP

@@ -1,5 +1,5 @@
-"""Quantizes a float model with onnxruntime.quantization, with settings that let the result run entirely on a
-device."""
+"""Quantizes a float model with onnxruntime.quantization. The settings are such that a device can run all
+nodes of the result."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .names import chosen
 from .protobuf import package
 from .reader import Model, read
 
-# Models of at least this many bytes store their weights in a separate file while they are quantized.
+# While a model is quantized, weights of more than this many bytes are stored in a separate file.
 EXTERNAL = 1 << 30
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-FLOAT16 = 10  # the number of float16 in TensorProto.DataType
+FLOAT16 = 10  # float16 in TensorProto.DataType
 CHANNELS = 13  # the first opset in which QuantizeLinear supports an axis
 
 
@@ -35,11 +35,11 @@ def quantize(
     per_channel: bool = True,
     exclude: Collection[str] = (),
 ) -> None:
-    """Write the quantized model: QDQ form, int8 weights, activations "int8" or "uint8", ranges from the
-    samples.
+    """Quantize a float model and write it to *target*, in QDQ form with int8 weights.
 
-    samples: tens of typical inputs, each a mapping of names to arrays. exclude: names of nodes, or of modules
-    that contain them, that stay float.
+    samples: tens of typical inputs, each a mapping of names to arrays; they determine the ranges of
+    activations. activations: "int8" or "uint8". per_channel: True for one scale for each output channel of
+    a weight. exclude: names of nodes, or of modules that contain nodes, that stay float.
     """
     quantization = quantizer()
     if activations not in ("int8", "uint8"):
@@ -76,52 +76,52 @@ def quantizer() -> Any:
 
 @contextlib.contextmanager
 def refusals_told(what: str = "onnxruntime.quantization cannot quantize the model") -> Iterator[None]:
-    """Context manager: replace the exceptions of onnx, its converter and ONNX Runtime by a ModelError whose
-    message begins with *what*."""
+    """Context manager: convert exceptions of onnx and ONNX Runtime to a ModelError whose message begins
+    with *what*."""
     try:
         yield
     except (VkqError, OSError):
         raise
-    except Exception as error:  # onnx's errors have their own classes
+    except Exception as error:  # onnx and ONNX Runtime have error classes of their own
         raise ModelError(f"{what}: {str(error)[:500]}") from error
 
 
 def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, remedy: str) -> str:
-    """Return the path of the model in *folder*, prepared for quantization: converted to opset *least* if it
-    is older, with folded constants, with BatchNormalization fused into convolutions, and with a name for
-    every node.
+    """Prepare a model for quantization and return its path in *folder*. The result has opset *least* or
+    newer, a name for every node, folded constants, and BatchNormalization fused into convolutions.
 
-    Raises ModelError if onnx cannot convert the model to this opset; the message names *what* needs the
-    opset, and the *remedy*.
+    Raises ModelError if onnx cannot convert the model to opset *least*. The message says that *what* needs
+    this opset, and gives *remedy*.
     """
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    _check_weights(read(model))  # raises a clear error if the file is not a model
+    _check_weights(read(model))  # `read` raises a clear error for a file that is no model
     onnx = package()
     first, second = (os.path.join(folder, name) for name in ("whole.onnx", "prepared.onnx"))
     proto = onnx.load(os.fspath(model))
     if any(o.domain in ("", "ai.onnx") and o.version < least for o in proto.opset_import):
         try:
             proto = importlib.import_module("onnx.version_converter").convert_version(proto, least)
-        except Exception as error:  # onnxruntime's errors have their own classes
+        except Exception as error:  # onnx's converter has error classes of its own
             raise ModelError(
                 f"{what} need opset {least}, to which onnx cannot convert the model ({str(error)[:300]});"
                 f" export it with that opset, or {remedy}"
             ) from error
-    for node in proto.graph.node:  # optimizers keep the names of nodes, but may remove results
+    # optimizers may remove a result, by which a node could be named later, but keep names
+    for node in proto.graph.node:
         node.name = node.name or next(iter(node.output), "")
     large = proto.ByteSize() > EXTERNAL
     onnx.save(proto, first, save_as_external_data=large)
     half = any(tensor.data_type == FLOAT16 for tensor in proto.graph.initializer)
-    quant_pre_process(  # the optimizer of this function would compute float16 in float32
+    quant_pre_process(  # skip the optimizer for float16 models, because it computes float16 in float32
         first, second, skip_symbolic_shape=True, skip_optimization=half, save_as_external_data=large
     )
     return second
 
 
 def _check_weights(model: Model) -> None:
-    """Raise ModelError for weights that are not finite: they have no scale, and the quantized file would be
-    refused."""
+    """Raise ModelError if a weight has elements that are not finite. No scale represents them, and the
+    quantized model would be refused."""
     for node in model.nodes:
         for name in node.inputs[1:] if node.op in WEIGHTED else ():
             array = model.constants.get(name)
@@ -131,7 +131,7 @@ def _check_weights(model: Model) -> None:
 
 
 def stored_bytes(path: str | os.PathLike[str]) -> int:
-    """Return a model's size on disk in bytes: its file, and each file of external data, counted once."""
+    """Return a model's size on disk in bytes: the size of its file and of each file of external data."""
     model = package().load(os.fspath(path), load_external_data=False)
     entries = (entry for tensor in model.graph.initializer for entry in tensor.external_data)
     beside = {Path(path).parent / entry.value for entry in entries if entry.key == "location"}

@@ -1,5 +1,5 @@
-"""Reads an ONNX model once, into nodes and constants. It executes nothing in the model, and reads no file
-outside the model's folder."""
+"""Reads an ONNX model into nodes and constants. It executes no node, and reads no file outside the model's
+folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DOMAINS = {"": "", "ai.onnx": "", "com.microsoft": "com.microsoft"}
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model that was read. Operators unknown to vkq are nodes with the operator ``foreign``
+    """A model that was read from a file. Nodes of operators unknown to vkq have the operator ``foreign``
     (`unknown_operators`)."""
 
     inputs: tuple[Argument, ...]
@@ -48,15 +48,17 @@ class Model:
     opset: int
     name: str = ""
     metadata: ModelMetadata = dataclasses.field(default_factory=ModelMetadata)
-    overridable: tuple[Argument, ...] = ()  # inputs that have a value in the model, which a run may replace
+    # inputs with a default value in the model, which a run may replace
+    overridable: tuple[Argument, ...] = ()
 
     def at(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
-        """Return the graph for these shapes of the inputs; every error names the node. Raises OpenShape if
-        run-time values decide a shape."""
+        """Return the graph for the input shapes *shapes*. Errors name the node. Raises OpenShape if a shape
+        depends on run-time values."""
         return fold_constants(self._graph(shapes), _otherwise)  # folding also infers the spec of every value
 
     def known(self, shapes: Mapping[str, Sequence[int]]) -> tuple[Graph, Rest]:
-        """Return the part of the graph that can be planned without run-time values, and the rest."""
+        """Return (graph, rest): the part of the graph that can be planned for the input shapes *shapes*
+        without run-time values, and the other nodes."""
         return fold_known(self._graph(shapes), _otherwise)
 
     @functools.cached_property
@@ -77,15 +79,15 @@ def _otherwise(node: Node, why: str) -> Node:
 
 
 def fixed(model: Model, given: Mapping[str, Array]) -> Model:
-    """Return the model with copies of some inputs as constants."""
+    """Return the model with the inputs in *given* as constants. The arrays are copied."""
     chosen = {a.name: owned(np.asarray(given[a.name])) for a in model.inputs if a.name in given}
     inputs = tuple(a for a in model.inputs if a.name not in chosen)
     return dataclasses.replace(model, inputs=inputs, constants={**model.constants, **chosen})
 
 
 def read(model: Any, fed: Container[str] = ()) -> Model:
-    """Read a path, bytes, an onnx.ModelProto, or PyTorch's ONNXProgram or ExportedProgram. *fed*:
-    initializers that are read as inputs.
+    """Read a model from a path, bytes, an onnx.ModelProto, or PyTorch's ONNXProgram or ExportedProgram.
+    *fed*: names of initializers that become inputs.
 
     Raises ModelError for a file that is not a valid ONNX model, OSError if it cannot be read.
     """
@@ -120,7 +122,7 @@ def _parsed(model: Any) -> tuple[Any, Path | None]:
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(bytes(model))
-    except Exception as error:  # the module of protobuf's DecodeError depends on the version
+    except Exception as error:  # the module that defines protobuf's DecodeError depends on its version
         raise ModelError(f"not an ONNX model: {str(error)[:200]}") from error
     return proto, folder
 
@@ -159,8 +161,8 @@ def _model(proto: Any, folder: Path | None, fed: Container[str]) -> Model:
 
 
 def _why(node: Node, domains: Mapping[int, str]) -> str:
-    """Return the reason why the reader refuses a node of an operator that vkq knows; "" for an unknown
-    operator."""
+    """Return the reason if the reader refuses a node of an operator that vkq knows; "" if vkq does not know
+    the operator."""
     domain = domains[id(node)]
     known = (domain, node.op) in FORMED or (not domain and node.op in REWRITTEN)
     return f"vkq does not support this form of {domain or 'ai.onnx'}.{node.op}" if known else ""
@@ -176,14 +178,14 @@ def _metadata(proto: Any) -> ModelMetadata:
 
 
 def _expanded(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> Body | None:
-    """Return a node's replacement: its operator's definition, the branch that an If selects, or the
-    iterations of a Loop."""
+    """Return the nodes and constants that replace an unknown node: by a rule of `formed`, as the branch
+    that an If selects, as the iterations of a Loop, or as the operator's definition in ONNX."""
     found = written(node, specs, arrays) or branch(node, specs, arrays, read)
     return found or body(node, specs, read)
 
 
 def needed(nodes: Sequence[Node], outputs: Sequence[Argument]) -> list[Node]:
-    """Return the nodes on which a result depends. Other nodes may have any operator."""
+    """Return the nodes on which a result of the model depends. All other nodes are not read."""
     needed, kept = {a.name for a in outputs}, []
     for node in reversed(nodes):
         if not needed.isdisjoint(node.outputs):
@@ -193,8 +195,8 @@ def needed(nodes: Sequence[Node], outputs: Sequence[Argument]) -> list[Node]:
 
 
 def captured(node: Node) -> tuple[str, ...]:
-    """Return the values that a node's subgraphs (of If, Loop, Scan) read by name; the reader appends them to
-    the node's inputs."""
+    """Return the names of outer values that the subgraphs of an If, Loop or Scan read. The reader appends
+    them to the node's inputs."""
     graphs = [
         g for v in node.attributes.values() if is_graph(v) for g in (v if isinstance(v, tuple) else (v,))
     ]
@@ -202,7 +204,7 @@ def captured(node: Node) -> tuple[str, ...]:
 
 
 def _read_outside(graph: Any) -> list[str]:
-    """Return the names that a subgraph reads but does not define."""
+    """Return the names of the values that a subgraph reads but does not define."""
     onnx = messages()
     kinds = onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS
     made = {v.name for v in (*graph.input, *graph.initializer)}
@@ -217,7 +219,8 @@ def _read_outside(graph: Any) -> list[str]:
 
 
 def _check_nibbles(graph: Any, nodes: Sequence[tuple[Node, str]], outputs: Sequence[Argument]) -> None:
-    """Check that 4-bit constants, which are read as 8-bit arrays, are only dequantized."""
+    """Raise ModelError if a 4-bit constant is read by another operator than those in DEQUANTIZE. vkq reads
+    4-bit constants as 8-bit arrays."""
     types = {t.name: NIBBLES[t.data_type][0] for t in graph.initializer if t.data_type in NIBBLES}
     readers = [(str(node), node.inputs) for node, _ in nodes if node.op not in DEQUANTIZE]
     for reader, names in (*readers, ("the model's results", [a.name for a in outputs])):
@@ -242,7 +245,8 @@ def _check_names(inputs: Sequence[Argument], outputs: Sequence[Argument], readin
 
 
 def _node(reading: Reading, proto: Any, index: int, folder: Path | None) -> tuple[Node | None, str]:
-    """Return (node in the file's form, its domain). For a Constant, add its value and return None."""
+    """Return (node as in the file, its domain). The value of a Constant becomes a constant, and None
+    replaces its node."""
     onnx = messages()
     source = proto.name or f"#{index} ({proto.op_type})"
     domain = DOMAINS.get(proto.domain, proto.domain)
@@ -276,7 +280,8 @@ def _value(value: Any, folder: Path | None) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, messages().TensorProto):
-        dtype_of(value.data_type, value.name)  # 4-bit numbers occur only as constants
+        # raises an error for 4-bit types, which are supported only for initializers
+        dtype_of(value.data_type, value.name)
         return array_of(value, folder)
     if isinstance(value, (list, tuple)) or (hasattr(value, "__iter__") and not isinstance(value, str)):
         return tuple(_value(v, folder) for v in value)

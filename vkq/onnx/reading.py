@@ -13,7 +13,7 @@ from ..graph.graph import Array, Node, unused
 
 @dataclasses.dataclass
 class Reading:
-    """A model that is being read: its nodes and constants so far."""
+    """The nodes and constants that have been read from a model. ``taken``: all names in use."""
 
     opset: int
     constants: dict[str, Array]
@@ -21,7 +21,7 @@ class Reading:
     nodes: list[Node] = dataclasses.field(default_factory=list)
 
     def fresh(self, hint: str) -> str:
-        """Return a name that no value of the model has."""
+        """Return an unused name that begins with *hint*."""
         return unused(hint, self.taken)
 
     def constant(self, value: Any, hint: str) -> str:
@@ -31,7 +31,8 @@ class Reading:
         return name
 
     def emit(self, node: Node, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
-        """Emit a node in place of the model's *node*."""
+        """Emit one of the nodes that replace *node*. Return its result: *output*, or a new name if *output*
+        is ""."""
         name = output or self.fresh(f"{node.outputs[0]}/{op}")
         self.nodes.append(Node(op, tuple(inputs), (name,), attributes, node.source))
         return name
@@ -41,7 +42,8 @@ Spelling = Callable[[Reading, Node], None]
 
 
 def attributes_as_inputs(*names: str, integers: bool = True) -> Spelling:
-    """Return a rule that turns attributes of an older opset into inputs, in order after the first input."""
+    """Return a rule that appends the attributes *names* of an older opset to the node's inputs. They become
+    constants of int64, or of float32 unless *integers*."""
 
     def rule(reading: Reading, node: Node) -> None:
         a = dict(node.attributes)

@@ -1,4 +1,4 @@
-"""Remedies for nodes that cannot run on a device: a sentence for each kind of refusal."""
+"""Remedies for nodes that cannot run on a device: one sentence for each kind of refusal."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ WIDE = (
 )
 DOUBLE = "float64: export the model in float32 (PyTorch: model.float() before the export)"
 WEIGHTED = "Conv", "ConvTranspose", "Gemm", "MatMul"
-MOST_CUT = 8  # maximum number of values at which the message suggests to cut the model
+MOST_CUT = 8  # the message suggests to cut the model only if at most this many values cross the cut
 
 
 def remedies(model: Model, graph: Graph, refused: Sequence[tuple[Node, str]]) -> list[str]:
-    """Return the remedies for these nodes: changes of the model first, the fallback last."""
-    fallback = FALLBACK.format("onnxruntime" if model.opset else "litert")  # .tflite models have no opset
+    """Return remedies for the nodes in *refused*: changes of the model first, the fallback last."""
+    fallback = FALLBACK.format("onnxruntime" if model.opset else "litert")  # a .tflite model has no opset
     return [*_mended(model, graph, refused), *_cut(model, [node for node, _ in refused]), fallback]
 
 
@@ -46,7 +46,8 @@ def _mended(model: Model, graph: Graph, refused: Sequence[tuple[Node, str]]) -> 
 
 
 def _cut(model: Model, refused: Sequence[Node]) -> Iterator[str]:
-    """Yield a sentence on how to cut the model before the refused nodes, if nodes remain for the device."""
+    """Yield a sentence on how to cut the model before the refused nodes. Yield nothing if no result would
+    remain for the device."""
     sources = {node.source for node in refused}
     tainted: set[str] = set()
     kept: list[Node] = []
@@ -72,7 +73,7 @@ def _cut(model: Model, refused: Sequence[Node]) -> Iterator[str]:
 
 
 def _needed(model: Model, nodes: Sequence[Node], ends: dict[str, None]) -> list[str]:
-    """Return the model's inputs on which these nodes depend."""
+    """Return the names of the model's inputs on which the values *ends* depend."""
     wanted = set(ends)
     for node in reversed(nodes):
         if not wanted.isdisjoint(node.outputs):

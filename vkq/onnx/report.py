@@ -1,5 +1,5 @@
-"""The report on a model's nodes: their operators in vkq, and where they run (`InferenceSession.explain` and
-``vkq inspect``)."""
+"""The report on a model's nodes: their operators in vkq, and the place where each runs
+(`InferenceSession.explain` and ``vkq inspect``)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .reader import Model
 from .remedies import remedies
 from .shared import Layers
 
-CANNOT = "cannot run"  # replaces the device's name for a node that cannot run
+CANNOT = "cannot run"  # ``where`` of a node that cannot run
 LAYERS = "conv2d", "conv_transpose2d", "linear"
 ROUNDED = "its float bias is rounded to int32 steps of x_scale * w_scale"
 
 
 @dataclasses.dataclass(frozen=True)
 class NodeRow:
-    """A node: its name in the model, vkq's operator, its result, and where it runs ("device", "CPU" or
-    "cannot run") and why. A node on the device also has its shaders and the reason for the path."""
+    """A node: its name in the model, vkq's operator, its result, the place where it runs ("device", "CPU",
+    "host", "later" or "cannot run"), and the reason. A node on the device also has its shaders."""
 
     source: str
     operator: str
@@ -59,7 +59,8 @@ class Report:
 
 
 def inspect(graph: Graph, title: str, elsewhere: str = CANNOT) -> Report:
-    """Report on a lowered graph without a device."""
+    """Report on a lowered graph without a device. *elsewhere*: the place where nodes run that the device
+    refuses."""
     refused = {id(node): why for node, why in refusals(graph)}
     dequantized = {name for node in graph.nodes if node.op == "dequantize" for name in node.outputs}
     rows = [
@@ -77,8 +78,8 @@ def inspect(graph: Graph, title: str, elsewhere: str = CANNOT) -> Report:
 
 
 def _why_floats(graph: Graph, node: Node, dequantized: Set[str]) -> str:
-    """If a layer of dequantized values computes in floats because of its weight, return this reason; else
-    ""."""
+    """Return the reason if a layer of dequantized values computes in floats because its weight is float;
+    else ""."""
     weight = graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
     if node.op not in LAYERS or weight is None or node.inputs[0] not in dequantized:
         return ""
@@ -87,8 +88,9 @@ def _why_floats(graph: Graph, node: Node, dequantized: Set[str]) -> str:
 
 
 def ahead(model: Model, shapes: Mapping[str, Sequence[int]], title: str) -> Report:
-    """Report how a session without a fallback would run a model: inputs of types that a device cannot compute
-    may count as constants, and parts whose shapes need run-time values are planned at run time."""
+    """Report how a session without a fallback would run a model, without opening a device. Inputs of types
+    that a device cannot compute with may count as constants. Nodes whose shapes depend on run-time values
+    are planned later."""
     graph, rest = model.known(shapes)
     graph = lower(graph)
     plain = inspect(graph, title)
@@ -116,7 +118,8 @@ def ahead(model: Model, shapes: Mapping[str, Sequence[int]], title: str) -> Repo
 
 
 def host_note(count: int, constant: Iterable[str]) -> str:
-    """Return the note that the host computes *count* nodes."""
+    """Return a note for the report: the host computes *count* nodes, which depend only on the inputs
+    *constant*."""
     return (
         f"{count} nodes depend on {sorted(constant)} alone, which count as constants: the host computes them,"
         " again for each new value"
@@ -124,8 +127,7 @@ def host_note(count: int, constant: Iterable[str]) -> str:
 
 
 def explain(executable: Prepared, layers: Layers, title: str) -> Report:
-    """Report on a graph that was recorded on a device: each operator with its shaders, and the reason for
-    their choice."""
+    """Report on a prepared model: each node with its shaders, and the reason why they were chosen."""
     if isinstance(executable, CpuModel):
         return Report(title, (), (executable.note,))
     if isinstance(executable, Staged):
@@ -163,7 +165,7 @@ def explain(executable: Prepared, layers: Layers, title: str) -> Report:
 
 
 def _staged(staged: Staged, layers: Layers, title: str) -> Report:
-    """Report on the planned stages, and on the stages whose shapes are not known yet."""
+    """Report on a model in stages. Nodes of stages that are not planned yet run "later"."""
     first = explain(staged.first, layers, title) if staged.first else Report(title, ())
     why = staged.rest.why
     rows = [NodeRow(node.source, str(node.attributes["op"]), "", "CPU", why) for node in staged.found]

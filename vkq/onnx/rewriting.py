@@ -17,9 +17,9 @@ from .tensors import NEWEST
 
 @dataclasses.dataclass
 class Rewriting:
-    """A rule's access to a node and its replacement. An element of ``specs`` is None for an omitted input, an
-    element of ``arrays`` for an input that is not a constant. int8_cache: True if past and present are int8
-    caches (`adapted`)."""
+    """A node that a rule rewrites, and the nodes that the rule emits. ``specs`` has None for omitted
+    inputs, ``arrays`` has None for inputs that are not constants. int8_cache: True if past and present are
+    int8 caches (`adapted`)."""
 
     node: Node
     specs: Sequence[Spec | None]
@@ -46,8 +46,8 @@ class Rewriting:
         return self.node.outputs[i] if i < len(self.node.outputs) else ""
 
     def number(self, i: int) -> int:
-        """Return the integer value of a constant one-element input that decides a shape; raise OpenShape if
-        the input is computed."""
+        """Return the integer value of a one-element input that decides a shape. Raise OpenShape if the
+        input is not a constant."""
         array = self.arrays[i]
         if array is None:
             why = f"{self.node}: input {i} decides the shapes of its results; it is computed from the inputs"
@@ -61,7 +61,7 @@ class Rewriting:
         return self.reading.constant(np.asarray(value, dtype), f"{self.node.outputs[0]}/number")
 
     def reshape(self, x: str, shape: Sequence[int], output: str = "") -> str:
-        """Emit a Reshape; 0 keeps x's size, -1 is inferred."""
+        """Emit a Reshape. In *shape*, 0 keeps the size of x, and -1 is inferred."""
         return self.emit("Reshape", [x, self.constant(shape, "int64")], output)
 
     def transpose(self, x: str, *perm: int) -> str:
@@ -72,7 +72,7 @@ class Rewriting:
         return self.emit("Slice", [x, *(self.constant([n], "int64") for n in (first, end, axis))])
 
     def parts(self, x: str, axis: int, sizes: Sequence[int]) -> list[str]:
-        """Emit consecutive parts of these sizes along an axis."""
+        """Emit Slices of x along an axis: consecutive parts of the sizes *sizes*."""
         ends = np.cumsum([0, *sizes])
         return [self.part(x, axis, int(a), int(b)) for a, b in itertools.pairwise(ends)]
 

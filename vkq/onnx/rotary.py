@@ -1,4 +1,4 @@
-"""Rewrites rotary embeddings: the RotaryEmbedding of com.microsoft and of ONNX
+"""Rewrites rotary embeddings: RotaryEmbedding of com.microsoft, and of ONNX
 (https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html)."""
 
 from __future__ import annotations
@@ -7,13 +7,14 @@ from .rewriting import Rewriting
 from .scores import places
 
 ATTRIBUTES = {"interleaved", "num_heads", "rotary_embedding_dim"}
-UNUSED = {"scale": 1.0, "is_packed_batching": 0}  # attributes that ONNX Runtime's CPU provider ignores
+# attributes that ONNX Runtime's CPU provider ignores, with their defaults
+UNUSED = {"scale": 1.0, "is_packed_batching": 0}
 
 
 def rotated(w: Rewriting, x: str, angles: tuple[str, str], width: int, interleaved: bool) -> str:
-    """Return x (batch, tokens, heads, d) in float32 with the first 2 * *width* elements of each head rotated
-    in pairs: elements i and i + width, or neighbours if *interleaved*. angles: cosines and sines (batch or 1,
-    tokens, 1, width)."""
+    """Return the first 2 * *width* elements of each head of x (batch, tokens, heads, d), rotated in pairs,
+    in float32. A pair is elements i and i + *width*, or elements 2 i and 2 i + 1 if *interleaved*.
+    *angles*: cosines and sines (batch or 1, tokens, 1, width)."""
     turned = w.part(x, 3, 0, 2 * width)
     if interleaved:
         pairs = w.reshape(turned, (0, 0, 0, width, 2))
@@ -32,8 +33,8 @@ def rotated(w: Rewriting, x: str, angles: tuple[str, str], width: int, interleav
 def turned(
     w: Rewriting, x: str, shape: tuple[int, ...], angles: tuple[str, str], width: int, interleaved: bool
 ) -> str:
-    """Rotate x of this shape (batch, tokens, heads, d) in float32; elements after the pairs stay
-    unchanged."""
+    """Return x (batch, tokens, heads, d) in float32 with the first 2 * *width* elements of each head
+    rotated; the other elements stay unchanged."""
     wide = w.cast(x, "float32")
     first = rotated(w, wide, angles, width, interleaved)
     if 2 * width == shape[3]:
@@ -42,8 +43,8 @@ def turned(
 
 
 def angles_at(w: Rewriting, tables: tuple[int, int], place: str, tokens: int) -> tuple[str, str]:
-    """Return the cosines and sines at positions *place* (batch or 1, tokens). The inputs with the indices
-    *tables* have a row for each position."""
+    """Return the rows of cosines and sines at the positions *place* (batch or 1, tokens). *tables* are the
+    indices of the inputs that have a row of cosines, and of sines, for each position."""
     cos, sin = (
         w.reshape(w.emit("Gather", [w.cast(w.name(i), "float32"), place], axis=0), (0, 0, 1, -1))
         for i in tables
@@ -52,13 +53,14 @@ def angles_at(w: Rewriting, tables: tuple[int, int], place: str, tokens: int) ->
 
 
 def microsoft_rotary(w: Rewriting) -> bool:
-    """Inputs: x, positions (batch, tokens) or the first token's position, cosines, sines."""
+    """Rewrite com.microsoft's RotaryEmbedding. Inputs: x, positions (batch, tokens) or the position of the
+    first token, cosines, sines."""
     return {0, 1, 2, 3} == set(w.given) and _rotary(w, 1, (2, 3))
 
 
 def onnx_rotary(w: Rewriting) -> bool:
-    """Inputs: x, cosines, sines, positions (batch, tokens). Without positions, cosines and sines have a row
-    for each token."""
+    """Rewrite ONNX's RotaryEmbedding. Inputs: x, cosines, sines, positions (batch, tokens). If positions
+    are omitted, cosines and sines have a row for each token."""
     return {0, 1, 2} <= set(w.given) and _rotary(w, 3, (1, 2))
 
 
@@ -90,13 +92,14 @@ def _rotary(w: Rewriting, at: int, tables: tuple[int, int]) -> bool:
 
 
 def _angles(w: Rewriting, at: int, tables: tuple[int, int], shape: tuple[int, ...]) -> tuple[str, str]:
-    """Return each token's cosines and sines: selected by position, or the inputs themselves."""
+    """Return each token's cosines and sines: the rows at its position, or the complete inputs if positions
+    are omitted."""
     place = w.spec(at)
     if place is None:
         cos, sin = (w.reshape(w.cast(w.name(i), "float32"), (0, 0, 1, -1)) for i in tables)
         return cos, sin
     batch, tokens = shape[:2]
     name = w.name(at)
-    if len(place.shape) < 2:  # the input is the position of the first token
+    if len(place.shape) < 2:  # only the position of the first token is given
         name = places(w, w.emit("Expand", [name, w.constant([batch], "int64")]), batch, tokens)
     return angles_at(w, tables, w.reshape(name, (-1, tokens)), tokens)

@@ -1,5 +1,5 @@
-"""Scaled dot-product attention: `attend` computes it for every attention operator of a model, and `append`
-extends its cache; `attend_int8` and `append_int8` do so for int8 caches."""
+"""Scaled dot-product attention, for every attention operator of a model: `attend` computes it, and `append`
+extends its key-value cache. `attend_int8` and `append_int8` do so for int8 caches."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from .rewriting import Rewriting
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """The sizes and rules of one attention. A query of head h reads keys of head h // (heads / kv_heads).
+    """The sizes and rules of one attention. A query of head h reads the keys of head h // (heads / kv_heads).
+    Names of values are strings, "" for none.
 
-    Query s has the position ``start + s`` among the keys; ``start`` is a number, or an int32 value of shape
-    (batch,). causal: a query sees the keys up to its own position, or only the last *window* of them if
-    window is not 0. lengths: an int32 value (batch,); keys from this position on are hidden. softcap: scores
-    become softcap * tanh(score / softcap). bias: values that are then added to the scores; they broadcast to
-    (batch, heads, queries, keys). shown: flags of visible keys, which broadcast to the same shape. sink: a
-    value (heads,), the score of an additional key whose value is 0.
+    start: the position of the first query among the keys, a number or an int32 value (batch,). causal: a
+    query sees the keys up to its own position; if *window* is not 0, only the last *window* of them. lengths:
+    an int32 value (batch,), the number of visible keys. softcap: if not 0, scores become softcap * tanh(score
+    / softcap). bias: values that are added to the scores after that; they broadcast to (batch, heads,
+    queries, keys). shown: flags of visible keys, which broadcast to the same shape. sink: a value (heads,),
+    the score of an additional key whose value is 0.
     """
 
     batch: int
@@ -41,9 +42,11 @@ class Scores:
 
 
 def attend(w: Rewriting, at: Scores, q: str, k: str, v: str) -> str:
-    """Emit softmax(q k^T * scale ...) v in float32. q: (batch, heads, queries, d), k: (batch, kv_heads, keys,
-    d), v: (batch, kv_heads, keys, e), of any float type; the result: (batch, heads, queries, e). The score of
-    a hidden key is the lowest float32, so that a query that sees no key gets the mean of all values."""
+    """Emit softmax(q k^T * scale ...) v in float32, with the rules of *at*.
+
+    q: (batch, heads, queries, d). k: (batch, kv_heads, keys, d). v: (batch, kv_heads, keys, e). They may have
+    any float type. The result is (batch, heads, queries, e). A hidden key gets the lowest float32 as its
+    score, so that a query that sees no key gets the mean of all values."""
     q, k, v = (w.cast(x, "float32") for x in (q, k, v))
     lines = at.heads // at.kv_heads * at.queries
     q = w.reshape(q, (at.batch, at.kv_heads, lines, -1))
@@ -63,8 +66,8 @@ def attend(w: Rewriting, at: Scores, q: str, k: str, v: str) -> str:
 
 
 def attend_int8(w: Rewriting, at: Scores, q: str, k: str, v: str, width: int) -> str:
-    """Emit attention like `attend`, to keys and values that are int8 caches of vectors of *width* numbers,
-    with causal queries and lengths. q and the result: (batch, queries, heads, width), float32."""
+    """Emit attention to keys and values in int8 caches. Their vectors have *width* numbers. Queries must be
+    causal, and lengths must be given. q and the result are (batch, queries, heads, width) in float32."""
     bias = ""
     for one in at.bias:
         wide = w.cast(one, "float32")
@@ -77,8 +80,8 @@ def attend_int8(w: Rewriting, at: Scores, q: str, k: str, v: str, width: int) ->
 
 
 def append_int8(w: Rewriting, past: str, held: int, x: str, at: Scores, output: str) -> str:
-    """Append x (batch, tokens, kv_heads, d), from position ``start`` on, to *past* with *held* keys; return
-    the int8 cache."""
+    """Emit an int8 cache with the *held* keys of *past* and, from position ``at.start`` on, x (batch, tokens,
+    kv_heads, d)."""
     start = at.start if isinstance(at.start, str) else ""
     inputs = [w.cast(x, "float32"), start, past if held else ""]
     return w.emit("append_cache", inputs, output, total=at.keys, range=INT32)
@@ -94,7 +97,8 @@ def _weights(w: Rewriting, at: Scores, scores: str) -> str:
 
 
 def places(w: Rewriting, start: int | str, batch: int, count: int) -> str:
-    """Return the positions of *count* tokens, int32: (batch, count), or (1, count) if *start* is a number."""
+    """Return the int32 positions of *count* consecutive tokens, the first at *start*: (1, count) if *start*
+    is a number, else (batch, count)."""
     line = np.arange(count)[None]
     if isinstance(start, int):
         return w.constant(line + start, "int32")
@@ -102,7 +106,8 @@ def places(w: Rewriting, start: int | str, batch: int, count: int) -> str:
 
 
 def _seen(w: Rewriting, at: Scores) -> str:
-    """Return flags (batch or 1, 1, queries, keys); "" if every query sees every key."""
+    """Return flags of the keys that each query sees by its position, (batch or 1, 1, queries, keys); "" if
+    every query sees every key."""
     key = w.constant(np.arange(at.keys), "int32")
     end = w.reshape(at.lengths, (at.batch, 1)) if at.lengths else ""
     if not at.causal:
@@ -119,8 +124,8 @@ def _seen(w: Rewriting, at: Scores) -> str:
 
 
 def append(w: Rewriting, past: str, held: int, x: str, at: Scores, output: str = "") -> str:
-    """Return a cache (batch, kv_heads, keys, d): *past* with *held* keys ("" if there is none), and x (batch,
-    kv_heads, count, d) from position ``start`` on."""
+    """Emit a cache (batch, kv_heads, keys, d) with the *held* keys of *past* ("" if there is no past) and,
+    from position ``at.start`` on, x (batch, kv_heads, count, d)."""
     if not past or not held:
         return w.emit("Identity", [x], output) if output else x
     if isinstance(at.start, int) and at.start == held:
@@ -138,5 +143,6 @@ def heads_first(w: Rewriting, x: str, heads: int) -> str:
 
 
 def joined(w: Rewriting, y: str, dtype: str, output: str) -> None:
-    """Rearrange y (batch, heads, tokens, d) to (batch, tokens, heads * d), with the name *output*."""
+    """Rearrange y (batch, heads, tokens, d) to (batch, tokens, heads * d) and cast it to *dtype*. The result
+    has the name *output*."""
     w.cast(w.reshape(w.transpose(y, 0, 2, 1, 3), (0, 0, -1)), dtype, output)

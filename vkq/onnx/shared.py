@@ -1,4 +1,4 @@
-"""Weights on a device, shared by the open sessions of one model."""
+"""Shares weights on a device between the open sessions of one model."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .reader import Model
 
 
 class Layers(dict[Hashable, Any]):
-    """Cache of the objects made from a model's weights, by key. *lock* is held while objects are made."""
+    """Cache of the objects made from a model's weights, by key. Hold *lock* while objects are made."""
 
     def __init__(self, compute: str = COMPUTE[0]) -> None:
         super().__init__({PRODUCTS: check_compute("InferenceSession", compute)})
         self.lock = Turns("preparing a model")
-        # `Executables` of the sessions that share these layers.
+        # The `Executables` of all sessions that share this cache.
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -32,9 +32,8 @@ _lock = Turns("opening a session")
 
 
 def shared(model: Model, device: Device, compute: str) -> tuple[Model, Layers]:
-    """Return the model and its layers on a device. If an open session has equal weights and the same
-    *compute*, return the session's layers, and the model with the session's arrays; else return new
-    layers."""
+    """Return (model, layers) for a session. If an open session on this device has equal weights and the same
+    *compute*, its layers and its arrays are reused; otherwise the layers are new."""
     with _lock:
         _known[:] = [one for one in _known if one[0]() is not None]
         for layers_of, device_of, other in _known:

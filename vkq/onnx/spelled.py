@@ -1,5 +1,5 @@
-"""Rewrites operators of vkq that a device refuses in ONNX's form: DequantizeLinear, the operator,
-QuantizeLinear."""
+"""Rewrites vkq's operators on 8-bit values in ONNX's form, DequantizeLinear, a float operator and
+QuantizeLinear, for operators that a device refuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPERATORS = ("quantize", "dequantize", *BINARY)
 
 
 def spelled(node: Node) -> list[Any]:
-    """Return the ONNX nodes that are equivalent to one of `OPERATORS`."""
+    """Return ONNX nodes that are equivalent to *node*, whose operator is in `OPERATORS`."""
     helper, a, y = package().helper, node.attributes, node.outputs[0]
     if node.op == "quantize":
         return _linear("QuantizeLinear", node.inputs[0], y, a["y"])

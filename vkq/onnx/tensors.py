@@ -1,4 +1,4 @@
-"""Tensors in ONNX files: types, dims, and elements, which are in the model file or in external data."""
+"""Tensors in ONNX files: types, dims, and elements. Elements are in the model file or in external data."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Shape = tuple[int | str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Argument:
-    """An input or output of a model. A text in its shape is the name of an open size. hint: a text that
-    follows errors about its type or shape."""
+    """An input or output of a model. A string in its shape is the name of an open size. hint: a text that is
+    appended to errors about its type or shape."""
 
     name: str
     dtype: str
@@ -59,7 +59,7 @@ def _foreign_type(number: int) -> str:
 
 
 def array_of(tensor: Any, folder: Path | None) -> Array:
-    """Return the elements of a TensorProto; 4-bit elements are widened to 8 bits."""
+    """Return the elements of a TensorProto. 4-bit elements become 8-bit elements of the same value."""
     what, shape = f"the constant {tensor.name!r}", tuple(tensor.dims)
     _, wider = NIBBLES.get(tensor.data_type, ("", ""))
     dtype = np.dtype(wider or dtype_of(tensor.data_type, tensor.name))
@@ -90,8 +90,8 @@ def _stored(
 def _external(
     tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], folder: Path | None, what: str
 ) -> Array:
-    """Read external data from a file inside the model's folder; refuse absolute paths, "..", and links that
-    lead outside."""
+    """Read external data from a file in the model's folder. Raises ModelError for absolute paths, for "..",
+    and for links that lead outside the folder."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if folder is None:
@@ -108,13 +108,13 @@ def _external(
         with path.open("rb") as file:
             file.seek(offset)
             data = np.frombuffer(file.read(size), dtype.newbyteorder("<"))
-    except (OSError, RuntimeError) as error:  # links may form a cycle, and a name may be too long
+    except (OSError, RuntimeError) as error:  # a cycle of links, or a name that is too long
         raise ModelError(f"{what} has external data that cannot be read: {str(error)[:200]}") from error
     return np.asarray(data.astype(dtype.newbyteorder("=")).reshape(shape))
 
 
 def _inside(folder: Path, location: str, what: str) -> Path:
-    """Return the path of external data in *folder*."""
+    """Return the path of external data. Raises ModelError if it is not a regular file in *folder*."""
     base = folder.resolve()
     path = (base / location).resolve()
     if not location or os.path.isabs(location) or base not in path.parents:
@@ -142,6 +142,6 @@ def argument_of(value: Any) -> Argument:
     for i, dim in enumerate(tensor.shape.dim):
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             shape.append(dim.dim_value)
-        else:  # Paddle writes -1 for a single open size, and "?" for each of several
+        else:  # Paddle writes -1 if a model has one open size, and "?" for each of several
             shape.append(dim.dim_param.replace("?", "") or f"{value.name}.{i}")
     return Argument(value.name, dtype, tuple(shape))

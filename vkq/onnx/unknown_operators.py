@@ -1,6 +1,6 @@
-"""Operators unknown to vkq stay in the graph, so that the list of refusals is complete and a fallback can run
-them. onnx or ONNX Runtime infers the shapes of their results, and computes operators whose inputs are
-constants."""
+"""Operators unknown to vkq. They stay in the graph, so that the list of refused nodes is complete and a
+fallback can run them. onnx or ONNX Runtime infers the specs of their results, and computes them if all inputs
+are constants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .alone import computed, in_onnx, is_graph, runtime_specs, type_of
 from .protobuf import package
 from .tensors import NEWEST, Argument, argument_of
 
-# Operators whose shapes onnx infers only from their definitions.
+# Operators whose result has the spec of their first input. onnx infers it only from their definitions.
 LIKE_X = ("GroupNormalization", "MeanVarianceNormalization")
 # Operators whose results differ in each run. They are never folded.
 RANDOM = (
@@ -31,11 +31,11 @@ def unknown(
     versions: Mapping[str, int] | None = None,
     captured: Sequence[str] = (),
 ) -> Node:
-    """Return a graph node for an unknown operator, in the form of *opset* of ai.onnx (None: in the newest
-    form).
+    """Return a graph node of the operator ``foreign`` for an unknown node. *opset* is the node's opset of
+    ai.onnx; None means its newest form. *why*: the reason for the refusal.
 
-    versions: the versions of the model's other domains. captured: values that the node's graphs (If, Loop,
-    Scan) read by name; they become additional inputs.
+    versions: the versions of the model's other domains. captured: outer values that the subgraphs of an If,
+    Loop or Scan read; they become additional inputs.
     """
     why = why or f"vkq does not know the operator {domain or 'ai.onnx'}.{node.op}"
     domains = {**({domain: 1} if domain else {}), **(versions or {})}
@@ -57,14 +57,14 @@ def _foreign_arrays(node: Node, arrays: Sequence[Array | None]) -> list[Array] |
 
 
 def _foreign_specs(x: Inputs) -> list[Spec]:
-    """Infer the results' specs with onnx, which supports most operators, else with ONNX Runtime."""
+    """Infer the specs of a node's results with onnx; if onnx cannot, with ONNX Runtime."""
     a = x.node.attributes
     if not a["domain"] and a["op"] in LIKE_X:
         return [x.spec(0)]
     refusal = f"{x.node}: {a['why']}"
     try:
         found, why = None if has_graphs(x.node) else _inferred(x), ""
-    except Exception as error:  # onnx's own errors are not ValueErrors
+    except Exception as error:  # onnx has error classes of its own
         found, why = None, f", nor does onnx know its results' shapes: {str(error)[:200]}"
     if found is not None:
         return found
@@ -77,7 +77,7 @@ def _foreign_specs(x: Inputs) -> list[Spec]:
 
 
 def _inferred(x: Inputs) -> list[Spec] | None:
-    """Return the results' specs as onnx infers them; None if onnx does not know their sizes."""
+    """Return the specs of a node's results as onnx infers them. Return None if it does not infer all sizes."""
     onnx, a = package(), x.node.attributes
     schema = onnx.defs.get_schema(a["op"], a["opset"] or NEWEST, a["domain"])
     pairs = list(zip(x.node.inputs, x.specs, x.arrays, strict=True))

@@ -21,11 +21,11 @@ _by_address: weakref.WeakValueDictionary[int, OrtValue] = weakref.WeakValueDicti
 
 
 class OrtValue:
-    """An array on the host ("cpu"), or a `vkq.Tensor` in ``tensor``, as ONNX Runtime's OrtValue.
+    """An array on the host, or a `vkq.Tensor` in ``tensor``, with the interface of ONNX Runtime's OrtValue.
 
-    Every device type except "cpu" means Vulkan ("vulkan", or "cuda" in code written for it): the default
-    device for *device_id* 0, else the device with that index. A device stores int64 as int32 and bool as
-    uint8; ``data_type`` and ``numpy`` give the original type.
+    The device type "cpu" means the host. Any other, such as "vulkan" or "cuda", means a Vulkan device: the
+    default device for *device_id* 0, else the device with that index. A device stores int64 as int32 and bool
+    as uint8, but ``data_type`` and ``numpy`` give the original type.
     """
 
     def __init__(self, value: Array | Tensor, dtype: str | None = None):
@@ -37,7 +37,7 @@ class OrtValue:
     @classmethod
     @checked
     def ortvalue_from_numpy(cls, numpy_obj: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
-        """Return an array as an OrtValue: the array itself on the CPU, or a copy on a device."""
+        """Return an OrtValue of an array. On the CPU it shares the array's memory; on a device it is a copy."""
         array = array_of("numpy_obj", numpy_obj)
         if device_type.lower() == "cpu":
             return cls(array)
@@ -49,8 +49,8 @@ class OrtValue:
     def ortvalue_from_shape_and_type(
         cls, shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
     ) -> OrtValue:
-        """Return a value with memory for an array of this shape and type (NumPy's, or a number of
-        TensorProto.DataType)."""
+        """Return an OrtValue with memory for an array of this shape and type. Its content is undefined.
+        *element_type*: a NumPy type, or a number of TensorProto.DataType."""
         dtype = dtype_of(element_type)
         if device_type.lower() == "cpu":
             return cls(np.empty(shape, dtype))
@@ -65,10 +65,10 @@ class OrtValue:
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)  # kDLCPU: the array is on the host, a copy if the value is on a device
+        return (1, 0)  # kDLCPU; for a value on a device, ``__dlpack__`` gives a copy on the host
 
     def numpy(self) -> Array:
-        """Return the array itself if it is on the CPU, else a copy of the content on the device."""
+        """Return the array itself if the value is on the CPU, else a copy on the host."""
         array: Array = self._value if self.tensor is None else self._value.numpy()
         return array.astype(self._dtype, copy=False)
 
@@ -77,7 +77,7 @@ class OrtValue:
 
     @checked
     def update_inplace(self, data: Any) -> None:
-        """Replace the content by an array of the same shape and type."""
+        """Overwrite the content by an array of the same shape and type. Raises ArgumentError if they differ."""
         array = array_of("data", data)
         if (array.shape, array.dtype.name) != (tuple(self.shape()), self._dtype):
             raise ArgumentError(
@@ -102,37 +102,38 @@ class OrtValue:
         return type_name(self._dtype)
 
     def element_type(self) -> int:
-        """Return the type's number in TensorProto.DataType."""
+        """Return the number of the type in TensorProto.DataType."""
         return next(number for number, name in DATA_TYPES.items() if name == self._dtype)
 
     def tensor_size_in_bytes(self) -> int:
-        """Return the size in bytes, in the original type."""
+        """Return the size in bytes of an array of the original type."""
         return math.prod(self.shape()) * int(np.dtype(self._dtype).itemsize)
 
     def data_ptr(self) -> int:
-        """Return the address of an array on the CPU; for a value on a device, a number that only `IOBinding`
-        accepts."""
+        """Return the address of an array on the CPU. For a value on a device, return a number that only
+        `IOBinding` accepts."""
         address = id(self) if self.array is None else int(self.array.ctypes.data)
         _by_address[address] = self
         return address
 
     def is_tensor(self) -> bool:
-        """Return True: vkq has neither sequences nor sparse tensors."""
+        """Return True: an OrtValue of vkq is always a dense tensor."""
         return True
 
     def is_sparse_tensor(self) -> bool:
-        """Return False: vkq has no sparse tensors."""
+        """Return False: an OrtValue of vkq is always a dense tensor."""
         return False
 
     is_tensor_sequence = is_sparse_tensor
 
     def has_value(self) -> bool:
-        """Return True: vkq has no optional values."""
+        """Return True: an OrtValue of vkq always has a value."""
         return True
 
 
 def at_address(address: int, element_type: Any, shape: Sequence[int]) -> OrtValue:
-    """Return the value whose `OrtValue.data_ptr` is *address*; raises an error if there is no such value."""
+    """Return the OrtValue whose `OrtValue.data_ptr` is *address*. Raises ArgumentError if there is none, or
+    if it has another type or shape."""
     value = _by_address.get(address)
     if value is None:
         raise ArgumentError(
@@ -147,7 +148,8 @@ def at_address(address: int, element_type: Any, shape: Sequence[int]) -> OrtValu
 
 
 def dtype_of(element_type: Any) -> str:
-    """Return NumPy's name of an element type, which is a NumPy type or a number of TensorProto.DataType."""
+    """Return NumPy's name of an element type. *element_type*: a NumPy type, or a number of
+    TensorProto.DataType."""
     try:
         known = DATA_TYPES[element_type] if isinstance(element_type, int) else np.dtype(element_type).name
     except (KeyError, TypeError) as error:
