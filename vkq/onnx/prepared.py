@@ -39,11 +39,10 @@ MOST_KEPT = 4096  # maximum number of cached shapes, because a cached shape also
 
 
 class Executables:
-    """The executables of one model: one for each set of input shapes, and of the values of the inputs named
-    in *constant*. They share all weights.
+    """The executables of one model: one for each set of input shapes and of values of the inputs in
+    *constant*. They share all weights. layers: the cache of layers, if other sessions share the weights.
 
-    whole: function that gets the reason why a model cannot run even in parts, and returns the model on the
-    CPU; None refuses such models. layers: the cache of layers, if other sessions share the weights.
+    whole: called with the reason if the model cannot run even in parts; returns the model on the CPU.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class OrtValue:
     @classmethod
     @checked
     def ortvalue_from_numpy(cls, numpy_obj: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
-        """Return an OrtValue of an array. On the CPU it shares the array's memory; on a device it is a copy."""
+        """Return an OrtValue of an array: on the CPU with the array's memory, on a device with a copy."""
         array = array_of("numpy_obj", numpy_obj)
         if device_type.lower() == "cpu":
             return cls(array)
@@ -77,7 +77,7 @@ class OrtValue:
 
     @checked
     def update_inplace(self, data: Any) -> None:
-        """Overwrite the content by an array of the same shape and type. Raises ArgumentError if they differ."""
+        """Overwrite the content by an array. Raises ArgumentError unless it has the same shape and type."""
         array = array_of("data", data)
         if (array.shape, array.dtype.name) != (tuple(self.shape()), self._dtype):
             raise ArgumentError(
