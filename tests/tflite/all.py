@@ -1,4 +1,4 @@
-"""All models of one operator, by the operator's name and a number."""
+"""All models of one operator, found by the operator's name and a seed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import chosen, moves, narrow, operators, shaped, ties
 OPERATORS = {
     **operators.OPERATORS, **moves.MORE, **shaped.SHAPED, **chosen.CHOSEN, **ties.TIES, **narrow.NARROW,
 }  # fmt: skip
-# Operators without a uint8 form in both LiteRT and vkq.
+# Operators without a uint8 form in LiteRT or in vkq.
 INT8_ALONE = (
     "DEPTHWISE_CONV_2D", "ELU", "ELU-ties", "ABS", "SQRT", "HARD_SWISH", "HARD_SWISH-beyond", "EXP", "LOG",
     *narrow.NARROW,
@@ -17,6 +17,7 @@ INT8_ALONE = (
 
 
 def operator_case(op: str, seed: int) -> operators.Case:
-    """Return the model and inputs with this number."""
+    """Return the operator's model and inputs for this seed. Every third seed gives a uint8 model if the
+    operator has one."""
     rng = np.random.default_rng([seed, *op.encode()])
     return OPERATORS[op](rng, "uint8" if seed % 3 == 2 and op not in INT8_ALONE else "int8")

@@ -1,5 +1,6 @@
-"""LiteRT's (XNNPACK's) results for the tests' models, stored in this folder, so that the tests need no
-LiteRT. ``python -m tests.tflite.answers`` makes the file again, with the package ai-edge-litert."""
+"""LiteRT's (XNNPACK's) results for the tests' models. They are stored in this folder, so that the tests
+need no LiteRT. ``python -m tests.tflite.answers`` makes the file again, and needs the package
+ai-edge-litert."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ from .networks import NETWORKS
 from .operators import Case
 
 FILE = Path(__file__).with_name("answers.npz")
-TAKEN = "XNNPACK"  # key in the file: digests of the one-operator models that XNNPACK runs
-WHOLE = 1 << 10  # elements; only the digest of a larger 8-bit result is stored
-SEEDS = 3  # models of each operator; the last one is uint8 if the operator allows it
+TAKEN = "XNNPACK"  # key in the file: digests of the models that XNNPACK runs
+WHOLE = 1 << 10  # elements; of a larger 8-bit result only the digest is stored
+SEEDS = 3  # models of each operator; the last one is uint8 if possible
 
 
 def network_case(name: str) -> Case:
@@ -30,8 +31,8 @@ def network_case(name: str) -> Case:
 
 
 def inputs_of(data: bytes) -> list[np.ndarray]:
-    """Return random arrays for a model's inputs: 8-bit values of the whole range, floats around 0, small
-    ids."""
+    """Return random arrays for a model's inputs: 8-bit values of the whole range, floats around 0, and ids
+    below 64."""
     file, rng, found = parse(data), np.random.default_rng(7), list[np.ndarray]()
     for tensor in (file.tensors[n] for n in file.inputs):
         if tensor.dtype in ("int8", "uint8"):
@@ -44,7 +45,7 @@ def inputs_of(data: bytes) -> list[np.ndarray]:
 
 
 def cases() -> Iterator[tuple[str, Case]]:
-    """Yield all models with stored answers, by name."""
+    """Yield (name, case) of all models with stored answers."""
     for op in OPERATORS:
         for seed in range(SEEDS):
             yield f"{op}-{seed}", operator_case(op, seed)
@@ -53,13 +54,13 @@ def cases() -> Iterator[tuple[str, Case]]:
 
 
 def digest(case: Case) -> str:
-    """Return the digest of a model and its inputs, the key of an answer."""
+    """Return the digest of a model and its inputs, which is the key of its stored results."""
     parts = [case[0], *(array.tobytes() for array in case[1])]
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
 def answer(case: Case) -> tuple[list[np.ndarray], bool]:
-    """Return (LiteRT's results, True if XNNPACK computes an operator of the model)."""
+    """Return (LiteRT's results, True if XNNPACK computes some operator of the model)."""
     session = Litert(case[0], "this test")
     names = [session.names[n] for n in session.file.inputs]
     found = session.run(None, dict(zip(names, case[1], strict=True)))
@@ -67,14 +68,15 @@ def answer(case: Case) -> tuple[list[np.ndarray], bool]:
 
 
 def short(array: np.ndarray) -> np.ndarray:
-    """Return a result in its stored form: whole, or as a digest."""
+    """Return a result in the form in which it is stored: the array itself, or the digest of a large 8-bit
+    array."""
     if array.size <= WHOLE or array.itemsize > 1:
         return array
     return np.frombuffer(hashlib.sha256(array.dtype.str.encode() + array.tobytes()).digest(), np.uint8)
 
 
 def kept() -> dict[str, np.ndarray]:
-    """Return the stored results by the case's digest and the output's number."""
+    """Return the stored results: "digest of the case/number of the output" -> array."""
     with np.load(FILE) as file:
         return {name: file[name] for name in file.files}
 

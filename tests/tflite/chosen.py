@@ -1,4 +1,4 @@
-"""Models of operators that compare, select and look up, and of quotients and roots."""
+"""Models of comparisons, selections and lookups, and of quotients and square roots."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .operators import Case, One, Random
 
 
 def _shapes(one: One) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return an image's shape, and a shape that broadcasts to it."""
+    """Return an image's shape, and a shape with some axes of size 1 that broadcasts to it."""
     shape = one.shape()
     return shape, tuple(d if kept else 1 for d, kept in zip(shape, one.rng.integers(0, 3, 4), strict=True))
 
 
 def divided(rng: Random, dtype: str) -> Case:
-    """Return a DIV, whose divisors are not 0."""
+    """Return a model of a DIV, whose divisors are not 0."""
     one = One(rng, dtype)
     (shape, other), zero = _shapes(one), one.zero()
     scales, divisors = [one.scale(-2, 1), one.scale(-2, 1)], one.numbers(other)
@@ -31,7 +31,7 @@ def divided(rng: Random, dtype: str) -> Case:
 
 
 def rooted(rng: Random, dtype: str) -> Case:
-    """Return a SQRT of values that are not negative."""
+    """Return a model of a SQRT of values that are not negative."""
     one = One(rng, dtype)
     shape, scale, zero = one.shape(), one.scale(), int(rng.integers(-128, 100))
     x = one.input(shape, scale, zero, np.maximum(one.numbers(shape), np.int8(zero)))
@@ -42,8 +42,8 @@ def rooted(rng: Random, dtype: str) -> Case:
 
 
 def compared(op: str) -> Callable[[Random, str], Case]:
-    """Return a function that makes models of a comparison whose flags select from two tensors; similar scales
-    give many equal values."""
+    """Return a function that makes models of a comparison, whose flags select from two tensors. The
+    operands' scales are similar, so that many values are equal."""
 
     def make(rng: Random, dtype: str) -> Case:
         one = One(rng, dtype)
@@ -61,7 +61,8 @@ def compared(op: str) -> Callable[[Random, str], Case]:
 
 
 def selected(rng: Random, dtype: str) -> Case:
-    """Return a SELECT with a flag for each element, for each slice along the first axis, or for all."""
+    """Return a model of a SELECT with a flag for each element, for each slice along the first axis, or for
+    all elements."""
     one = One(rng, dtype)
     shape, scale, zero, rank = one.shape(), one.scale(), one.zero(), int(rng.choice([4, 1, 0]))
     numbers = [one.input(shape[:rank], scale, zero), one.w.constant(one.numbers(()), scale, zero)]
@@ -73,7 +74,8 @@ def selected(rng: Random, dtype: str) -> Case:
 
 
 def looked_up(rng: Random, dtype: str) -> Case:
-    """Return a lookup of 8-bit rows by index, and of rows with one scale each as floats."""
+    """Return a model of an EMBEDDING_LOOKUP of 8-bit rows, and of 8-bit rows with a scale each, whose
+    results are floats."""
     one = One(rng, dtype)
     rows, width, count = (int(v) for v in rng.integers(2, 20, 3))
     scale, zero = one.scale(), one.zero()
@@ -92,7 +94,7 @@ def looked_up(rng: Random, dtype: str) -> Case:
 
 
 def gathered(rng: Random, dtype: str) -> Case:
-    """Return a GATHER_ND of elements or slices."""
+    """Return a model of a GATHER_ND of elements or slices."""
     one = One(rng, dtype)
     shape, scale, zero, depth = one.shape(), one.scale(), one.zero(), int(rng.integers(1, 5))
     count = tuple(int(v) for v in rng.integers(1, 5, int(rng.integers(1, 3))))

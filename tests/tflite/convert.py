@@ -1,5 +1,5 @@
-"""Networks in the form of TensorFlow's converter: the files in ``models``, with random weights. ``python -m
-tests.tflite.convert`` makes them again, with the package tensorflow-cpu, which no test needs."""
+"""The files in ``models``: networks with random weights, as TensorFlow's converter writes them. ``python -m
+tests.tflite.convert`` makes them again, and needs the package tensorflow-cpu."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHAPES = {
     "mixed": (32, 32, 3), "dense_blocks": (24, 24, 3), "floats": (17, 23, 3), "half_floats": (17, 23, 3),
     "hybrid": (17, 23, 3), "keywords_16x8": (49, 10, 1),
 }  # fmt: skip
-# Networks of PyTorch (`tests.tflite.torched`), whose files are torch_*.
+# PyTorch networks of `tests.tflite.torched`, whose files are torch_*.
 KEPT = ("resnet", "mobile3", "efficient", "unet", "atrous", "bert", "vit", "waves", "boxes", "yolo", "style",
         "decoder", "attended")  # fmt: skip
 # quantized: floats.tflite by `vkq quantize`
@@ -142,8 +142,8 @@ NETWORKS = {
 
 
 def convert(tf: Any, model: Any, shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> bytes:
-    """Return the file of a Keras model: with floats, float16 weights, 8-bit weights, or entirely in 8
-    bits."""
+    """Return a Keras model as a file. *kind*: floats, float16 weights, 8-bit weights (hybrid), or entirely
+    8 bits."""
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     if kind == "floats":
         return bytes(converter.convert())
@@ -175,7 +175,7 @@ def main() -> None:
         given = tf.keras.Input(SHAPES[name], batch_size=None if name == "mobile3" else 1)
         model = tf.keras.Model(given, network(tf.keras.layers, given))
         for weight in model.weights:
-            if len(weight.shape) == 1:  # biases and normalizations, initially 0 and 1
+            if len(weight.shape) == 1:  # biases and normalizations: not 0 and 1
                 weight.assign(weight.numpy() + np.abs(rng.normal(0, 0.3, weight.shape)))
         (FOLDER / f"{name}.tflite").write_bytes(convert(tf, model, SHAPES[name], name, rng))
 

@@ -1,5 +1,5 @@
-"""examples/models/digits.onnx as a .tflite file: the same weights and scales, with a converter's operators.
-``python -m tests.tflite.digits`` makes the file again."""
+"""examples/models/digits.onnx as a .tflite file, with the same weights and scales, and with the operators
+that a converter writes. ``python -m tests.tflite.digits`` makes the file again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MODELS = Path(__file__).resolve().parents[2] / "examples" / "models"
 
 
 def digits() -> bytes:
-    """Return a model with images (N, 8, 8, 1) of floats in [0, 1] and scores (N, 10)."""
+    """Return a model from float images (N, 8, 8, 1) in [0, 1] to scores (N, 10)."""
     import onnx
 
     graph = onnx.load(MODELS / "digits.onnx").graph

@@ -1,4 +1,4 @@
-"""Further operators with random attributes: movement, resizing, products."""
+"""Models of operators that move, resize, multiply and reduce, with random attributes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .operators import SAME, Case, One, Random, all_numbers, conv
 
 
 def transpose_conv(rng: Random, dtype: str, short: bool = False) -> Case:
-    """Return a TRANSPOSE_CONV. *short*: the kernel is shorter than the stride, which LiteRT's own kernel
-    computes."""
+    """Return a model of a TRANSPOSE_CONV. *short*: the kernel is shorter than the stride. LiteRT computes
+    this form without XNNPACK."""
     one = One(rng, dtype)
     x_shape, kernel = one.shape(2, 7), [int(k) for k in rng.integers(1, 5, 2)]
     stride, padding = [int(s) for s in rng.integers(1, 4, 2)], int(rng.integers(0, 2))
@@ -62,8 +62,8 @@ def _resize(op: str, kind: str) -> Callable[[Random, str], Case]:
 
 
 def strided_slice(rng: Random, dtype: str) -> Case:
-    """Return a STRIDED_SLICE with ends before the first and after the last element, negative steps, masks,
-    and omitted axes."""
+    """Return a model of a STRIDED_SLICE whose bounds may lie outside x, with negative steps, masks and
+    removed axes."""
     one = One(rng, dtype)
     shape, scale, zero = one.shape(2, 9), one.scale(), one.zero()
     begin_mask, end_mask = (int(v) for v in rng.integers(0, 16, 2))
@@ -89,7 +89,7 @@ def strided_slice(rng: Random, dtype: str) -> Case:
 
 
 def _taken(rng: Random, dtype: str) -> tuple[One, int, tuple[int, ...], float, int, int]:
-    """Return (a model, its input, whose sizes are even, the input's shape, scale and zero point, an axis)."""
+    """Return (model, input, the input's shape with even sizes, its scale, its zero point, an axis)."""
     one = One(rng, dtype)
     scale, zero, axis = one.scale(), one.zero(), int(rng.integers(0, 4))
     shape = tuple(int(d) for d in rng.integers(1, 5, 4) * 2)
@@ -97,7 +97,7 @@ def _taken(rng: Random, dtype: str) -> tuple[One, int, tuple[int, ...], float, i
 
 
 def _with(shape: tuple[int, ...], axis: int, *sizes: int) -> tuple[int, ...]:
-    """Return the shape with these sizes instead of the axis's size."""
+    """Return the shape with *sizes* in place of the size of the axis."""
     return (*shape[:axis], *sizes, *shape[axis + 1 :])
 
 
@@ -213,8 +213,8 @@ def symmetric_batch_matmul(rng: Random, dtype: str) -> Case:
 
 
 def batch_matmul(rng: Random, dtype: str, symmetric: bool = False) -> Case:
-    """Return a BATCH_MATMUL. *symmetric*: the right operand's zero point is 0, so that XNNPACK computes
-    it."""
+    """Return a model of a BATCH_MATMUL. *symmetric*: the second operand's zero point is 0, which XNNPACK
+    requires."""
     one = One(rng, "int8")
     n, m, k, o = (int(v) for v in rng.integers(1, 20, 4))
     a_scale, b_scale, turn = one.scale(), one.scale(), [int(v) for v in rng.integers(0, 2, 2)]
@@ -234,7 +234,7 @@ def short_transpose_conv(rng: Random, dtype: str) -> Case:
 
 
 def large_depthwise(rng: Random, dtype: str) -> Case:
-    """Return a depthwise convolution with sums beyond 2^24, which are not exact in float32."""
+    """Return a model of a depthwise convolution with sums beyond 2^24, which float32 cannot hold exactly."""
     one, kernel = One(rng, "uint8"), (17, int(rng.integers(17, 20)))
     x = one.input((1, 19, 20, 2), 0.01, 0, rng.integers(250, 256, (1, 19, 20, 2)).astype(np.uint8))
     w_shape = (1, *kernel, 2)
@@ -258,7 +258,7 @@ def other_type(rng: Random, dtype: str) -> Case:
 
 
 def reduction(rng: Random, dtype: str) -> Case:
-    """Return a REDUCE_MAX or REDUCE_MIN."""
+    """Return a model of a REDUCE_MAX and a REDUCE_MIN."""
     one = One(rng, dtype)
     shape, keep, scale, zero = one.shape(2), int(rng.integers(0, 2)), one.scale(), one.zero()
     axes = [[3], [1, 2], [0, 3]][rng.integers(0, 3)]
@@ -291,7 +291,7 @@ def squared_difference(rng: Random, dtype: str) -> Case:
 
 
 def reciprocal_root(rng: Random, dtype: str) -> Case:
-    """Return an RSQRT of positive values, because LiteRT refuses others at run time."""
+    """Return a model of an RSQRT of positive values; LiteRT refuses other values at run time."""
     one = One(rng, "int8")
     scale = one.scale(-3, 0)
     numbers = np.arange(-127, 129).clip(-127, 127).astype(np.int8).reshape(1, 4, 16, 4)
@@ -302,8 +302,8 @@ def reciprocal_root(rng: Random, dtype: str) -> Case:
 
 
 def space_to_batch(rng: Random, dtype: str) -> Case:
-    """Return a SPACE_TO_BATCH and its inverse around a convolution, as the older converter writes
-    dilation."""
+    """Return a model of a SPACE_TO_BATCH_ND and its inverse, which older converters write around a
+    convolution for dilation."""
     one = One(rng, dtype)
     (n, h, w, c), scale, zero = one.shape(), one.scale(), one.zero()
     h, w = 2 * h, 3 * w

@@ -1,4 +1,5 @@
-"""Small networks with random weights in the form of converters, each as the bytes of a file."""
+"""Small networks with random weights, with the operators that converters write. Each is the bytes of a
+file."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ RELU6 = 3
 
 
 class Network:
-    """An int8 network under construction, with scales that use the range of its values."""
+    """An int8 network under construction. Each scale fits the range of the values."""
 
     def __init__(self, seed: int = 0):
         self.w, self.rng = Writer(), np.random.default_rng(seed)
@@ -120,8 +121,8 @@ class Network:
 
 
 def mobilenet_v1(size: int = 33, batch: int = 1) -> bytes:
-    """Return a network of separable convolutions, an average over the whole image, and a 1x1 convolution as
-    classifier."""
+    """Return a network of separable convolutions, an average over the whole image, and a 1x1 convolution
+    that classifies."""
     n = Network(1)
     x = first = n.input((batch, size, size, 3))
     x = n.conv(x, 8, 3, 2)
@@ -134,7 +135,7 @@ def mobilenet_v1(size: int = 33, batch: int = 1) -> bytes:
 
 
 def mobilenet_v2(size: int = 35, batch: int = 1) -> bytes:
-    """Return a network of inverted residuals with sums, a mean, and a dense layer."""
+    """Return a network of inverted residual blocks with sums, a mean, and a fully connected layer."""
     n = Network(2)
     x = first = n.input((batch, size, size, 3))
     x = n.conv(x, 16, 3, 2)
@@ -149,7 +150,7 @@ def mobilenet_v2(size: int = 35, batch: int = 1) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """The function that makes a network, and the number of values that the device transposes."""
+    """A function that makes a network, and the number of values that the device transposes in it."""
 
     make: Callable[[], bytes]
     transposes: int = 1

@@ -1,4 +1,4 @@
-"""Models of one operator with random attributes, for each operator in the docs' table."""
+"""Models of one operator with random attributes, for each operator in the tables of docs/tflite.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Random = np.random.Generator
 Array = npt.NDArray[Any]
 Case = tuple[bytes, list[Array]]
 SAME, VALID = 0, 1
-ACTIVATIONS = (0, 1, 2, 3)  # none, RELU, RELU_N1_TO_1, RELU6
+ACTIVATIONS = (0, 1, 2, 3)  # NONE, RELU, RELU_N1_TO_1, RELU6
 
 
 class One:
@@ -26,11 +26,11 @@ class One:
         self.arrays: list[Array] = []
 
     def scale(self, low: float = -3, high: float = 0) -> float:
-        """Return a random scale, distributed over decades."""
+        """Return a random scale, log-uniform from 10**low to 10**high."""
         return float(np.float32(10 ** self.rng.uniform(low, high)))
 
     def zero(self, dtype: str = "") -> int:
-        """Return a random zero point; the type's ends are likely."""
+        """Return a random zero point, often the least or the largest value of the type."""
         info = np.iinfo(dtype or self.dtype)
         return int(self.rng.choice([info.min, info.max, self.rng.integers(info.min, info.max + 1)]))
 
@@ -56,14 +56,14 @@ class One:
 
 
 def window(size: int, kernel: int, stride: int, dilation: int, padding: int) -> int:
-    """Return the number of positions of a window."""
+    """Return the number of a window's positions along an axis."""
     reach = (kernel - 1) * dilation + 1
     return -(-size // stride) if padding == SAME else (size - reach) // stride + 1
 
 
 def conv(rng: Random, dtype: str, depthwise: bool = False) -> Case:
-    """Return a CONV_2D or DEPTHWISE_CONV_2D with random kernels, strides, dilations, paddings, groups and
-    activations; scales per tensor or per channel."""
+    """Return a model of a CONV_2D or DEPTHWISE_CONV_2D with random kernel, stride, dilation, padding,
+    groups and activation, and one weight scale or one per channel."""
     one = One(rng, dtype)
     x_shape, kernel = one.shape(5, 12), [int(k) for k in rng.integers(1, 4, 2)]
     stride, padding = [int(s) for s in rng.integers(1, 4, 2)], int(rng.integers(0, 2))
@@ -122,8 +122,8 @@ def dense(rng: Random, dtype: str) -> Case:
 
 
 def binary(op: str, low: float = -2, high: float = 3) -> Callable[[Random, str], Case]:
-    """Return a function that makes ADD, SUB or MUL models. The scale of y is the scale that the results need
-    times 2**e, with a random e from *low* to *high*."""
+    """Return a function that makes models of an ADD, SUB or MUL. The scale of y is the scale that its
+    values need, times 2**e with a random e from *low* to *high*."""
 
     def make(rng: Random, dtype: str) -> Case:
         one = One(rng, dtype)
@@ -146,7 +146,7 @@ def binary(op: str, low: float = -2, high: float = 3) -> Callable[[Random, str],
 
 
 def all_numbers(one: One) -> Array:
-    """Return all 256 values as an image."""
+    """Return an image with all 256 values of the type."""
     info = np.iinfo(one.dtype)
     return np.arange(info.min, info.max + 1).astype(one.dtype).reshape(1, 4, 16, 4)
 
@@ -154,8 +154,8 @@ def all_numbers(one: One) -> Array:
 def unary(
     op: str, kind: str = "", version: int = 1, spread: float = 6, least: float | None = None, **options: Any
 ) -> Callable[[Random, str], Case]:
-    """Return a function that makes models of a function of one value. x contains all 256 values. The scale of
-    y is the scale of x times 2**e, with a random e from *least* (by default -*spread*) to *spread*."""
+    """Return a function that makes models of an element-wise function *op* of all 256 values. The scale of
+    y is the scale of x, times 2**e with a random e from *least* (by default -*spread*) to *spread*."""
     least = -spread if least is None else least
 
     def make(rng: Random, dtype: str) -> Case:
@@ -173,7 +173,8 @@ def unary(
 
 
 def _fixed(op: str, scale: float, zero: int) -> Callable[[Random, str], Case]:
-    """Return a function that makes LOGISTIC, TANH or SOFTMAX models, whose results have fixed parameters."""
+    """Return a function that makes models of LOGISTIC, TANH or SOFTMAX, whose results have a fixed scale
+    and zero point."""
 
     def make(rng: Random, dtype: str) -> Case:
         one = One(rng, dtype)

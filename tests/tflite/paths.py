@@ -1,7 +1,7 @@
-"""Compare whole networks on every path of a device with LiteRT: ``python -m tests.tflite.paths [DEVICE] [FILE
-or FOLDER...]``, by default the networks in ``models``. It prints the differing networks, counts the equal
-ones, and needs the package ai-edge-litert. Outputs that LiteRT computes in floats may differ by a part of the
-largest number (``--near 1e-5``)."""
+"""Compare whole networks on every path of a device with LiteRT: ``python -m tests.tflite.paths [DEVICE]
+[FILE or FOLDER...]``, by default the networks in ``models``. It prints the networks that differ, and the
+number of equal ones, and needs the package ai-edge-litert. ``--near 1e-5``: outputs that LiteRT computes in
+floats may differ by this part of the largest value."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ PLAIN = {
     "direct_in_turn": True,
 }
 TEXELS = {"texels": True, "gemv_texels": True, "depthwise_lines": True, "unrolled_windows": True}
-# Each path: the form of inner products, and the overridden profile fields. "coopmat" uses matrix units,
-# emulated on a device without any; their images are in blocks of 16 channels.
+# path -> (form of the inner products, overridden profile fields). "coopmat" uses matrix units, real or
+# emulated, and images in blocks of 16 channels.
 PATHS: dict[str, tuple[str, Mapping[str, Any]]] = {
     **{path: (form, {}) for path, form in FORMS.items()}, "coopmat": ("s8s8", {}),
     "staged": ("s8s8", STAGED), "plain": ("u8s8", PLAIN), "texels": ("s8s8", TEXELS),
@@ -55,7 +55,7 @@ PATHS: dict[str, tuple[str, Mapping[str, Any]]] = {
 
 @contextlib.contextmanager
 def forced(device: vkq.Device, path: str) -> Iterator[None]:
-    """Context manager: int8 products take this path inside the block."""
+    """Context manager: int8 products use this path."""
     form, says = PATHS[path]
     units = path == "coopmat"
     choice = Choice("coopmat" if units else next(p for p, f in FORMS.items() if f == form), form, "forced")
@@ -64,9 +64,9 @@ def forced(device: vkq.Device, path: str) -> Iterator[None]:
             emulated.emulate(device, patch, "16x8x32")
         for name in CHOSEN_BY:
             patch.setattr(f"vkq.{name}", lambda device, path="auto": choice)
-        if says is STAGED:  # small products, too
+        if says is STAGED:  # also for small products
             patch.setattr("vkq.kernels.gemm.staged_tile", lambda *given: SMALLEST_STAGED)
-        patch.setattr("vkq.onnx.shared._known", [])  # no layers of open sessions
+        patch.setattr("vkq.onnx.shared._known", [])  # do not reuse layers of open sessions
         yield
 
 
@@ -77,8 +77,7 @@ def run(case: Case, device: vkq.Device) -> list[np.ndarray]:
 
 
 def apart(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
-    """Return the largest difference as a fraction of the largest value; infinite if types or shapes
-    differ."""
+    """Return the largest difference, relative to the largest value; infinity if dtypes or shapes differ."""
     found = 0.0
     for a, b in zip(got, want, strict=True):
         if (a.dtype, a.shape) != (b.dtype, b.shape):
@@ -90,8 +89,8 @@ def apart(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
 
 
 def compare(name: str, data: bytes, device: vkq.Device, paths: Sequence[str], near: float) -> Counter[str]:
-    """Compare one network on these paths with LiteRT; return the counts of equal, near, different and refused
-    paths."""
+    """Compare a network on these paths with LiteRT. Return the numbers of equal, near, different and
+    refused paths."""
     found: Counter[str] = Counter()
     try:
         case = data, inputs_of(data)

@@ -1,5 +1,4 @@
-"""Models of operators on shapes, copies and types, and of functions that no converter's network in the tests
-contains."""
+"""Models of operators on shapes, copies and types, and of functions that no other test network contains."""
 
 from __future__ import annotations
 
@@ -32,7 +31,8 @@ def broadcast_to(rng: Random, dtype: str) -> Case:
 
 
 def squeeze(rng: Random, dtype: str) -> Case:
-    """Return a SQUEEZE that removes axes of size 1, and an EXPAND_DIMS that adds one elsewhere."""
+    """Return a model of a SQUEEZE that removes an axis of size 1, and an EXPAND_DIMS that adds one
+    elsewhere."""
     one = One(rng, dtype)
     (n, h, _, c), scale, zero, axis = one.shape(), one.scale(), one.zero(), int(rng.integers(-4, 4))
     x, middle = one.input((n, 1, h, c), scale, zero), one.output((n, h, c), scale, zero)
@@ -45,7 +45,7 @@ def squeeze(rng: Random, dtype: str) -> Case:
 
 
 def known(rng: Random, dtype: str) -> Case:
-    """Return a model whose results are its input as int32, and values that depend only on shapes."""
+    """Return a model whose results are x as int32, and values that depend only on shapes."""
     one = One(rng, dtype)
     shape, scale, zero = one.shape(), one.scale(), one.zero()
     x, sizes = one.input(shape, scale, zero), one.w.tensor((4,), "int32")

@@ -1,4 +1,5 @@
-"""Tests of operators on floats: results are within a few ulp of NumPy's, with axes in the file's order."""
+"""Tests of operators on floats: results are within 1e-6 of NumPy's, with axes in the order of the file
+(channels last)."""
 
 from __future__ import annotations
 
@@ -59,8 +60,8 @@ def test_unary(op: str, device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("op", BINARY)
 def test_binary(op: str, device: vkq.Device) -> None:
-    """Binary operators are correct with channels that are broadcast, and with a fused RELU if the operator
-    has one."""
+    """Binary operators are near NumPy's if channels broadcast, and with a fused RELU if the operator
+    supports one."""
     w, a, b = Writer(), numbers(), numbers((7,), 1)
     a = np.abs(a) if op == "POW" else a
     x, z, y = w.tensor(SHAPE, "float32"), w.tensor((7,), "float32"), w.tensor(SHAPE, "float32")
@@ -93,7 +94,7 @@ def test_flags(device: vkq.Device) -> None:
     w.operator("EQUAL", [x, z], flags[1:2])
     w.operator("LOGICAL_OR", flags[:2], flags[2:3])
     w.operator("LOGICAL_NOT", flags[:1], flags[3:4])
-    w.operator("LOGICAL_AND", flags[2:4], flags[4:])  # equal means both <= and >=
+    w.operator("LOGICAL_AND", flags[2:4], flags[4:])  # true where x == z
     w.operator("SELECT", [flags[4], x, z], [y])
     (got,) = run(w, [x, z], [y], device, a, b)
     np.testing.assert_array_equal(got, b)
@@ -125,8 +126,8 @@ def test_softmax_and_products(device: vkq.Device) -> None:
 
 
 def test_slices_chosen(device: vkq.Device) -> None:
-    """A flag of SELECT chooses a slice along the first axis, even if that axis has the size of the last
-    one."""
+    """SELECT with one flag per slice selects along the first axis, also if the last axis has the
+    same size."""
     w, a, b = Writer(), numbers((7, 5, 3, 7)), numbers((7, 5, 3, 7), 1)
     ends = [w.tensor(shape, "float32") for shape in ((7,), a.shape, b.shape, a.shape)]
     flags, zero = w.tensor((7,), "bool"), w.constant(np.zeros(7, np.float32))

@@ -1,4 +1,5 @@
-"""Tests of the interpreter's methods, as in LiteRT, and of the command line on .tflite files."""
+"""Tests of the interpreter's methods, which are those of LiteRT, and of the command line on .tflite
+files."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from .writer import Writer
 
 
 def small() -> bytes:
-    """Return a model with two inputs, one of an open size, two results, and a signature."""
+    """Return a model with two inputs of a variable batch, two results, and a signature."""
     w = Writer()
     a = w.tensor((1, 3), "int8", 0.5, 3, name="a:0", shape_signature=[-1, 3])
     b = w.tensor((1, 3), "int8", 0.25, -1, name="b:0", shape_signature=[-1, 3])
@@ -86,8 +87,8 @@ def test_misuse(any_device: vkq.Device) -> None:
 
 
 def test_signature_of_another_tensor(any_device: vkq.Device) -> None:
-    """A file whose signature names a tensor that is not an output runs, without this signature, as in
-    LiteRT."""
+    """A file runs although its signature names a tensor that is not an output. The signature is ignored, as
+    in LiteRT."""
     w = Writer()
     x, y, z = (w.tensor((1, 3), "int8", 0.5, name=name) for name in "xyz")
     w.operator("RELU", [x], [y])
@@ -103,7 +104,7 @@ def test_signature_of_another_tensor(any_device: vkq.Device) -> None:
 
 
 class Stand:
-    """A fake LiteRT, used if the package is not installed: the operator Something adds 1, other operators
+    """A fake LiteRT for tests without the package: the operator Something adds 1, and other operators
     return zeros."""
 
     def __init__(self, model_content: bytes, num_threads: int | None):
@@ -147,8 +148,7 @@ def litert(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unknown() -> bytes:
-    """Return a model with two operators unknown to vkq between two known operators, and a result in the
-    middle."""
+    """Return a model of a RELU, two operators unknown to vkq, and a RELU6, with a result in the middle."""
     w = Writer()
     numbers = [w.tensor((1, 3), "int8", 0.5) for _ in range(5)]
     for i, op in enumerate(("RELU", "Something", "Something", "RELU6")):
@@ -170,12 +170,13 @@ def test_fallback(any_device: vkq.Device, litert: None) -> None:
     assert "2 nodes on the CPU" in str(report)
     with pytest.raises(ArgumentError, match="must be None or 'litert'"):
         InferenceSession(unknown(), any_device, fallback="onnxruntime")
-    whole = InferenceSession(small(), any_device, fallback="litert")  # the model needs no fallback
+    whole = InferenceSession(small(), any_device, fallback="litert")  # small() needs no fallback
     np.testing.assert_array_equal(whole.run(None, {"a:0": A, "b:0": B})[1], RELU)
 
 
 def several(op: str = "") -> bytes:
-    """Return a file of two subgraphs with a signature each; the first subgraph may call the second."""
+    """Return a file of two subgraphs, each with a signature. With *op* the first subgraph may call the
+    second."""
     w = Writer()
     x, y, z = (w.tensor((1, 3), "int8", 0.5, name=name) for name in "xyz")
     w.operator("RELU", [x], [y])
@@ -196,7 +197,7 @@ def several(op: str = "") -> bytes:
 
 
 def test_subgraphs(any_device: vkq.Device) -> None:
-    """Each subgraph runs by its signature or its name; the first subgraph is the default."""
+    """A subgraph runs if its signature or its name is given; by default the first one runs."""
     interpreter = Interpreter(model_content=several(), device=any_device)
     ends = {"inputs": ["in"], "outputs": ["out"]}
     assert interpreter.get_signature_list() == {"bound": ends, "cut": ends}
@@ -217,7 +218,7 @@ def test_operators_that_run_subgraphs(any_device: vkq.Device, op: str) -> None:
 
 
 def sixteen(op: str = "ADD", ends: str = "float32") -> bytes:
-    """Return a model that converts floats to int16, applies one operator, and converts back."""
+    """Return a model that quantizes to int16, applies one operator, and dequantizes."""
     w = Writer()
     x, y = (w.tensor((1, 4), ends, 2**-10 if ends == "int16" else None, name=name) for name in "xy")
     one, two = (w.tensor((1, 4), "int16", scale) for scale in (2**-10, 2**-11))
@@ -229,10 +230,10 @@ def sixteen(op: str = "ADD", ends: str = "float32") -> bytes:
 
 
 def test_16_bit_activations(any_device: vkq.Device) -> None:
-    """16-bit activations are computed in floats, within the range of 16 bits."""
+    """vkq computes 16-bit activations in floats, clamped to the range of int16."""
     session = InferenceSession(sixteen(), any_device)
     (got,) = session.run(None, {"x": np.array([[0.5, -15, 99, 15]], np.float32)})
-    top = (2**15 - 1) / 2**11  # largest result: 99 is clamped to 2^15 - 1 steps
+    top = (2**15 - 1) / 2**11  # 2^15 - 1 is the largest int16
     np.testing.assert_array_equal(got, np.float32([[0.5 + 2**-10, -15 - 2**-9, top, top]]))
     with pytest.raises(UnsupportedModelError, match=r"vkq runs int16 activations .* with float inputs"):
         InferenceSession(sixteen(ends="int16"), any_device)
@@ -252,11 +253,11 @@ def test_command_line(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("vkq.runtime.opened._default", software_device)
     monkeypatch.setenv("VKQ_DEVICE", software_device.name)
-    path = tmp_path / "network"  # the file's identifier, not its name, marks a .tflite file
+    path = tmp_path / "network"  # no .tflite: the file's identifier decides
     path.write_bytes(network_case("mobilenet_v2")[0])
     assert main(["inspect", str(path)]) == 0
     assert "TFLite, 28 nodes" in capsys.readouterr().out
-    assert main(["run", str(path), "--random", "--compare", "litert"]) == 1  # the fake returns zeros
+    assert main(["run", str(path), "--random", "--compare", "litert"]) == 1  # 1: the fake's zeros differ
     assert "compare LiteRT with XNNPACK" in capsys.readouterr().out
     assert main(["run", str(path), "--random", "--profile"]) == 0
     assert "CONV_2D #0" in capsys.readouterr().out

@@ -1,5 +1,4 @@
-"""Tests of every operator with random attributes, and of whole networks: they give LiteRT's bytes on the
-device."""
+"""Tests of every operator with random attributes, and of whole networks: the device gives LiteRT's bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def check(case: Case, device: vkq.Device, near: float = 0) -> InferenceSession:
     for i, got in enumerate(session.run(None, feed)):
         want = answers()[
             f"{digest(case)}/{i}"
-        ]  # a KeyError means that the case has changed: run python -m tests.tflite.answers
+        ]  # KeyError: the case has changed; run python -m tests.tflite.answers
         got = short(got)
         assert got.dtype == want.dtype
         np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=0, atol=near)
@@ -45,8 +44,8 @@ def test_operator(op: str, seed: int, device: vkq.Device) -> None:
 
 
 def test_sums_need_no_table() -> None:
-    """Sums need no table: vkq's sums with slightly changed scales equal XNNPACK's, so a convolution before a
-    sum can add the residual."""
+    """vkq computes sums by a formula whose scales are slightly changed, so that it equals XNNPACK without a
+    table. So a convolution can add a residual in its epilogue."""
     found = [{node.op for node in read(operator_case("SUB", seed)[0]).nodes} for seed in range(20)]
     assert all("lookup2" not in ops for ops in found)
     assert sum("sub" in ops for ops in found) == len(found)
@@ -54,8 +53,8 @@ def test_sums_need_no_table() -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_network(name: str, any_device: vkq.Device) -> None:
-    """A network is correct, and the device transposes only the expected number of values (to channels first,
-    and only once)."""
+    """A network gives LiteRT's bytes, and the device transposes only the expected number of values (to
+    channels first)."""
     case = network_case(name)
     session = check(case, any_device)
     rows = session.explain().rows
@@ -65,13 +64,15 @@ def test_network(name: str, any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("name", CONVERTED)
 def test_converted_network(name: str, any_device: vkq.Device) -> None:
-    """A network of TensorFlow's converter is correct; 8-bit networks are equal in every byte."""
+    """A network of TensorFlow's converter gives LiteRT's bytes if it is 8-bit, and otherwise results within
+    its bound."""
     session = check(network_case(name), any_device, CONVERTED_NEAR.get(name, 0))
     assert {row.where for row in session.explain().rows} == {"device"}
 
 
 def test_other_shapes(any_device: vkq.Device) -> None:
-    """For another image size the network is read again from the same file and is correct."""
+    """After a change of the batch size the interpreter reads the network again from the same file, and
+    gives LiteRT's results."""
     data, (x,) = network_case("residual")
     interpreter = vkq.tflite.Interpreter(model_content=data, device=any_device)
     interpreter.resize_tensor_input(0, (2, *x.shape[1:]))
@@ -85,8 +86,7 @@ def test_other_shapes(any_device: vkq.Device) -> None:
 
 
 def test_example(device: vkq.Device) -> None:
-    """The example's file is the output of its script; its scores equal the scores of its source, the ONNX
-    model."""
+    """The script writes the example's file. The file's scores equal those of its source, an ONNX model."""
     data = (MODELS / "digits.tflite").read_bytes()
     assert data == digits()
     images = np.load(MODELS / "digits.npz")["images"][:40].astype(np.float32) / 16
@@ -97,7 +97,7 @@ def test_example(device: vkq.Device) -> None:
 
 
 def test_open_batch(device: vkq.Device) -> None:
-    """A batch of any size runs, with the weights packed once; `map` gives the results of `run`."""
+    """Batches of all sizes give the same results with one copy of the weights; so does `map`."""
     images = np.load(MODELS / "digits.npz")["images"][:7, ..., None].astype(np.float32) / 16
     session = InferenceSession(str(MODELS / "digits.tflite"), device)
     assert session.get_inputs()[0].shape == [None, 8, 8, 1]

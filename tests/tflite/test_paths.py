@@ -1,4 +1,4 @@
-"""Tests of networks on every path of int8 products: each gives LiteRT's bytes. ``python -m
+"""Tests of networks on every path of int8 products: results are LiteRT's bytes. ``python -m
 tests.tflite.paths`` runs all networks on all paths."""
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from .paths import PATHS, forced
 from .test_operators import check
 
 NETWORKS = ("torch_mobile3", "torch_vit")
-# Part of a kernel's name that occurs only on this path.
+# path -> part of a kernel's name that occurs only on this path
 KERNELS = {"staged": "staged", "texels": "texels", "coopmat": "coopmat"}
 
 
 def check_on(path: str, name: str, device: vkq.Device) -> None:
-    """Check a network on a path, and that the path's kernels ran."""
+    """Check that a network on a path gives LiteRT's bytes, and that kernels of the path ran."""
     with forced(device, path):
         session = check(network_case(name), device)
     (executable,) = session._executables.kept.values()
@@ -35,5 +35,5 @@ def test_network_on_a_path(path: str, name: str, device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("name", ["torch_mobile3", "torch_resnet"])
 def test_network_on_matrix_units(name: str, strict_device: vkq.Device) -> None:
-    """Networks on matrix units give LiteRT's bytes; matrix units are emulated on a device without them."""
+    """Networks on matrix units, real or emulated, give LiteRT's bytes."""
     check_on("coopmat", name, strict_device)

@@ -1,5 +1,5 @@
-"""Tests of ``vkq quantize`` for .tflite files: the requests to ai-edge-quantizer, and the use of its result.
-A fake returns the package's real result (``models/quantized.tflite``)."""
+"""Tests of ``vkq quantize`` for .tflite files: its calls of ai-edge-quantizer, and what it does with the
+result. A fake package returns the real package's result (``models/quantized.tflite``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLOAT, MADE = FOLDER / "floats.tflite", FOLDER / "quantized.tflite"
 
 
 class Quantizer:
-    """A fake ai-edge-quantizer that records the requests."""
+    """A fake ai-edge-quantizer that records its calls."""
 
     asked: ClassVar[list[Any]] = []
 
@@ -68,7 +68,7 @@ def samples(tmp_path: Path) -> Path:
 
 
 class Real:
-    """A fake LiteRT that runs the float model."""
+    """A fake LiteRT: vkq runs the float model."""
 
     def __init__(self, model: str, needed: str):
         self.session = InferenceSession(model)
@@ -81,7 +81,8 @@ def test_command_line(
     software_device: vkq.Device, tool: type[Quantizer], samples: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """The quantized file runs entirely on the device, and its distance from the float model is reported."""
+    """The command writes the quantized file, which runs entirely on the device, and reports its distance
+    from the float model."""
     monkeypatch.setattr("vkq.runtime.opened._default", software_device)
     monkeypatch.setattr("vkq.tflite.litert.Litert", Real)
     monkeypatch.setenv("VKQ_DEVICE", software_device.name)
@@ -96,7 +97,7 @@ def test_command_line(
     said = capsys.readouterr().out
     assert f"written {made}: 14272 bytes (float: 29724)" in said
     assert "against the float model on 3 samples" in said
-    assert "3" < said.partition("_dequant: ")[2] < "5"  # about 40 dB
+    assert "3" < said.partition("_dequant: ")[2] < "5"  # some 40 dB
     for given in (["--target-db", "30"], ["--fast"], ["--seconds", "5"], ["--block", "16"]):
         assert main(["quantize", str(FLOAT), "-c", str(samples), *given]) == 2
         assert f"{given[0]} is for ONNX models" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Tests of broken and hostile files: they raise only typed errors that name the problem."""
+"""Tests of broken and hostile files: they raise only typed errors, which name the problem."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def model(**more: Any) -> dict[str, Any]:
 
 
 def changed(**more: Any) -> bytes:
-    """Return the model with these fields of its graph replaced."""
+    """Return the model's bytes, with fields of its subgraph replaced."""
     made = model()
     made["subgraphs"][0].update(more)
     return serialized(made)
@@ -102,7 +102,7 @@ def test_format_is_known_by_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start", range(0, 200, 50))
 def test_mutated_files(start: int) -> None:
-    """A file damaged anywhere is read, or raises ModelError."""
+    """A file that is damaged anywhere is read, or raises a ModelError."""
     sources = [
         operator_case("CONV_2D", 1)[0],
         operator_case("CONCATENATION", 0)[0],
@@ -117,7 +117,7 @@ def test_mutated_files(start: int) -> None:
 
 
 def test_no_file_asks_for_any_memory() -> None:
-    """Files that request much memory are refused: a kilobyte of operators that would fill gigabytes, and an
+    """Small files that ask for much memory raise a ModelError: operators that would fill gigabytes, and an
     image of too many rows."""
     w = Writer()
     shape, value = w.constant(np.array([1 << 12, 1 << 10], np.int32)), w.constant(np.float32(1))

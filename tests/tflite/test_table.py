@@ -1,5 +1,5 @@
-"""Tests of the tables of docs/tflite.md: every supported operator has a row, each row has cases that test it,
-and the stated origin of its bytes is correct."""
+"""Tests of the tables of docs/tflite.md: every supported operator has a row, each row has cases that test
+it, and the column that tells which library computes the bytes is right."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ WHOSE = {"XNNPACK": {True}, "LiteRT": {False}, "the numbers": BOTH, "XNNPACK or 
 
 
 def rows(columns: int) -> list[list[str]]:
-    """Return the rows of the tables of docs/tflite.md with this number of columns. A row begins with the
-    names of its operators; a table's head does not."""
+    """Return the rows of docs/tflite.md's tables with this number of columns, without their heads. A row
+    begins with names of operators."""
     text = (Path(__file__).resolve().parents[2] / "docs" / "tflite.md").read_text(encoding="utf-8")
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     return [row for row in cells if len(row) == columns and NAME.search(row[0])]
@@ -51,8 +51,8 @@ def taken() -> set[str]:
 
 @pytest.mark.parametrize("row", QUANTIZED, ids=[row[3].partition(",")[0] for row in QUANTIZED])
 def test_quantized(row: list[str]) -> None:
-    """The models of a row's cases contain all of its operators, and XNNPACK computes them if the row states
-    this."""
+    """The models of a row's cases contain all operators of the row, and XNNPACK computes them exactly if
+    the row says so."""
     models = [operator_case(op, seed) for op in row[3].split(", ") for seed in range(SEEDS)]
     assert {o.op for data, _ in models for o in parse(data).operators} >= operators_of(row[0])
     assert {digest(case) in taken() for case in models} <= WHOSE[re.split("[:;,]", row[1])[0]]
@@ -60,7 +60,7 @@ def test_quantized(row: list[str]) -> None:
 
 @pytest.mark.parametrize("row", REAL, ids=[row[2] for row in REAL])
 def test_of_floats(row: list[str]) -> None:
-    """The tests of a row exist and contain the names of its operators."""
+    """The tests that a row names exist, and their file contains the names of the row's operators."""
     for name in re.findall(r"test_\w+", row[2]):
         assert callable(getattr(test_floats, name))
     source = Path(test_floats.__file__).read_text(encoding="utf-8")

@@ -14,13 +14,13 @@ def _scale(rng: Random) -> float:
 
 
 def _odd(one: One) -> int:
-    """Return an odd zero point: with it, rounding half to even differs from rounding before the zero point is
-    added."""
+    """Return an odd zero point. With it, rounding ties to even gives other results before the zero point is
+    added than after."""
     return one.zero() // 4 * 2 + 1
 
 
 def product(rng: Random, dtype: str) -> Case:
-    """Return a MUL of all pairs of values."""
+    """Return a model of a MUL of all pairs of values."""
     one, every = One(rng, dtype), np.arange(256, dtype=np.uint8).view(dtype)
     scales, (a, b) = (_scale(rng), _scale(rng)), (every.reshape(256, 1), every.reshape(1, 256))
     inputs = [one.input(x.shape, s, one.zero(), x) for s, x in zip(scales, (a, b), strict=True)]
@@ -30,7 +30,7 @@ def product(rng: Random, dtype: str) -> Case:
 
 
 def reduced(op: str) -> Callable[[Random, str], Case]:
-    """Return a function that makes models of a MEAN or SUM over images or their channels."""
+    """Return a function that makes models of a MEAN or SUM over images or channels."""
 
     def make(rng: Random, dtype: str) -> Case:
         one, axes = One(rng, dtype), [1, 2] if rng.integers(0, 2) else [3]
@@ -47,7 +47,7 @@ def reduced(op: str) -> Callable[[Random, str], Case]:
 
 
 def function(op: str, kind: str = "", version: int = 1, **options: int) -> Callable[[Random, str], Case]:
-    """Return a function that makes models of a function of all values."""
+    """Return a function that makes models of an element-wise function of all values."""
 
     def make(rng: Random, dtype: str) -> Case:
         one, every = One(rng, dtype), np.arange(256, dtype=np.uint8).view(dtype)

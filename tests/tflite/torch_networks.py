@@ -1,4 +1,4 @@
-"""Small networks of PyTorch, one of each kind, for `tests.tflite.torched`."""
+"""Small PyTorch networks, one of each kind, for `tests.tflite.torched`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def resnet() -> nn.Module:
 
 
 class Inverted(nn.Module):
-    """An inverted residual, with an optional gate of squeeze-and-excite."""
+    """An inverted residual block, with an optional squeeze-and-excite gate."""
 
     def __init__(self, i: int, o: int, kernel: int, stride: int, act: type[nn.Module], gate=None):
         super().__init__()
@@ -105,7 +105,7 @@ class Atrous(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A BERT: embeddings of words and positions, attention of two heads, and the first token's class."""
+    """A BERT: word and position embeddings, attention of two heads, and a classifier of the first token."""
 
     def __init__(self, width: int = 16, tokens: int = 10):
         super().__init__()
@@ -159,7 +159,7 @@ class Waves(nn.Module):
 
 
 class Boxes(nn.Module):
-    """SSD's heads: boxes and scores of two scales, concatenated."""
+    """SSD's heads: boxes and scores at two scales, concatenated."""
 
     def __init__(self):
         super().__init__()
@@ -180,7 +180,8 @@ class Boxes(nn.Module):
 
 
 class Yolo(nn.Module):
-    """YOLO's parts: split channels, parallel pools, nearest resizing, distances as sums over a softmax."""
+    """YOLO's parts: split channels, parallel pools, nearest resize, and distances as expectations of a
+    softmax."""
 
     def __init__(self):
         super().__init__()
@@ -251,7 +252,7 @@ class Dense(nn.Module):
 
 
 def larger() -> nn.Module:
-    """Return a network that enlarges a picture three times, by PixelShuffle."""
+    """Return a super-resolution network, which enlarges an image three times by PixelShuffle."""
     rows = [nn.Conv2d(1, 8, 5, padding=2), nn.Tanh(), nn.Conv2d(8, 8, 3, padding=1), nn.PReLU(8)]
     return nn.Sequential(*rows, nn.Conv2d(8, 9, 3, padding=1), nn.PixelShuffle(3))
 
@@ -264,7 +265,7 @@ def style() -> nn.Module:
 
 
 class Decoder(nn.Module):
-    """A language model's layer: RMS norms, rotated halves, a causal mask, gates of SiLU."""
+    """A language model's layer: RMS normalization, rotary embeddings, a causal mask, and SiLU gates."""
 
     def __init__(self, width: int = 16, tokens: int = 8):
         super().__init__()
@@ -294,7 +295,8 @@ class Decoder(nn.Module):
 
 
 class Attended(nn.Module):
-    """Gates from the mean and the maximum of all pixels, then of all channels."""
+    """Two gates (CBAM): channels are scaled by the mean and maximum over pixels, then pixels by those over
+    channels."""
 
     def __init__(self):
         super().__init__()
@@ -313,7 +315,7 @@ class Attended(nn.Module):
 
 
 class Points(nn.Module):
-    """A network on a point cloud: products for each point, and the maximum over all points."""
+    """A point cloud network: linear layers for each point, and the maximum over all points."""
 
     def __init__(self):
         super().__init__()

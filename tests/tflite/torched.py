@@ -1,7 +1,7 @@
-"""Networks of PyTorch in the form of litert-torch and ai-edge-quantizer, with random weights. ``python -m
-tests.tflite.torched`` makes the networks in ``models`` again, and ``... torched FOLDER`` the networks of
-torchvision and timm in a folder. Both need litert-torch, ai-edge-quantizer, torchvision and timm, which no
-test needs."""
+"""PyTorch networks with random weights, converted by litert-torch and quantized by ai-edge-quantizer.
+``python -m tests.tflite.torched`` makes the networks in ``models`` again; ``python -m tests.tflite.torched
+FOLDER`` writes networks of torchvision and timm to a folder. Both need litert-torch, ai-edge-quantizer,
+torchvision and timm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 from .convert import FOLDER, KEPT
 
 Make = Callable[[], Any]
-LEAST = 1e-3  # smaller weights are untrained heads or scales
+LEAST = 1e-3  # weights below it are untrained: heads or scales of 0
 TIMM = """mobilevit_xxs ghostnet_050 levit_128s repvgg_a0 edgenext_xx_small efficientvit_b0 mobileone_s0
 fastvit_t8 poolformer_s12 mobilenetv4_conv_small convmixer_768_32 res2net50_14w_8s tinynet_e hardcorenas_a
 lcnet_050 semnasnet_075 pit_ti_224 deit_tiny_patch16_224 repghostnet_050 starnet_s1 tf_efficientnet_lite0
@@ -25,8 +25,8 @@ skresnet18 xcit_nano_12_p16_224 rexnet_100 hrnet_w18_small dla34 vovnet39a"""
 
 
 def prepared(torch: Any, model: Any, inputs: tuple[Any, ...]) -> Any:
-    """Return the model with random biases and scales, and with the statistics of BatchNormalization that
-    random inputs give, so that no layer's range is empty."""
+    """Return the model with random biases and scales, and with BatchNormalization statistics of random
+    inputs, so that no layer's range is empty."""
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim == 1 or weight.abs().max() < LEAST:
@@ -41,14 +41,14 @@ def prepared(torch: Any, model: Any, inputs: tuple[Any, ...]) -> Any:
 
 
 def again(torch: Any, x: Any) -> Any:
-    """Return another random input like *x*."""
+    """Return a new random input with the shape and dtype of *x*."""
     if x.dtype.is_floating_point:
         return torch.randn(x.shape)
     return torch.randint(0, 64, x.shape, dtype=x.dtype)
 
 
 def converted(model: Any, inputs: tuple[Any, ...], last: bool) -> bytes:
-    """Return the float file; with *last*, inputs have their channels last."""
+    """Return the model as a float file. *last*: inputs and outputs have their channels last."""
     import litert_torch
 
     if last:
@@ -61,7 +61,7 @@ def converted(model: Any, inputs: tuple[Any, ...], last: bool) -> bytes:
 
 
 def recipes() -> dict[str, Any]:
-    """Return the recipes of ai-edge-quantizer by the names used in file names."""
+    """Return ai-edge-quantizer's recipes by the names that file names use."""
     from ai_edge_quantizer import algorithm_manager, qtyping, recipe, recipe_manager
 
     half = recipe_manager.RecipeManager()
@@ -82,8 +82,8 @@ def recipes() -> dict[str, Any]:
 
 
 def quantized(data: bytes, recipe: Any, floats: bool, seed: int = 0) -> bytes:
-    """Return the quantized file, with ranges of random samples; with *floats*, its inputs and outputs stay
-    floats."""
+    """Return the file quantized by *recipe*, with ranges from random samples. *floats*: inputs and outputs
+    remain floats."""
     from ai_edge_litert.interpreter import Interpreter
     from ai_edge_quantizer import quantizer
 
@@ -128,7 +128,8 @@ def library() -> dict[str, Make]:
 
 
 def made(name: str, make: Make, shape: tuple[int, ...], kind: str, floats: bool) -> bytes:
-    """Return one quantized network, with weights that depend on its name."""
+    """Return a network quantized by the recipe *kind* ("": not quantized). Its name is the seed of its
+    weights."""
     import torch
 
     torch.manual_seed(len(name))

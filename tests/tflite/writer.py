@@ -1,4 +1,4 @@
-"""A writer of small .tflite files for tests, with the names of `vkq.tflite.schema`."""
+"""A writer of small .tflite files for tests. It uses the names of `vkq.tflite.schema`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CODES = {name: number for number, name in OPERATORS.items()}
 
 
 class Writer:
-    """A model of one subgraph, built tensor by tensor and operator by operator."""
+    """A model of one subgraph under construction."""
 
     def __init__(self) -> None:
         self.tensors: list[dict[str, Any]] = []
@@ -38,7 +38,7 @@ class Writer:
         name: str = "",
         **more: Any,
     ) -> int:
-        """Add a tensor and return its number; with *data* it is a constant."""
+        """Add a tensor, or a constant if *data* is given; return its number."""
         number = 0
         if data is not None:
             raw = data if isinstance(data, bytes) else np.ascontiguousarray(data).tobytes()
@@ -66,7 +66,7 @@ class Writer:
         self, op: str, inputs: Sequence[int], outputs: Sequence[int], kind: str = "", version: int = 1,
         **options: Any,
     ) -> None:  # fmt: skip
-        """Add an operator with the options of the table *kind*."""
+        """Add an operator. *kind*: the name of its options table."""
         number = CODES.get(op, 32)
         code = {"deprecated_builtin_code": min(number, 127), "builtin_code": number, "version": version}
         if op not in CODES:
@@ -79,7 +79,7 @@ class Writer:
         self.operators.append(made)
 
     def file(self, inputs: Sequence[int], outputs: Sequence[int], **more: Any) -> bytes:
-        """Return the file."""
+        """Return the bytes of the file."""
         graph = {
             "tensors": self.tensors, "inputs": list(inputs), "outputs": list(outputs),
             "operators": self.operators, "name": "main",
@@ -92,7 +92,8 @@ class Writer:
 
 
 def serialized(model: dict[str, Any]) -> bytes:
-    """Return a Model as bytes: each table follows its vtable, and precedes the objects that it refers to."""
+    """Return a Model as bytes. A vtable precedes its table; the objects to which a table refers
+    follow it."""
     out = bytearray(8)
     out[4:8] = b"TFL3"
     struct.pack_into("<I", out, 0, _table(out, "Model", model))
