@@ -1,12 +1,12 @@
 """Make random Vulkan calls fail: ``python -m tests.runtime.faults --count 10000 --device llvmpipe``.
 
-A call fails once or several times in a row, while random chains of every operator and method (operators.py)
-and whole networks run, on mapped memory and with staging copies; with ``--matrix-units`` also operators on
-matrix units, emulated if the device has none.
+Random chains of every operator and method (operators.py) and whole networks run, on mapped memory and with
+staging copies; with ``--matrix-units`` also operators on matrix units, real or emulated. Meanwhile a Vulkan
+call fails once or several times in a row.
 
-Each call must raise the typed error or return the correct bytes. Afterwards every call of the chain must
-return the correct bytes on the same device (after a lost device, on a new one). The validation layer must
-stay silent.
+Each call of vkq must raise the typed error or return the correct bytes. Afterwards every call of the chain
+must return the correct bytes on the same device (after a lost device, on a new one). The validation layer
+must stay silent.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ from vkq.device import vulkan
 from vkq.runtime.tensor import Tensor
 
 OUT_OF_HOST_MEMORY = -1
-LIFE = 200  # faults after which a new device is opened
-LOST = 0.02  # share of faults that lose the device
-CHAIN = 3  # maximum number of operators that are pending when a fault happens
+LIFE = 200  # number of faults until a new device is opened
+LOST = 0.02  # share of the faults that lose the device
+CHAIN = 3  # most operators that are pending when a fault happens
 Units = dict[str, tuple[Make, Any]]
-Fit = Callable[[vkq.Device], contextlib.AbstractContextManager[Any]]  # context that prepares a device for use
+Fit = Callable[[vkq.Device], contextlib.AbstractContextManager[Any]]  # prepares a device for use
 
 
 def models() -> dict[str, tuple[bytes, tuple[int, ...]]]:
-    """Return whole networks, each one plan, with their input's shape. Together they contain every row of the
-    graph's table, epilogues with sums and tables, gates with their means, and parallel branches."""
+    """Return whole networks (model, input shape), each of which is one plan. Together they contain nearly
+    all operators of vkq's graph, epilogues with sums and tables, squeeze-and-excite gates, and parallel
+    branches."""
     from tests.onnx.networks import KINDS, Net, quantized
 
     found = {"seldom": (seldom.model(), seldom.SHAPE), "real": (seldom.real(), seldom.SHAPE)}
@@ -55,7 +56,7 @@ def models() -> dict[str, tuple[bytes, tuple[int, ...]]]:
 
 
 def networks() -> Units:
-    """Return the models with an input each."""
+    """Return the models as calls on a device, each with an input."""
     found = {f"network {kind}": network(*model) for kind, model in models().items()}
     data, feed = int8_caches()
 
@@ -87,7 +88,7 @@ def _session(model: bytes) -> Make:
 
 
 class Life:
-    """A device, and the calls that ran on it."""
+    """A device, and the operators that were made on it."""
 
     def __init__(self, name: str, units: Units, staging: bool, fit: Fit):
         self.units = units
@@ -115,15 +116,15 @@ def _array(y: Any) -> Any:
 
 
 def takes_tensors(name: str) -> bool:
-    """Return True if an operator accepts a Tensor and returns a Tensor that has not been read."""
+    """Return True if the operator accepts a Tensor and returns a Tensor whose data may still be pending."""
     return not name.startswith(("integer", "network", "flatten", "reshape"))
 
 
 def run(
     name: str, units: Units, count: int, seed: int, fit: Fit = contextlib.nullcontext
 ) -> collections.Counter[str]:
-    """Inject *count* faults on a device; return their outcomes. Raises AssertionError for a wrong result or
-    another error."""
+    """Inject *count* faults on a device and return the outcomes. Raise AssertionError for a wrong result or
+    an unexpected error."""
     rng, told = np.random.default_rng(seed), collections.Counter[str]()
     with vkq.Device(name) as healthy, fit(healthy):
         want = {unit: make(healthy)(x) for unit, (make, x) in units.items()}

@@ -1,5 +1,5 @@
-"""The operators that use matrix units, as calls on a device, for tests that inject faults. A device without
-matrix units gets emulated ones."""
+"""The operators that use matrix units, as calls on a device, for tests that inject faults. They use
+emulated matrix units on a device without real ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ OPERATORS: dict[str, tuple[Make, Any]] = {
 
 @contextlib.contextmanager
 def fitted(device: vkq.Device) -> Iterator[None]:
-    """Context manager: while it is open, the device has matrix units for int8 and float16."""
+    """Context manager: the device has matrix units for int8 and float16, real or emulated."""
     with pytest.MonkeyPatch.context() as patch:
         if lacking(device.capabilities) is not None:
             emulated.emulate(device, patch, "16x8x32")

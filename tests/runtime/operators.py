@@ -1,5 +1,5 @@
-"""Every public operator, scheme and method that a software driver runs, as calls on a device, for tests that
-inject faults."""
+"""Every public operator, scheme and method that software drivers can run, as calls on a device, for tests
+that inject faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABLES = RNG.integers(-128, 128, (256, 256), np.int8)
 Q = vkq.QParams(0.1, 3)
 QQ: dict[str, Any] = {"x_qparams": Q, "y_qparams": Q}
 AB: dict[str, Any] = {"y_qparams": Q, "a_qparams": Q, "b_qparams": Q}
-MATRIX_UNITS = ("matrix", "stem")  # methods that only matrix units can run
+MATRIX_UNITS = ("matrix", "stem")  # methods that need matrix units
 METHODS = tuple(name for name in names() if name not in ("auto", *MATRIX_UNITS))
 Call = Callable[[Any], Any]
 Make = Callable[[vkq.Device], Call]
@@ -43,17 +43,17 @@ def _linear(*weight: Any, **options: Any) -> Make:
 
 
 def _of(function: Callable[..., Any], *more: Any, **options: Any) -> Make:
-    """Return a call of a function of x."""
+    """Return a function that maps a device to a call of function(x)."""
     return lambda d: lambda x: function(x, *more, device=d, **options)
 
 
 def _twice(function: Callable[..., Any], *more: Any, **options: Any) -> Make:
-    """Return a call of a function of x and x."""
+    """Return a function that maps a device to a call of function(x, x)."""
     return lambda d: lambda x: function(x, x, *more, device=d, **options)
 
 
 def _of_tensor(function: Callable[..., Any], *more: Any) -> Make:
-    """Return a call of a function of a `Tensor`, which knows its device."""
+    """Return a function that maps a device to a call of function(x) with x as a Tensor on the device."""
     return lambda d: lambda x: function(Tensor.from_numpy(x, d), *more).numpy()
 
 

@@ -1,4 +1,4 @@
-"""Models of graph operators that are rare in networks, for tests that inject faults."""
+"""Models of graph operators that networks rarely contain, for tests that inject faults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MICROSOFT = "com.microsoft"
 
 
 class Nodes:
-    """Nodes and constants of a model under construction."""
+    """A model under construction."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
@@ -34,7 +34,7 @@ class Nodes:
         return name
 
     def rounded(self, real: str) -> str:
-        """Add a QuantizeLinear and a DequantizeLinear; return the result's name."""
+        """Add a QuantizeLinear and a DequantizeLinear of *real*; return the name of the result."""
         quantized = self.op("QuantizeLinear", real, self.scale, self.zero)
         return self.op("DequantizeLinear", quantized, self.scale, self.zero)
 
@@ -77,7 +77,7 @@ def model() -> bytes:
 
 
 def _whole_numbers(n: Nodes) -> None:
-    """Add a QuantizeLinear along an axis, and products with constant zero points."""
+    """Add a QuantizeLinear along an axis, and ConvInteger and MatMulInteger with constant zero points."""
     each = [n.constant(np.linspace(0.02, 0.3, 8, dtype=np.float32)), n.constant(np.arange(8, dtype=np.int8))]
     n.out(n.op("DequantizeLinear", n.op("QuantizeLinear", "x", *each, axis=1), *each, axis=1))
     x, zero = n.op("QuantizeLinear", "x", n.scale, n.constant(np.uint8(100))), n.constant(np.uint8(7))
@@ -90,7 +90,7 @@ def _whole_numbers(n: Nodes) -> None:
 
 
 def real() -> bytes:
-    """Return a model of operators on values that stay float32, selections, and weights of 4 or 8 bits in
+    """Return a model of float32 operators, selections, and products with weights of 4 or 8 bits in
     groups."""
     n = Nodes()
     for kind in ("Relu", "Neg", "Abs", "Sqrt", "Reciprocal", "HardSigmoid", "HardSwish", "LeakyRelu"):

@@ -1,5 +1,5 @@
-"""Tests that shaders read and write within their buffers. No other test checks this, because devices are
-opened without robustBufferAccess. The tests run in a separate process, in which the validation layer checks
+"""Tests that shaders read and write only within their buffers. Other tests do not check this, because vkq
+opens devices without robustBufferAccess. The tests run in a separate process, whose validation layer checks
 bounds instead of synchronization."""
 
 import os
@@ -8,8 +8,8 @@ import sys
 
 import vkq
 
-# Channels that leave lanes of a subgroup idle, k and rows that are not multiples of a block, images whose
-# rows are whole texels, and other images.
+# The cases leave lanes of a subgroup without channels, have k and rows that do not fill blocks, and images
+# whose rows are whole texels or not.
 CODE = """
 import re, sys
 import numpy as np

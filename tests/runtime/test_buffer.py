@@ -1,5 +1,5 @@
-"""Tests of the arena: ranges never overlap, are aligned and merge when freed, and every freed byte can be
-used again."""
+"""Tests of the memory arena: ranges never overlap, are aligned, merge when they are freed, and all freed
+bytes can be used again."""
 
 import gc
 import itertools
@@ -18,7 +18,7 @@ BLOCK = 1024
 
 
 def make_arena(device: vkq.Device, alignment: int = 64, keep: int = 0) -> Arena:
-    """Return an arena with tiny blocks, in host memory."""
+    """Return an arena of tiny blocks of host memory."""
     types = device.capabilities.memory_types
     kind = next(i for i, t in enumerate(types) if {"host_visible", "host_coherent"} <= t.flags)
     arena: Arena = device.context.arena(kind, True, alignment, BLOCK, 1 << 62, keep)
@@ -27,12 +27,13 @@ def make_arena(device: vkq.Device, alignment: int = 64, keep: int = 0) -> Arena:
 
 @pytest.fixture
 def allocations() -> Iterator[None]:
-    """Count vkAllocateMemory calls (`work.counted`)."""
+    """Count calls of vkAllocateMemory; `work.counted` returns the count."""
     with work.failing("vkAllocateMemory", 0):
         yield
 
 
-# Sizes around the alignment and the block; a negative number frees one of the allocated buffers.
+# Steps of a test: a size to allocate, around the alignment and the block size, or a negative number, which
+# frees one of the allocated buffers.
 STEPS = st.lists(
     st.one_of(
         st.integers(0, 200), st.sampled_from([63, 64, 65, 1023, 1024, 1025, 5000]), st.integers(-50, -1)
@@ -63,8 +64,7 @@ def test_ranges_are_disjoint_aligned_and_accounted_for(
     usual = any(b.block_bytes == BLOCK for b in held)
     held.clear()
     assert arena.used_bytes == 0
-    # All free ranges have merged with their neighbours: a whole block can be allocated without a new
-    # allocation.
+    # All free ranges have merged: a whole block can be allocated without a call of vkAllocateMemory.
     if usual:
         before = arena.allocated_bytes
         whole = arena.allocate(BLOCK)
@@ -86,8 +86,8 @@ def test_freed_neighbours_join_in_any_order(any_device: vkq.Device) -> None:
 
 def test_the_smallest_hole_that_fits_is_taken(any_device: vkq.Device) -> None:
     arena = make_arena(any_device)
-    held = [arena.allocate(size) for size in (256, 64, 128, 64, 512)]  # fills the whole block
-    held[0] = held[2] = held[3]  # leaves holes of 256 and 128 bytes
+    held = [arena.allocate(size) for size in (256, 64, 128, 64, 512)]  # together a whole block
+    held[0] = held[2] = held[3]  # holes of 256 and 128 bytes remain
     gc.collect()
     assert arena.allocate(BLOCK).offset == 0  # all freed ranges have merged
     assert arena.allocate(100).offset == 320
@@ -176,7 +176,7 @@ def test_a_steady_state_allocates_nothing_and_changing_sizes_do_not_grow(
 def test_device_memory_returns_when_tensors_die(device: vkq.Device) -> None:
     device.synchronize()
     before, limit = device.memory_used_bytes, 0
-    for _ in range(12):  # each buffer is larger than a block
+    for _ in range(12):  # each tensor exceeds a block
         tensor = vkq.Tensor(device, (5 << 20,), "int32")
         limit = max(limit, device.memory_used_bytes - before)
         del tensor

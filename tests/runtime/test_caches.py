@@ -1,4 +1,4 @@
-"""Tests of caches: values are computed once, and the size is bounded."""
+"""Tests of caches: a value is computed once, and the number of kept values is bounded."""
 
 import gc
 import threading
@@ -37,8 +37,8 @@ def test_a_failed_one_is_made_again() -> None:
 
 
 def test_of_two_threads_the_first_one_counts() -> None:
-    """If two threads compute a value at the same time, both use the value that is ready first; no thread
-    waits for another."""
+    """If two threads compute the same value at the same time, both use the value that is ready first, and
+    neither waits for the other."""
     kept: LruCache[str] = LruCache(2)
     begun, go_on = threading.Event(), threading.Event()
     found: list[str] = []
@@ -60,8 +60,8 @@ def test_of_two_threads_the_first_one_counts() -> None:
 def test_images_that_all_have_sizes_of_their_own(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Images with many different sizes are correct: the caches of layers and templates are bounded, and
-    dropped entries are made again."""
+    """Images of many different sizes give the right results, although the caches of layers and templates
+    keep only few plans: dropped plans are made again."""
     monkeypatch.setattr(caches, "PLANS_KEPT", 4)
     q = vkq.QParams(1.0)
     conv = vkq.Conv2d(np.ones((1, 1, 2, 2), np.int8), 1.0, x_qparams=q, y_qparams=q, device=any_device)

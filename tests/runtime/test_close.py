@@ -1,4 +1,4 @@
-"""Tests of closing a device while objects that use it are alive."""
+"""Tests of closing a device while objects on it are alive."""
 
 import gc
 import subprocess
@@ -29,8 +29,8 @@ for _ in range(4):
 
 @pytest.mark.parametrize("staging", [False, True])
 def test_pinned_arrays_outlive_their_device(device: vkq.Device, staging: bool) -> None:
-    """Pinned arrays outlive their device: they share a block of memory, one array is uploaded, and the last
-    one is freed long after the device is closed."""
+    """Pinned arrays keep their memory after their device is closed, also if one of them was being uploaded.
+    The last one is freed long after the close."""
     mine = work.opened(device, staging)
     one, two = mine.empty_pinned((300, 1001), np.float32), mine.empty_pinned((7,), np.int8)
     one[:], two[:] = 3, 4

@@ -1,4 +1,4 @@
-"""Tests of a device's chain of work: it is one submission, a bounded number of submissions is in flight, and
+"""Tests of a device's chain of pending work: it is one submission, few submissions are in flight, and
 staging copies do not change results."""
 
 import dataclasses
@@ -32,8 +32,7 @@ def test_a_chain_of_layers_is_one_submission(device: vkq.Device) -> None:
 
 
 def test_results_never_read_do_not_pile_up(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results that are never read do not pile up: chains are submitted, and only a few are in flight with
-    their memory."""
+    """Results that nobody reads do not use up memory: chains are submitted, and only a few are in flight."""
     monkeypatch.setattr(device.queue, "operations_per_chain", 8)
     x = vkq.Tensor.from_numpy(np.ones((4, 256), np.float32), device)  # 1024 elements, so 1024 bytes as int8
     device.synchronize()
@@ -68,7 +67,7 @@ def test_staging_gives_the_same_bytes(device: vkq.Device, path: str) -> None:
 
 
 def test_a_device_without_the_dot_product_is_exact(device: vkq.Device) -> None:
-    """A Vulkan 1.1 device without any feature, extension or float controls is exact."""
+    """A device with Vulkan 1.1 and no features, extensions or float controls gives exact results."""
     c = device.capabilities
     bare = dataclasses.replace(
         work.doctored(c, shaderRoundingModeRTEFloat32=0, shaderDenormPreserveFloat32=0, maxBufferSize=0),
@@ -144,7 +143,7 @@ def test_closing_twice_and_using_after(device: vkq.Device) -> None:
     gone = vkq.Device(device.name)
     one = work.linear(gone)
     x = vkq.Tensor.from_numpy(one.x, gone)
-    unread = one.layer(x)  # pending when the device closes
+    unread = one.layer(x)  # pending at the close
     with gone.record(timestamps=1) as recording:
         one.layer(x)
     recording.run()
@@ -163,7 +162,7 @@ def test_closing_twice_and_using_after(device: vkq.Device) -> None:
             use()
     assert gone.memory_used_bytes > 0
     uses.clear()
-    use = one = x = unread = recording = None  # these objects are freed after their device
+    use = one = x = unread = recording = None  # freed after their device
     gc.collect()
     assert gone.memory_used_bytes == 0
 
@@ -180,7 +179,7 @@ def test_a_device_that_fails_to_open_is_closed(device: vkq.Device) -> None:
 
 def test_a_device_that_is_forgotten_is_freed(device: vkq.Device) -> None:
     """A device without references is freed, although it was not closed and has work pending and in flight.
-    The garbage collector frees it and its objects in any order, without a message."""
+    The garbage collector frees it and its objects in any order, without an error."""
     for _ in range(5):
         gone = vkq.Device(device.name)
         one = work.linear(gone)

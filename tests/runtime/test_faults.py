@@ -1,8 +1,8 @@
-"""Tests that make every Vulkan call that can fail do so at each of its uses: a typed error is raised, nothing
-leaks, and the device works afterwards.
+"""Tests that let each Vulkan call fail at each of its uses: vkq raises a typed error, leaks nothing, and
+the device works afterwards.
 
-The validation layer reports objects that outlive their device, so closing a device without a message proves
-that nothing leaked.
+The validation layer reports objects that outlive their device. So if closing a device gives no message,
+nothing leaked.
 """
 
 import ctypes
@@ -26,15 +26,15 @@ CALLS = [
     "vkCreateComputePipelines",
 ]  # fmt: skip
 FAST = "llvmpipe"
-# If memory is short, finished work is freed and the call repeated, so a single failure has no effect.
+# If memory is short, vkq frees finished work and repeats these calls. So a single failure has no effect.
 RETRIED = {"vkAllocateMemory", "vkCreateBuffer", "vkBindBufferMemory", "vkMapMemory"}
 
 
 def open_and_run(name: str, staging: bool) -> None:
-    """Open a device, run a layer of one dispatch, and a layer of two dispatches twice (which reuses a fence),
-    then close the device.
+    """Open a device, run layers of one and of two dispatches twice each (the second run reuses a fence),
+    and close the device.
 
-    SwiftShader, which takes a tenth of a second for each pipeline, runs only the first layer.
+    SwiftShader, which needs a tenth of a second for each pipeline, runs only the first layer.
     """
     with vkq.Device(name, staging=staging) as device:
         for make in (work.linear, work.conv2d) if FAST in name else (work.linear,):
@@ -52,7 +52,7 @@ def test_every_call_may_fail(device: vkq.Device, call: str, staging: bool) -> No
         times = counted()
     assert times > 0 or (call, staging) == ("vkWaitForFences", False), "the test does not reach this call"
     seen = 0
-    # The first calls, which may differ, and the last call; for the slower driver only the first and the last.
+    # Let one of the first calls or the last call fail; on the slower driver only the first or the last.
     many = range(1, min(times, 8) + 1) if FAST in device.name else (1,)
     for nth in sorted({n for n in (*many, times) if n}):
         told = None
@@ -72,7 +72,7 @@ def test_every_call_may_fail(device: vkq.Device, call: str, staging: bool) -> No
 
 @pytest.fixture
 def fresh(device: vkq.Device) -> Iterator[vkq.Device]:
-    """Yield the device, opened again, without memory of other tests."""
+    """Yield the device, opened again, so that memory of other tests does not count."""
     with vkq.Device(device.name) as one:
         yield one
 
@@ -84,7 +84,7 @@ def test_memory_that_stays_short_is_told_and_the_device_works_after(fresh: vkq.D
         with pytest.raises(
             vkq.OutOfMemoryError, match=r"no memory for \d+ bytes more .* device stays usable"
         ) as caught:
-            vkq.Tensor(fresh, (5 << 20,), "int32")  # larger than a block
+            vkq.Tensor(fresh, (5 << 20,), "int32")  # exceeds a block
         assert isinstance(caught.value, MemoryError)
         assert (caught.value.result, caught.value.call) == (OUT_OF_DEVICE_MEMORY, call)
     one.check()
@@ -99,8 +99,8 @@ def test_one_failed_allocation_is_made_again(fresh: vkq.Device) -> None:
 
 
 def test_an_allocation_that_fails_inside_an_operation_does_not_split_it(device: vkq.Device) -> None:
-    """An allocation that fails inside an operation does not split it. The scratch memory of a convolution is
-    allocated between its dispatches; waiting for memory must not submit half of them."""
+    """If an allocation between the two dispatches of a convolution fails, vkq waits for memory without
+    submitting the first dispatch alone."""
     with vkq.Device(device.name) as mine:
         one = work.conv2d(mine)
         x = vkq.Tensor.from_numpy(one.x, mine)
@@ -119,7 +119,7 @@ def test_an_allocation_that_fails_inside_an_operation_does_not_split_it(device: 
 @pytest.mark.parametrize("call", ["vkQueueSubmit", "vkCreateFence", "vkResetFences"])
 def test_a_failed_submission_is_made_again_and_loses_nothing(device: vkq.Device, call: str) -> None:
     one = work.conv2d(device)
-    with vkq.Device(device.name) as fresh:  # no fence exists yet
+    with vkq.Device(device.name) as fresh:  # it has no fences yet
         mine = work.conv2d(fresh) if call == "vkCreateFence" else one
         y = mine.layer(vkq.Tensor.from_numpy(mine.x, mine.layer.device))
         with failing(call), pytest.raises(vkq.OutOfMemoryError):
@@ -133,14 +133,14 @@ def test_work_after_a_failed_submission_is_not_lost_either(device: vkq.Device) -
     first = one.layer(x)
     with failing("vkQueueSubmit"), pytest.raises(vkq.OutOfMemoryError):
         device.flush()
-    second = one.layer(x)  # first submits the sealed chain
+    second = one.layer(x)  # submits the first chain, too
     np.testing.assert_array_equal(second.numpy(), one.want)
     np.testing.assert_array_equal(first.numpy(), one.want)
 
 
 def test_results_of_a_chain_that_can_never_run_are_not_read(device: vkq.Device) -> None:
-    """Results of a chain that can never run (vkEndCommandBuffer failed) are not read: bytes that were never
-    computed must not be returned as a result."""
+    """If the commands of a chain cannot run (vkEndCommandBuffer failed), reading its results raises an
+    error: bytes that were never computed are not returned."""
     one = work.linear(device)
     x = vkq.Tensor.from_numpy(one.x, device)
     device.flush()
@@ -152,7 +152,7 @@ def test_results_of_a_chain_that_can_never_run_are_not_read(device: vkq.Device) 
             y.numpy()
     with pytest.raises(vkq.OutOfMemoryError, match="never computed"):
         vkq.dequantize(y)
-    y.write(one.want)  # new content makes the tensor valid again
+    y.write(one.want)  # new content: y is valid again
     np.testing.assert_array_equal(y.numpy(), one.want)
     np.testing.assert_array_equal(one.layer(x).numpy(), one.want)
 
@@ -162,7 +162,7 @@ def test_a_broken_recording_says_so_each_time(device: vkq.Device) -> None:
     x = vkq.Tensor.from_numpy(one.x, device)
     with device.record() as recording:
         one.layer(x)
-    device.synchronize()  # data that is uploaded by its own submission is complete
+    device.synchronize()  # the uploads' own submission completes
     with failing("vkEndCommandBuffer"), pytest.raises(vkq.OutOfMemoryError):
         recording.run()
     with pytest.raises(vkq.DeviceError, match="record it again"):
@@ -227,8 +227,8 @@ def test_failures_of_one_thread_or_call_do_not_reach_the_next(device: vkq.Device
 
 
 def test_a_leak_would_be_told(any_device: vkq.Device) -> None:
-    """A fence that outlives its device gives a message of the validation layer. So the silence of the other
-    tests proves that nothing leaked."""
+    """The validation layer reports a fence that outlives its device. So its silence in the other tests
+    proves that nothing leaked."""
     native, c = vulkan.instance().native, any_device.capabilities
     physical = vulkan.instance().physical_devices()[c.index]
     handle, _ = vulkan.open_device(physical, c.compute_family or 0, dict(c.features), set(c.extensions))
@@ -243,13 +243,13 @@ def test_a_leak_would_be_told(any_device: vkq.Device) -> None:
 
 
 def test_an_upload_whose_chain_was_lost_is_made_again(device: vkq.Device) -> None:
-    """An upload whose chain was lost is repeated from the host's bytes: weights, constants and tensors are
-    correct."""
+    """Uploads in a lost chain are repeated from the host's data: weights, constants and tensors have the
+    right content afterwards."""
     data = np.arange(16, dtype=np.int32)
     with vkq.Device(device.name, staging=True) as mine:
         table = mine.constant("table", data.nbytes, lambda: data).buffer
         tensor = vkq.Tensor.from_numpy(data[::-1], mine)
-        tensor.write(data * 2)  # the second of two writes
+        tensor.write(data * 2)  # a second write
         with failing("vkEndCommandBuffer"), pytest.raises(vkq.OutOfMemoryError):
             mine.flush()
         assert mine.constant("table", data.nbytes, lambda: data).buffer is table
@@ -257,7 +257,7 @@ def test_an_upload_whose_chain_was_lost_is_made_again(device: vkq.Device) -> Non
         np.testing.assert_array_equal(tensor.numpy(), data * 2)
         one = work.linear(mine)
         with failing("vkEndCommandBuffer"), pytest.raises(vkq.OutOfMemoryError):
-            one.check()  # the upload of its weights was in the lost chain
+            one.check()  # the lost chain had its weights
         one.check()
 
 

@@ -1,4 +1,4 @@
-"""Tests of dispatches with any number of workgroups within any limits."""
+"""Tests that any number of workgroups is split into dispatches within a device's limits."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from vkq.runtime.plan import grids
 
 
 def covered(total: int, limits: tuple[int, int, int], most: int) -> list[tuple[int, int, int]]:
-    """Return the dispatches, after checking that they cover exactly [0, total) in order and observe the
+    """Return the dispatches (first, x, y), after checking that they cover [0, total) in order and keep the
     limits."""
     out = list(grids(total, limits, most))
     following = 0
@@ -56,7 +56,7 @@ def test_no_dispatch_where_there_is_nothing() -> None:
 
 
 def test_a_watchdog_splits_by_work(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dispatch on a device of unknown speed has at most the work that a slow phone does in 100 ms."""
+    """On a device of unknown speed, a dispatch has at most the work that a slow phone does in 100 ms."""
     c = work.doctored(any_device.capabilities)
     slow = vkq.Device(capabilities=dataclasses.replace(c, device_type="integrated"))
     monkeypatch.delitem(verdict._reports, c.key, raising=False)
@@ -72,7 +72,7 @@ def test_a_watchdog_splits_by_work(any_device: vkq.Device, monkeypatch: pytest.M
     )
     monkeypatch.setitem(verdict._reports, c.key, fast)
     with vkq.Device(capabilities=dataclasses.replace(c, device_type="integrated")) as quick:
-        assert quick.groups_per_dispatch(1000, (1 << 33)) == 1000  # the bound of the profile
+        assert quick.groups_per_dispatch(1000, (1 << 33)) == 1000  # limit of the profile
         assert quick.groups_per_dispatch(1000, 4 * (1 << 33)) == 250
 
 
@@ -80,8 +80,8 @@ def test_a_watchdog_splits_by_work(any_device: vkq.Device, monkeypatch: pytest.M
 def test_folded_dispatches_give_the_same_bytes(
     device: vkq.Device, limits: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Folded dispatches give the same bytes: a shader that computes its workgroup index wrongly would skip
-    rows or write them twice."""
+    """Splitting a dispatch by small limits does not change the bytes: a shader with a wrong workgroup index
+    would skip rows or write rows twice."""
     c = work.doctored(
         device.capabilities,
         **{f"maxComputeWorkGroupCount_{axis}": n for axis, n in zip("xyz", limits, strict=True)},
@@ -109,9 +109,9 @@ def test_a_watchdog_split_gives_the_same_bytes(device: vkq.Device, monkeypatch: 
 
 
 def test_slow_drivers_get_short_dispatches(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slow drivers get short dispatches. If a layer takes seconds, no dispatch is longer than 100 ms at an
-    eighth of the measured rate, and the bytes are the same. Discrete devices are exempt; devices without
-    measured rates are assumed to be slow."""
+    """On a slow driver, a layer that takes seconds is split, without a change of its bytes: a dispatch
+    takes at most 100 ms at an eighth of the measured rate. Discrete GPUs are not split. Devices without
+    measured rates count as slow."""
     c = dataclasses.replace(device.capabilities, device_type="integrated")
     plain = dataclasses.replace(verdict.verdict({}, {}, isolated=True), failures={}, soft_float=False)
     macs = 67 * 33 * 190
@@ -150,8 +150,8 @@ MOVERS: dict[str, Callable[[Any, vkq.Device], Any]] = {
 def test_slow_memory_gets_short_dispatches(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, copy: float, splits: bool
 ) -> None:
-    """Slow memory gets short dispatches: operators that only copy bytes are split by the rate of a copy, and
-    the bytes are the same."""
+    """On slow memory, operators that only copy bytes are split by the measured rate of copies, without a
+    change of their bytes."""
     c = dataclasses.replace(device.capabilities, device_type="integrated")
     report = Verdict({}, soft_float=False, rates={"float": 1e15, "copy": copy}, isolated=True, tuning={})
     monkeypatch.setitem(verdict._reports, c.key, report)
@@ -178,8 +178,8 @@ def test_slow_memory_gets_short_dispatches(
 
 
 def test_rates_of_a_device_that_is_not_here(any_device: vkq.Device) -> None:
-    """Dispatches for a device that is absent are split by the operations and bytes per second in its report;
-    without a measurement, low rates are assumed."""
+    """Plans for an absent device are split by the rates in its report (operations and bytes per second), or
+    by low assumed rates if the report has none."""
     c = dataclasses.replace(any_device.capabilities, device_type="integrated")
     for rates, most, size in (
         ({"float": 3.2e9, "s8s8": 1.6e9, "copy": 8e8}, 10_000_000, 10_000_000),

@@ -1,4 +1,4 @@
-"""Tests of signals at any point between two bytecodes: the device stays usable, and no result is wrong."""
+"""Tests of signals between any two bytecodes: the device stays usable, and no result is wrong."""
 
 import os
 
@@ -7,8 +7,8 @@ from tests.runtime.test_process import ends, python
 
 COUNT = int(os.environ.get("VKQ_INTERRUPTS", "150"))
 
-# Interrupts come at random times while layers run, tensors are written and recordings run again. After each
-# interrupt, the bytes are the same, no unknown work is in flight, and no lock is held.
+# Interrupts come at random times while layers run, tensors are written and recordings are replayed. After
+# each interrupt results have the same bytes, no unknown work is in flight, and no lock is held.
 RANDOM = """
 import random
 rng = random.Random(7)

@@ -1,5 +1,5 @@
-"""Tests of a chain whose commands are lost (vkEndCommandBuffer failed): only its results become invalid, for
-every operator and method, with and without staging copies."""
+"""Tests of a chain whose commands are lost (vkEndCommandBuffer failed): only its results become invalid.
+Every operator and method runs, with and without staging copies."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def test_the_next_call_is_exact(any_device: vkq.Device, name: str, staging: bool
         want = make(any_device)(x)
         first, second = make(mine), make(mine)
         with failing("vkEndCommandBuffer"), pytest.raises(vkq.OutOfMemoryError):
-            first(x)  # its uploads are in the lost chain
+            first(x)  # the lost chain has its uploads
         for _ in range(2):
             np.testing.assert_array_equal(first(x), want)
         with failing("vkEndCommandBuffer"), pytest.raises(vkq.OutOfMemoryError):
@@ -37,9 +37,9 @@ def test_what_was_lost_and_is_written_whole_is_clean_again(device: vkq.Device) -
         device.flush()
     with pytest.raises(vkq.OutOfMemoryError, match=r"never computed.*compute it again"):
         y.numpy()
-    one.layer(x, out=y)  # the chain only writes y
+    one.layer(x, out=y)  # y is valid again: the chain only writes it
     np.testing.assert_array_equal(y.numpy(), one.want)
-    np.testing.assert_array_equal(x.numpy(), one.x)  # the lost chain only reads x
+    np.testing.assert_array_equal(x.numpy(), one.x)  # the lost chain only read x
 
 
 def test_a_lost_result_stays_lost_through_what_is_computed_from_it(device: vkq.Device) -> None:
@@ -59,7 +59,7 @@ def test_a_plan_that_could_not_be_recorded_to_its_end_is_not_read(device: vkq.De
     y = one.layer(x)
     np.testing.assert_array_equal(y.numpy(), one.want)
     with failing("vkAllocateDescriptorSets", 2), pytest.raises(vkq.OutOfMemoryError):
-        one.layer(x, out=y)  # no descriptor set is left for its second dispatch
+        one.layer(x, out=y)  # the second dispatch gets no descriptor set
     with pytest.raises(vkq.OutOfMemoryError, match="never computed"):
         y.numpy()
     one.layer(x, out=y)

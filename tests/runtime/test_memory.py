@@ -1,4 +1,4 @@
-"""Tests of the choice of memory types, with tables like those of real devices."""
+"""Tests of the choice of memory types, for tables of memory types like those of real devices."""
 
 import dataclasses
 
@@ -88,8 +88,8 @@ def test_a_type_that_buffers_cannot_have_is_refused_natively(device: vkq.Device)
 
 
 def test_no_buffer_is_larger_than_the_heap(any_device: vkq.Device) -> None:
-    """A buffer larger than the heap is refused by vkq, because some drivers crash or swap for minutes
-    instead."""
+    """vkq itself refuses a buffer larger than the heap, because some drivers would crash or swap for
+    minutes."""
     small = tuple(dataclasses.replace(t, heap_bytes=1 << 20) for t in any_device.capabilities.memory_types)
     with vkq.Device(capabilities=having(small, any_device)) as device:
         device.allocate(1 << 20)

@@ -1,8 +1,8 @@
-"""Tests of the extension's objects with wrong arguments: they raise a clear exception and never crash. `make
-sanitize` runs them under ASan and UBSan.
+"""Tests of the extension's objects with wrong arguments: they raise a clear exception and never crash.
+`make sanitize` runs these tests under ASan and UBSan.
 
-The cases run in one child process, each on its own device. The child prints each outcome, so that a crash
-names its case.
+One child process runs all cases, each on its own device, and prints each outcome, so that a crash tells its
+case.
 """
 
 import os
@@ -16,7 +16,7 @@ import vkq
 ONE_WORD = "(u32([0]),) * 4"
 FILL = "k.Plan([(None, [0], [2], b'', -1, [], 0, 0)], 1, {inputs}, [0], [], 0)"
 CASES = {
-    # case: (code, the exception's name, or "" if the code raises none)
+    # case -> (code, name of the exception, or "" if the code raises none)
     "operation ended before it began": ("q.operation(q.chain).__exit__(None, None, None)", "DeviceError"),
     "operation ended twice": (
         "o = q.operation(q.chain); o.__enter__(); o.__exit__(); o.__exit__()", "DeviceError",

@@ -29,15 +29,15 @@ def test_nothing_in_use_together_overlaps(lives: list[Lifetime]) -> None:
 
 
 def test_a_chain_needs_two() -> None:
-    """A chain needs memory for only two arrays: each step reads one array and writes the next, as in a
-    network without branches."""
+    """A sequence of steps, each of which reads one array and writes the next, needs memory for two
+    arrays."""
     lives = [Lifetime(1024, i, i + 1) for i in range(50)]
     assert place(lives)[1] == lower_bound(lives) == 2048
 
 
 def test_looks_at_neighbours_in_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planning compares only arrays with overlapping lifetimes: for a chain with one array that lives through
-    all of it, the work grows as n log n."""
+    """Planning compares only arrays whose lifetimes overlap. For a sequence of steps and one array that
+    lives through all of them, the work grows as n log n."""
     made: list[offsets.ArraysInUse] = []
 
     class Counted(offsets.ArraysInUse):

@@ -1,4 +1,5 @@
-"""Tests that the extension packs arrays like `vkq.layout.pack`: every layout, remainder and lane."""
+"""Tests that the extension packs arrays as `vkq.layout.pack` does, for every layout, remainder and number
+of lanes."""
 
 import itertools
 

@@ -1,5 +1,5 @@
-"""Tests of the pipeline cache: a damaged or foreign cache is ignored with one warning, and results are
-correct."""
+"""Tests of the pipeline cache on disk: a damaged or foreign file is ignored with one warning, and results
+are right."""
 
 import struct
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from vkq.runtime import pipeline_cache
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Store this test's pipelines in a temporary folder; return the folder."""
+    """Make this test store pipelines in a temporary folder; return the folder."""
     monkeypatch.setattr(pipeline_cache, "path", lambda c: tmp_path / "pipelines" / f"{c.key}.bin")
     return tmp_path / "pipelines"
 
@@ -29,13 +29,13 @@ def run(device: vkq.Device) -> Path:
 
 
 def header(data: bytes, **fields: Any) -> bytes:
-    """Return the data with these fields of its header replaced."""
+    """Return the cache's data with fields of its header replaced."""
     names = ("size", "version", "vendor", "device", "uuid")
     values = dict(zip(names, struct.unpack_from("<IIII16s", data), strict=True)) | fields
     return struct.pack("<IIII16s", *values.values()) + data[32:]
 
 
-# Changes to the file's bytes, seal included, or to the data inside a valid seal.
+# Damage of the file, checksum included, or of the data under a valid checksum.
 FILES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda blob: b"",
     "truncated": lambda blob: blob[:-1],
@@ -76,7 +76,7 @@ def test_a_damaged_file_is_made_again(device: vkq.Device, folder: Path, name: st
     with pytest.warns(CacheWarning, match="ignored and made again") as caught:
         run(device)
     assert len(caught) == 1
-    run(device)  # a further warning would be an error
+    run(device)  # a second warning would be an error
 
 
 @pytest.mark.parametrize("name", DATA)
@@ -137,7 +137,7 @@ def test_a_folder_that_cannot_be_written(
     monkeypatch.setattr("vkq.files.replacing", read_only)
     with pytest.warns(CacheWarning, match="Read-only file system") as caught:
         run(any_device)
-    run(any_device)  # a further warning would be an error
+    run(any_device)  # a second warning would be an error
     assert len(caught) == 1
 
 
@@ -147,7 +147,7 @@ def test_a_warning_that_is_an_error_still_closes_the_device(
     monkeypatch.setattr("vkq.files.replacing", read_only)
     mine = vkq.Device(any_device.name)
     work.linear(mine).check()
-    with pytest.raises(CacheWarning):  # pytest's configuration makes warnings errors
+    with pytest.raises(CacheWarning):  # pytest's configuration: warnings are errors
         mine.close()
     assert mine.closed
 

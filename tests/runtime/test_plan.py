@@ -1,5 +1,5 @@
-"""Tests of plans, which are made without running anything, are cached, and are the same for eager calls,
-recordings and explanations; and tests of ``out=``."""
+"""Tests of plans. They are made without running anything, are cached, and are the same for eager calls,
+recordings and explanations. Also tests of ``out=``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ RNG = np.random.default_rng(30)
 IMAGE = RNG.integers(-128, 128, (1, 6, 7, 5)).astype(np.int8)
 W = RNG.integers(-128, 128, (9, 6, 3, 3)).astype(np.int8)
 
-# name -> a call on one tensor of images
+# name -> call of an operator on a tensor of images
 OPERATORS: dict[str, Callable[..., Any]] = {
     "add": lambda x, **o: vkq.add(x, x, Y, **o),
     "sub": lambda x, **o: vkq.sub(x, x, Y, **o),
@@ -97,8 +97,8 @@ def test_eager_calls_recordings_and_explanations_use_one_plan(any_device: vkq.De
 
 
 def test_weights_are_there_once(any_device: vkq.Device) -> None:
-    """Weights are stored once for a layer that has run with one row and with many: both kernels read the same
-    copy."""
+    """A layer stores its weights once, although it has run with one row and with many rows: both kernels
+    read the same copy."""
     w = RNG.integers(-128, 128, (512, 512)).astype(np.int8)
     layer = vkq.Linear(w, 0.01, x_qparams=Q, y_qparams=Y, device=any_device)
     x = [Tensor.from_numpy(np.zeros((rows, 512), np.int8), any_device) for rows in (1, 200)]
@@ -120,8 +120,8 @@ def test_the_same_data_is_one_slot(any_device: vkq.Device) -> None:
 def test_a_kernel_whose_loops_the_driver_would_end_is_refused(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kernel whose loops the driver would end is refused before it runs, by the iterations that its YAML
-    declares: drivers end loops without an error."""
+    """A kernel that would loop longer than the driver allows is refused when it is planned, by the number
+    of iterations in its YAML. Drivers end such loops without an error."""
     monkeypatch.setattr("vkq.runtime.device.probed", lambda device: Verdict({}, False, loop_limit=60))
     monkeypatch.setattr("vkq.runtime.builder.EVERYWHERE", 0)
     program = any_device.program(catalog().find("matmul_q8_int32__row"))

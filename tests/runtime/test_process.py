@@ -1,4 +1,4 @@
-"""Tests of fork, Ctrl-C and the exit of the process, each in its own process."""
+"""Tests of fork, of Ctrl-C and of a process's exit. Each test runs its own process."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import pytest
 
 import vkq
 
-ENDS = int(os.environ.get("VKQ_EXITS", "4"))  # processes with daemon threads
+ENDS = int(os.environ.get("VKQ_EXITS", "4"))  # number of processes with daemon threads
 PRELUDE = """
 import os, signal, sys, threading, time
 import numpy as np
@@ -54,7 +54,7 @@ def ends(process: subprocess.Popen[str], output: str = "", code: int = 0, second
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # kills its children too, which may hold its pipes
+        os.killpg(process.pid, signal.SIGKILL)  # also children, which may hold the pipes
         pytest.fail(f"the process hangs: {process.communicate()}")
     assert (process.returncode, out, err) == (code, output, "")
 
@@ -81,8 +81,8 @@ EXITS = {
 
 @pytest.mark.parametrize("code", EXITS.values(), ids=EXITS)
 def test_the_process_ends_quietly(any_device: vkq.Device, code: str) -> None:
-    """The process ends with exit code 0 and without any message of Python or the validation layer."""
-    if "daemon" in code:  # the thread's own error, when the device closes, is expected
+    """The process ends with exit code 0, without a message of Python or of the validation layer."""
+    if "daemon" in code:  # the thread raises when the device closes
         code = "threading.excepthook = lambda _: None; " + code
     ends(python("print('begun')\n" + code, any_device, VKQ_VALIDATION="1"), "begun\n")
 
@@ -94,8 +94,8 @@ def test_the_process_ends_quietly_on_each_driver(device: vkq.Device, validation:
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_daemon_threads_at_the_end_neither_abort_nor_hang(device: vkq.Device, threads: int) -> None:
-    """Daemon threads neither abort nor hang the process at its exit. CPython then unwinds threads that ask
-    for the GIL; C++ destructors would end the process."""
+    """Daemon threads that use a device neither abort the process at its exit nor keep it from ending.
+    CPython unwinds threads that ask for the GIL at exit; C++ destructors that run then would abort."""
     code = """
 threading.excepthook = lambda _: None
 def work():
@@ -112,8 +112,8 @@ time.sleep(0.05)
 
 
 def test_a_forked_child_is_told_to_spawn(device: vkq.Device) -> None:
-    """A child that is forked while work is in flight and pending, and while another thread is in the driver,
-    gets an error that recommends spawn; the child ends, and the parent continues."""
+    """A process is forked while work is pending and in flight and another thread is in the driver. Every
+    use in the child raises an error that recommends spawn; the child ends, and the parent continues."""
     code = """
 threading.Thread(target=lambda: [layer(x[:1]) for _ in range(20)], daemon=True).start()
 recording = long_work()
@@ -142,8 +142,8 @@ assert (pending.numpy() == layer(x)).all()
 
 
 def test_a_sub_interpreter_is_refused_and_this_one_goes_on(any_device: vkq.Device) -> None:
-    """A sub-interpreter is refused, because NumPy and the extension can be loaded only once in a process; the
-    main interpreter continues."""
+    """A sub-interpreter cannot import vkq, because NumPy and the extension can be loaded only once in a
+    process. The main interpreter continues."""
     code = """
 try:
     import _interpreters as interpreters  # from CPython 3.13 on
@@ -169,8 +169,8 @@ with context.Pool(1) as pool:
 
 
 def test_ctrl_c_while_waiting_is_raised_when_the_work_has_ended(device: vkq.Device) -> None:
-    """Ctrl-C during a wait is raised when the work has ended, not earlier: then nothing is in flight, and the
-    work has taken its whole time."""
+    """Ctrl-C during a wait is raised when the work has ended, not earlier. So nothing is in flight then,
+    and the wait took the work's whole time."""
     code = """
 recording = long_work()
 start = time.monotonic()
@@ -209,8 +209,8 @@ def test_ctrl_c_ends_a_script(any_device: vkq.Device) -> None:
 
 
 def test_a_signal_handler_may_close_the_device(any_device: vkq.Device) -> None:
-    """A signal handler may close the device during a wait; the wait then raises an error about the closed
-    device."""
+    """A signal handler may close the device during a wait. The wait then raises an error that says that the
+    device is closed."""
     code = """
 recording = long_work()
 signal.signal(signal.SIGINT, lambda *_: device.close())
@@ -228,7 +228,7 @@ except vkq.DeviceError as error:
     ends(process, "True\n")
 
 
-# Every entry point, each called in a child that is forked while another thread is inside the entry point.
+# Every entry point. A child calls it after a fork during which another thread of the parent was inside it.
 FORKED = {
     "session.run": "lambda: session.run(None, {'x': images})",
     "session.map": "lambda: list(session.map(images, 4))",
@@ -338,8 +338,8 @@ def first():
 
 @pytest.mark.parametrize("before", ["", "import vkq.onnx", "import vkq; device = vkq.Device(sys.argv[1])"])
 def test_a_first_run_at_the_end_of_the_process(any_device: vkq.Device, before: str) -> None:
-    """A session's first run works at the exit of the process, before and after vkq closes its own devices. No
-    thread can be started then."""
+    """The first run of a session works during the exit of the process, before and after vkq closes its
+    devices, although no thread can be started then."""
     for code in (f"atexit.register(first)\n{before}", f"{before}\natexit.register(first)"):
         child = subprocess.run(
             [sys.executable, "-c", FIRST_AT_EXIT + code, any_device.name],

@@ -1,5 +1,5 @@
-"""Tests of pipelines compiled in parallel: all are ready at the block's end; a failure is reported and not
-cached."""
+"""Tests of pipelines that are compiled in parallel inside a `with` block: all are ready at its end, and a
+failure is reported and not cached."""
 
 import threading
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from vkq.shader.spec import Variant
 
 @pytest.fixture
 def fresh(device: vkq.Device) -> Iterator[vkq.Device]:
-    """Yield a device that has created no pipeline."""
+    """Yield a device on which no pipeline was made."""
     with vkq.Device(device.name) as one:
         yield one
 
@@ -111,8 +111,8 @@ def test_what_the_block_raises_is_not_hidden_by_a_pipeline_that_fails() -> None:
 
 
 def test_they_are_made_while_the_block_goes_on() -> None:
-    """Pipelines are compiled while the block runs. The block waits for another thread's work, so if they were
-    compiled at its end, it would wait for ever."""
+    """Pipelines are compiled while the block runs. The block waits for another thread's work: if
+    compilation began at the block's end, it would wait for ever."""
     done = threading.Event()
     with ParallelCompilation() as together:
         together.submit(done.set)
@@ -120,7 +120,7 @@ def test_they_are_made_while_the_block_goes_on() -> None:
 
 
 def given(name: str, device: vkq.Device, **constants: int) -> tuple[Variant, dict[int, int]]:
-    """Return (the variant, the specialization constants that its module leaves to the driver)."""
+    """Return (the variant, the specialization constants that are left to the driver)."""
     variant = catalog().variants[name]
     module, others = code(variant, spirv(variant), variant.constants(constants), device.capabilities)
     assert set(reflect(module).specialization) <= {number for number, _ in others}
@@ -128,8 +128,8 @@ def given(name: str, device: vkq.Device, **constants: int) -> tuple[Variant, dic
 
 
 def test_sizes_are_literals_and_numbers_of_a_problem_are_not(device: vkq.Device) -> None:
-    """Sizes are literals, but parameters of a problem are not: SwiftShader unrolls loops with a literal trip
-    count, which took 90 seconds for 7 x 2 taps."""
+    """Sizes of a variant become literals, parameters of a problem do not: SwiftShader unrolls loops with a
+    literal trip count, which took 90 seconds for 7 x 2 taps."""
     for name, own in (("conv2d_q8csw__depthwise:texels", "KW"), ("conv2d_q8csw__direct:4x4.float32", "KW")):
         variant, others = given(name, device, **{own: 7})
         sizes = {c.id for c in variant.specialization.values() if c.declared is not None}
@@ -138,8 +138,8 @@ def test_sizes_are_literals_and_numbers_of_a_problem_are_not(device: vkq.Device)
 
 
 def test_choices_are_literals(device: vkq.Device) -> None:
-    """Choices are literals, because SwiftShader compiles the code of every alternative if a choice is not a
-    literal."""
+    """Boolean choices become literals, because otherwise SwiftShader compiles the code of all
+    alternatives."""
     for name, left in (
         ("gemm_q8ta_q8csw__tiled:float.q8to.8x8", {"LOCAL_X", "LOCAL_Y"}),
         ("binary_q8__word:table.same", {"LOCAL_X", "LANE_AXIS"}),

@@ -1,4 +1,4 @@
-"""Tests with a fixed part of the random faults; `python -m tests.runtime.faults` runs more."""
+"""Tests with some of the random faults; `python -m tests.runtime.faults` injects more."""
 
 import pytest
 
@@ -12,8 +12,9 @@ NO_OPERATORS = {
     "clamp", "default_device", "devices", "empty_pinned", "explain", "integer", "leaky_relu", "load",
     "quantize_weight", "table_of",
 }  # fmt: skip
-# Rows of the graph's table of operators that models do not reach: in models these operators become lookup2,
-# dequantize, chains, and rows of up to 8 million elements; attention is fused only from 16 MiB of scores on.
+# Operators of vkq's graph that these models do not contain: passes replace them there by lookup2,
+# dequantize, chains, and rows of up to 8 million elements. Attention is fused only for at least 16 MiB of
+# scores.
 OTHER_ROWS = {"sub", "DequantizeLinear", "Where", "GlobalAveragePool", "ReduceSum", "CumProd", "attention"}
 
 
@@ -51,7 +52,7 @@ def test_matrix_units_too(strict_device: vkq.Device) -> None:
 
 
 def test_a_wrong_number_would_be_seen(any_device: vkq.Device) -> None:
-    """An operator whose result differs after a fault is detected."""
+    """The fault test fails if an operator's result differs after a fault."""
     calls = iter(range(100))
     units = {"integer counts": (lambda device: lambda x: next(calls), None)}
     with pytest.raises(AssertionError):

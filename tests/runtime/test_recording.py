@@ -1,5 +1,5 @@
-"""Tests of recordings: barriers exactly at data dependences, repeated runs, timestamps, and refused
-operations."""
+"""Tests of recordings: barriers exactly at data dependences, repeated runs, timestamps, and operations that
+are refused."""
 
 import dataclasses
 import time
@@ -16,7 +16,7 @@ from vkq.runtime.tensor import Tensor
 
 
 def recorded(recording: Recording, ask: Any) -> list[str]:
-    """Return the names of the commands that *ask* records, barriers included."""
+    """Return what *ask* records: ["operation"], or ["barrier and operation"]."""
     before = recording.position
     ask()
     return ["operation", "barrier and operation"][recording.position - before - 1 :][:1]
@@ -26,8 +26,8 @@ ALONE, AFTER_A_BARRIER = ["operation"], ["barrier and operation"]
 
 
 def test_barriers_stand_where_ranges_meet_and_nowhere_else(device: vkq.Device) -> None:
-    """Barriers are recorded where ranges overlap and nowhere else; synchronization validation checks the same
-    when the recording runs."""
+    """Barriers are recorded where ranges of memory overlap, and only there. Synchronization validation
+    checks the same when the recording runs."""
     r = Recording(device)
     a, b, c, d = (Tensor(device, (64,), "int32") for _ in range(4))
     assert recorded(r, lambda: r.fill(a.buffer, 1)) == ALONE
@@ -71,7 +71,7 @@ def test_the_input_of_a_replay_may_be_rewritten(device: vkq.Device, staging: boo
     with work.opened(device, staging) as mine:
         one = work.linear(mine)
         with mine.record() as recording:
-            x = vkq.Tensor.from_numpy(one.x, mine)  # uploaded once, not in each run
+            x = vkq.Tensor.from_numpy(one.x, mine)  # uploaded now, not in each run
             y = one.layer(x)
         recording.run()
         np.testing.assert_array_equal(y.numpy(), one.want)
@@ -84,7 +84,7 @@ def test_the_input_of_a_replay_may_be_rewritten(device: vkq.Device, staging: boo
 def test_a_write_waits_for_what_was_asked_for_before(device: vkq.Device) -> None:
     one = work.linear(device)
     x = vkq.Tensor.from_numpy(one.x, device)
-    y = one.layer(x)  # not submitted yet
+    y = one.layer(x)  # pending
     x.write(np.zeros_like(one.x))
     np.testing.assert_array_equal(y.numpy(), one.want)
     y = one.layer(x)
@@ -93,7 +93,7 @@ def test_a_write_waits_for_what_was_asked_for_before(device: vkq.Device) -> None
     np.testing.assert_array_equal(y.numpy(), one.layer(np.zeros_like(one.x)))
     with device.record() as recording:
         z = one.layer(x)
-    recording.submit()  # submitted, but not complete
+    recording.submit()  # submitted; it may still run
     x.write(np.zeros_like(one.x))
     np.testing.assert_array_equal(z.numpy(), one.want)
 
@@ -129,7 +129,7 @@ def test_buffers_of_a_recording_live_as_long_as_it(device: vkq.Device) -> None:
     with device.record() as recording:
         y = one.layer(x)
     del x
-    # These allocations would reuse the memory of x if it were free.
+    # These allocations would get the memory of x if it were free.
     others = [vkq.Tensor.from_numpy(np.full_like(one.x, 77), device) for _ in range(4)]
     recording.run()
     np.testing.assert_array_equal(y.numpy(), one.want)
@@ -142,7 +142,7 @@ def test_timestamps_are_sane(device: vkq.Device) -> None:
     with device.record(timestamps=2) as recording:
         one.layer(x)
         one.layer(x)
-        one.layer(x)  # a third layer, beyond the two that were requested
+        one.layer(x)  # one more than the timestamps
     with pytest.raises(vkq.DeviceError, match="has not run yet"):
         recording.gpu_times_us()
     for _ in range(3):
@@ -180,8 +180,8 @@ def test_a_wrapping_counter_gives_the_difference(any_device: vkq.Device) -> None
 
 
 def test_a_dropped_recording_is_waited_for(device: vkq.Device) -> None:
-    """Dropping a recording waits for it: freeing memory that the device uses would cause a message of the
-    validation layer, or a crash."""
+    """Deleting a recording waits for its work: freeing memory in use would crash, or give a message of the
+    validation layer."""
     one = work.linear(device, 64, 512, 512)
     x = vkq.Tensor.from_numpy(one.x, device)
     device.flush()
@@ -220,8 +220,8 @@ def test_ranges_outside_their_buffer_are_refused(any_device: vkq.Device) -> None
 def test_chains_are_ordered_by_either_kind_of_barrier(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, wide: bool
 ) -> None:
-    """Chains are ordered by either kind of barrier: fill, copy, dispatches and the host's read follow each
-    other, under synchronization validation."""
+    """Fills, copies, dispatches and the host's reads are ordered by barriers of buffers and by wide
+    barriers, under synchronization validation."""
     known = dataclasses.replace(profile(device.capabilities), wide_barriers=wide)
     monkeypatch.setattr("vkq.runtime.context.profile", lambda capabilities: known)
     with vkq.Device(device.capabilities.index) as own:

@@ -1,5 +1,4 @@
-"""Tests of recordings that repeat operations, run them on other buffers, and measure the time between
-marks."""
+"""Tests of recordings that repeat operations, run on other buffers, and measure the time between marks."""
 
 import gc
 
@@ -34,7 +33,7 @@ def test_steps_run_again_on_other_buffers(device: vkq.Device) -> None:
     second.run()
     got = vkq.Tensor(device, y.shape, y.dtype, y.layout, y.qparams, other_y).numpy()
     assert np.array_equal(got, vkq.Linear(W, 0.5, device=device, **LAYER)(X))
-    with device.record() as third:  # copies and fills of a recording can also be recorded again
+    with device.record() as third:  # copies and fills, too, can be recorded again
         for step in second.steps:
             third.again(step)
     device.upload(other_y, np.full(other_y.bytes, 7, np.uint8))
@@ -56,7 +55,7 @@ def test_repeat_lasts_longer_and_gives_the_same(device: vkq.Device) -> None:
         recording.repeat(first, 99)
         recording.mark()
     times = []
-    for _ in range(5):  # use the shortest of five: a busy machine delays some
+    for _ in range(5):  # take the shortest: others may delay a run
         recording.run()
         times.append(recording.mark_times_us())
     once, hundred = (min(one) for one in zip(*times, strict=True))
@@ -87,7 +86,7 @@ def test_a_device_closes_while_recordings_that_own_their_buffers_live(driver: st
     device = vkq.Device(DRIVERS[driver])
     recording, _ = recorded(device)
     recording.run()
-    device.programs.clear()  # now only the recording holds its program
+    device.programs.clear()  # the recording alone holds its program
     device.close()
     del recording
     gc.collect()

@@ -1,5 +1,5 @@
-"""Tests of kernels by the statistics of Mesa's compiler for an AMD GPU. No such GPU is needed, because RADV
-compiles for a named GPU."""
+"""Tests of kernels by compiler statistics of RADV, Mesa's driver for AMD GPUs. RADV compiles for any named
+GPU, so none need be present."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from vkq.cli.shaders import COMPILE_SECONDS
 from vkq.runtime.statistics import Compiler
 from vkq.shader.catalog import catalog
 
-TILED = "gemm_q8ta_q8csw__tiled:*.q8to.*"  # variants whose instructions the tests count
+TILED = "gemm_q8ta_q8csw__tiled:*.q8to.*"  # variants whose instructions are counted
 RADV = next(iter(Path("/usr/share/vulkan/icd.d").glob("radeon_icd.*.json")), None)
 REQUIRED = os.environ.get("VKQ_REQUIRE_DEVICE", "0") not in ("", "0")
 
 
 @cache
 def navi21(pattern: str) -> dict[str, dict[str, Any]]:
-    """Return the output of `vkq shaders stats` for gfx1030, run in a separate process, because the loader
-    chooses its drivers when it starts."""
+    """Return the output of `vkq shaders stats` for gfx1030. It runs in a separate process, because the
+    Vulkan loader chooses its drivers when it starts."""
     environment = {
         **os.environ,
         "VK_DRIVER_FILES": str(RADV),
@@ -49,8 +49,8 @@ def radv() -> None:
 
 @pytest.mark.parametrize(("family", "name"), [("navi21", "gfx1030"), ("gfx1100", "gfx1100")])
 def test_what_auto_takes_is_no_worse_than_what_is_kept(family: str, name: str) -> None:
-    """The automatically chosen kernels are not worse than the results in benchmarks/results, from Debian 12's
-    RADV; another version may compile differently."""
+    """The automatically chosen kernels have no worse statistics than those kept in benchmarks/results,
+    which Debian 12's RADV gave; another version may compile differently."""
     kept = Path(__file__).parents[2] / "benchmarks" / "results" / f"compiled-radv-{name}.json"
     environment = {
         **os.environ, "VK_DRIVER_FILES": str(RADV), "RADV_FORCE_FAMILY": family, "VKQ_VALIDATION": "0"

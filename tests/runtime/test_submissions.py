@@ -1,5 +1,5 @@
-"""Tests that long work on a slow driver is split into several submissions, so that no watchdog acts: bytes,
-times and repeated runs are the same."""
+"""Tests that long work on a slow driver is split into several submissions, so that no watchdog ends it.
+Bytes, times and repeated runs are the same."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from vkq.device.watchdog import seconds_of
 
 LAYERS, M, K = 5, 12, 64
 MACS = M * K * K
-RATE = 2 * 8 * MACS * 10 * 2.5  # the rate at which a layer takes 40 ms by the estimate of `watchdog`
+RATE = 2 * 8 * MACS * 10 * 2.5  # with this rate `watchdog` estimates 40 ms for a layer
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def chain(some: list[vkq.Linear], x: Any) -> Any:
 
 
 def wanted(some: list[vkq.Linear], seed: int) -> npt.NDArray[Any]:
-    """Return the results of layers submitted one by one."""
+    """Return the result of layers that are submitted one by one."""
     x = given(seed)
     for layer in some:
         x = layer(x)
@@ -55,9 +55,8 @@ def wanted(some: list[vkq.Linear], seed: int) -> npt.NDArray[Any]:
 
 
 def test_a_replayed_chain_is_split(slow: vkq.Device) -> None:
-    """A replayed chain is split: five layers of 40 ms are three submissions. Runs with other inputs give the
-    same bytes, and every layer has its time. If the second submission fails, the next run repeats all of
-    them."""
+    """A recording of five layers of 40 ms is three submissions. Runs with other inputs give the right
+    bytes, and every layer has its time. If the second submission fails, the next run repeats all three."""
     some, x = layers(slow), vkq.Tensor.from_numpy(given(0), slow)
     want = [wanted(some, seed) for seed in range(3)]
     with slow.record(timestamps=LAYERS) as recording:
@@ -83,7 +82,8 @@ def test_a_replayed_chain_is_split(slow: vkq.Device) -> None:
 
 @pytest.mark.parametrize("nth", [0, 1, 2, 3])
 def test_an_eager_chain_is_split(slow: vkq.Device, nth: int) -> None:
-    """An eager chain is split: if a submission fails, the next one continues after the work that ran."""
+    """Pending layers are split into submissions. If one fails, the next flush continues after the
+    submissions that ran."""
     some, x = layers(slow), vkq.Tensor.from_numpy(given(0), slow)
     want = wanted(some, 0)
     y = chain(some, x)
@@ -101,7 +101,7 @@ def test_an_eager_chain_is_split(slow: vkq.Device, nth: int) -> None:
 
 
 def test_repeated_operations_count(slow: vkq.Device) -> None:
-    """Repeated operations count for the split: one layer repeated ten times between marks is five submissions
+    """Repeated operations count: one layer that is recorded ten times between two marks is five submissions
     of two."""
     (layer, *_), x = layers(slow), vkq.Tensor.from_numpy(given(0), slow)
     want = wanted([layer], 0)
@@ -121,7 +121,8 @@ def test_repeated_operations_count(slow: vkq.Device) -> None:
 
 
 def test_who_is_split(device: vkq.Device, slow: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work is split by its multiply-adds and bytes; a device that does not drive the screen is not split."""
+    """Work is split by the estimated time of its multiply-adds and bytes. CPU devices and discrete GPUs are
+    not split."""
     c = slow.capabilities
     assert 0.039 < seconds_of(c, MACS, 0) < 0.041
     report = verdict._reports[c.key]

@@ -1,4 +1,4 @@
-"""Tests of tensors from every kind of array, and of refused values."""
+"""Tests of tensors from every kind of array, and of values that are refused."""
 
 import copy
 import gc
@@ -21,7 +21,7 @@ DTYPES = ["int8", "uint8", "float32", "int32"]
 
 
 def values(dtype: str, shape: tuple[int, ...] = (3, 5, 6, 7)) -> Array:
-    """Return values with many bit patterns of the type, its extremes first."""
+    """Return random bit patterns of the type, with its extremes first."""
     rng = np.random.default_rng(5)
     size = int(np.prod(shape))
     out = rng.integers(0, 256, size * np.dtype(dtype).itemsize, dtype=np.uint8).view(dtype)[:size]
@@ -59,7 +59,7 @@ def test_arrays_of_every_kind_come_back(device: vkq.Device, kind: str, dtype: st
     assert (got.dtype, got.shape) == (np.dtype(dtype), array.shape)
     np.testing.assert_array_equal(got, array)
     assert (array.tobytes(), str(array.flags)) == (before, flags), "the caller's array was changed"
-    got[...] = 0  # the result is a copy
+    got[...] = 0  # got must be a copy
     np.testing.assert_array_equal(tensor.numpy(), array)
 
 
@@ -96,7 +96,7 @@ def test_images_in_every_layout(device: vkq.Device, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("shape", [(), (35,), (5, 16), (2, 3, 17), (2, 3, 2, 2, 5), (3, 0), (0, 7)])
 def test_rows_in_blocks_of_channels(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
-    """Rows in blocks of channels are stored with 16 elements of a row contiguous; the rows of a block follow
+    """In kPackedInt8_16C, 16 elements of a row are contiguous, and rows of a block of 16 elements follow
     each other."""
     array = np.resize(values(dtype), shape)
     tensor = vkq.Tensor.from_numpy(array, device, BLOCKED)
@@ -155,8 +155,8 @@ def test_write_takes_only_what_fits(device: vkq.Device) -> None:
 
 
 def test_memory_in_flight_is_not_given_away(device: vkq.Device) -> None:
-    """Memory in flight is not reused: the input is deleted while its work is pending, and new tensors of the
-    same size must not get its memory before the work has run."""
+    """The memory of an input that is deleted while its work is pending is not reused before the work has
+    run."""
     one = work.linear(device)
     one.check()  # uploads its weights
     device.synchronize()

@@ -1,4 +1,4 @@
-"""Tests of threads that share one device and one layer."""
+"""Tests of threads that share a device and a layer."""
 
 import threading
 import time
@@ -14,7 +14,8 @@ THREADS = 8
 
 
 def together(body: Callable[[int], None]) -> list[BaseException]:
-    """Run body(0..7) in parallel and return the exceptions; a thread that hangs fails the test."""
+    """Run body(0) to body(7) in parallel threads, and return the exceptions. A thread that hangs fails the
+    test."""
     raised: list[BaseException] = []
     gate = threading.Barrier(THREADS)
 
@@ -65,8 +66,8 @@ def test_threads_share_a_chain_and_read_when_they_like(device: vkq.Device) -> No
 
 
 def test_threads_may_make_the_same_program_at_once(device: vkq.Device) -> None:
-    """Threads may request the same program at once, and it is compiled only once. With staging copies there
-    are also packing programs."""
+    """If several threads request the same program at once, it is compiled once. (With staging copies there
+    are packing programs, too.)"""
     with vkq.Device(device.name) as mine, work.failing("vkCreateComputePipelines", 0):
         work.linear(mine).check()
         alone = work.counted()
@@ -135,7 +136,7 @@ def test_losing_the_device_is_seen_by_every_thread(device: vkq.Device) -> None:
 
 
 def test_other_threads_run_while_one_waits_for_the_device(any_device: vkq.Device) -> None:
-    """Other threads run while one waits for the device: the longest pause of a counting thread is much
+    """While one thread waits for the device, others run: the longest pause of a counting thread is much
     shorter than the wait."""
     one = work.linear(any_device, 128, 512, 128)
     x = vkq.Tensor.from_numpy(one.x, any_device)

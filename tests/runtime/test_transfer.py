@@ -1,4 +1,4 @@
-"""Tests of transfers of arrays to the device and back: every kind of array, ordering, chunks, faults, and no
+"""Tests of transfers of arrays to the device and back: every kind of array, order, chunks, faults, and no
 allocation in the steady state."""
 
 import array as stdarray
@@ -24,7 +24,8 @@ SMALL_RING = 1 << 16
 def mine(
     device: vkq.Device, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[vkq.Device]:
-    """Yield a device without staging, with staging, or with a staging buffer smaller than the arrays."""
+    """Yield a device without staging, with staging, or with a staging buffer smaller than the test's
+    arrays."""
     if request.param == "small ring":
         monkeypatch.setattr(memory, "BLOCK_BYTES", SMALL_RING // 4)
         monkeypatch.setattr(memory, "STAGING_BYTES", SMALL_RING)
@@ -93,7 +94,7 @@ def test_odd_arrays_give_what_they_hold_and_stay_as_they_are(mine: vkq.Device, t
 
 
 class Holder:
-    """An object that provides its data only by `__array__`."""
+    """An object that offers its data only through `__array__`."""
 
     def __init__(self, data: Any):
         self.data = data
@@ -103,7 +104,7 @@ class Holder:
 
 
 class Capsule:
-    """An object that provides its data only by DLPack."""
+    """An object that offers its data only through DLPack."""
 
     def __init__(self, data: Any, kind: int = 1):
         self.data, self.kind = data, kind
@@ -199,7 +200,7 @@ def test_pinned_arrays_need_no_copy_on_the_host(mine: vkq.Device) -> None:
         data[:] = values(dtype, data.shape)
         want = data.copy()
         tensor = vkq.Tensor.from_numpy(data[1:], mine)
-        data[:] = 0  # immediately after the call
+        data[:] = 0  # from_numpy has copied the data
         np.testing.assert_array_equal(tensor.numpy(), want[1:])
         back = mine.empty_pinned((39, 1001), dtype)
         tensor.numpy(out=back)
@@ -264,12 +265,12 @@ RING_CALLS = [
 def test_a_fault_at_every_call_of_the_ring_loses_no_number(
     any_device: vkq.Device, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault at any call of the staging ring loses no data: the n-th call fails, for every n. The result is
-    correct or that call's error, and later results are correct."""
+    """If any Vulkan call of the staging ring fails, the result is right or the error is raised, and later
+    results are right. The n-th call fails, for every n."""
     monkeypatch.setattr(memory, "BLOCK_BYTES", SMALL_RING // 4)
     monkeypatch.setattr(memory, "STAGING_BYTES", SMALL_RING)
     monkeypatch.setattr(memory, "STAGING_CHUNK", SMALL_RING // 8)
-    data = values("int8", (3, 5, 70, 130))  # 136,500 bytes: several chunks, and more than the ring
+    data = values("int8", (3, 5, 70, 130))  # 136,500 bytes: several chunks, larger than the ring
 
     def there_and_back(device: vkq.Device) -> Any:
         return vkq.Tensor.from_numpy(data, device).numpy()
@@ -297,7 +298,7 @@ def test_a_fault_at_every_call_of_the_ring_loses_no_number(
             with failing(call, nth):
                 tried(lambda tensor=tensor: tensor.write(data[::-1]))  # type: ignore[misc]
                 tried(tensor.numpy)
-            got = tried(tensor.numpy)  # a half-written result raises an error; old and new data are not mixed
+            got = tried(tensor.numpy)  # an error, or old or new data, never both mixed
             assert got is None or np.array_equal(got, data[::-1]) or np.array_equal(got, data)
             tensor.write(data)
             np.testing.assert_array_equal(tensor.numpy(), data)
@@ -347,14 +348,14 @@ def test_files_in_memory_are_read_where_they_are(any_device: vkq.Device) -> None
 
 
 class Raising:
-    """An object whose method of returning data raises."""
+    """An object whose `__array__` raises."""
 
     def __array__(self, *_: object, **__: object) -> None:
         raise KeyError("mine")
 
 
 class NoCapsule:
-    """An object with a DLPack method in host memory that is not an array."""
+    """An object that claims DLPack data in host memory, but returns no capsule."""
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0

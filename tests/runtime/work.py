@@ -1,4 +1,4 @@
-"""Layers with operands and expected results, for tests that a device still computes correctly."""
+"""Layers with inputs and expected results, with which tests check that a device still computes correctly."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Y = vkq.QParams(0.5, 3)
 
 
 def opened(device: vkq.Device, staging: bool) -> vkq.Device:
-    """Return the same device, opened again, with or without staging copies. A discrete GPU has no mappable
-    memory and needs them."""
+    """Open the device again, with or without staging copies, and return it. Skip the test if the device is
+    a discrete GPU, which refuses staging=False because its memory cannot be mapped."""
     if staging or device.capabilities.device_type != "discrete":
         return vkq.Device(device.name, staging=staging)
     with pytest.raises(vkq.ArgumentError, match="which staging=False needs"):
@@ -46,7 +46,7 @@ class Work:
 def linear(
     device: vkq.Device, m: int = 9, k: int = 70, n: int = 13, path: str = "portable", seed: int = 1
 ) -> Work:
-    """Return a linear layer whose sizes are not multiples of any tile."""
+    """Return a linear layer whose sizes fill no tile."""
     data = random_data(parse(f"linear[M={m},K={k},N={n}]"), np.random.default_rng(seed))
     layer = vkq.Linear(
         data.w, data.w_scale, x_qparams=data.x_q, y_qparams=Y, bias=data.bias, path=path, device=device
@@ -55,7 +55,7 @@ def linear(
 
 
 def conv2d(device: vkq.Device, path: str = "portable", seed: int = 2) -> Work:
-    """Return a convolution of two dispatches (im2col and product) with scratch memory between them."""
+    """Return a convolution of two dispatches (im2col and product), with scratch memory between them."""
     data = random_data(
         parse("conv2d[N=2,IC=7,H=5,W=6,OC=6,KH=3,KW=3,padding=1]"), np.random.default_rng(seed)
     )
@@ -73,8 +73,8 @@ def conv2d(device: vkq.Device, path: str = "portable", seed: int = 2) -> Work:
 
 
 def replayed(layer: Any, x: npt.NDArray[Any], device: vkq.Device, times: int = 200) -> npt.NDArray[Any]:
-    """Return the layer's result, after checking that repeated runs give the same bytes, for any previous
-    content of memory."""
+    """Return the layer's result, after checking that all of *times* runs give the same bytes, whatever the
+    memory held before."""
     taken, found = vkq.Tensor.from_numpy(x, device), set()
     with device.record() as recording:
         y = layer(taken)
@@ -88,15 +88,15 @@ def replayed(layer: Any, x: npt.NDArray[Any], device: vkq.Device, times: int = 2
 
 
 def doctored(c: Capabilities, **properties: int) -> Capabilities:
-    """Return capabilities with other properties. The probe still tests the real device, as it runs in its own
-    process."""
+    """Return the capabilities with changed properties. The probe, in its own process, still tests the real
+    device."""
     return dataclasses.replace(c, properties={**c.properties, **properties})
 
 
 @contextlib.contextmanager
 def failing(call: str, nth: int = 1, result: int = OUT_OF_DEVICE_MEMORY, times: int = 1) -> Iterator[None]:
-    """Context manager: the nth call of a Vulkan function and the times - 1 calls after it fail; 0 only
-    counts."""
+    """Context manager: calls nth to nth + times - 1 of the Vulkan function *call* return *result*. 0: only
+    count the calls."""
     native_module().inject(call, nth, result, times)
     try:
         yield
@@ -105,5 +105,5 @@ def failing(call: str, nth: int = 1, result: int = OUT_OF_DEVICE_MEMORY, times: 
 
 
 def counted() -> int:
-    """Return how many calls matched `failing`."""
+    """Return the number of calls that `failing` has counted."""
     return int(native_module().injected_calls())
