@@ -1,14 +1,15 @@
-"""Export every small network in both forms of ONNX, and the networks of TFLite, for every shipped kind: each
-plan that a driver can play gives the session's bytes; for the others the test reports what the driver lacks.
-`python -m tests.player.all DEVICE [PART OF A NAME]`: minutes on lavapipe, half an hour on SwiftShader."""
+"""Export every small network (both forms of ONNX, and TFLite) for every shipped kind of device. Each plan
+that a driver can play must give the session's bytes; for the other plans this prints what the driver lacks.
+`python -m tests.player.all DEVICE [PART OF A NAME]` takes minutes on lavapipe, and half an hour on
+SwiftShader."""
 
 import os
 import sys
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("VKQ_EVERY_DRIVER", "1")  # lavapipe as users run it, because that kind is shipped
-import tests.conftest  # noqa: F401  both drivers, before the loader is opened
+os.environ.setdefault("VKQ_EVERY_DRIVER", "1")  # unmodified lavapipe, a shipped kind
+import tests.conftest  # noqa: F401  gives the Vulkan loader both drivers
 import vkq
 from tests.onnx.networks import KINDS
 from tests.player.files import check_bytes, network, tflite

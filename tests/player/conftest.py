@@ -1,4 +1,4 @@
-"""Fixtures for tests of files of `vkq export`."""
+"""Fixtures for tests of files that `vkq export` writes."""
 
 import ctypes
 from collections.abc import Iterator

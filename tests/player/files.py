@@ -1,4 +1,4 @@
-"""Files of small models, and functions that load bytes without a file."""
+"""Exported files of small models, and functions that load and check them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EMBEDDED = 50
 OWN = {
     "llvm": "lavapipe",
     "Swif": "swiftshader",
-}  # the kind of a driver, by the beginning of its device's name
+}  # first letters of a device's name -> its shipped kind
 SAME = ("=vendorID", "=deviceID", "=subgroupSize")
 
 
@@ -54,14 +54,15 @@ def product(k: int = 16, n: int = 8, most: int = 9, rows: int = 3) -> bytes:
 
 
 def made(graph: onnx.GraphProto) -> bytes:
-    """Return the graph as a model."""
+    """Return the bytes of a model of the graph."""
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString())
 
 
 def texts() -> bytes:
-    """Return a model that gathers rows of a float table by token ids: Gather, a product, Softmax."""
+    """Return a model that gathers rows of a float table by token ids, multiplies them by a matrix, and
+    computes a Softmax."""
     random = np.random.default_rng(4)
     weights = {
         "table": random.normal(size=(EMBEDDED, 12)).astype(np.float32),
@@ -85,12 +86,12 @@ def texts() -> bytes:
 
 
 def tflite(name: str) -> bytes:
-    """Return a network of tests/tflite/models."""
+    """Return the file of a network in tests/tflite/models."""
     return (Path(__file__).parents[1] / "tflite/models" / f"{name}.tflite").read_bytes()
 
 
 def given(model: Any, seed: int) -> dict[str, Any]:
-    """Return random inputs with the model's own shapes."""
+    """Return random inputs of the model's shapes, with 1 for a variable size."""
     random, feed = np.random.default_rng(seed), dict[str, Any]()
     for one in model.inputs:
         dtype, shape = np.dtype(one.dtype), [size if isinstance(size, int) else 1 for size in one.shape]
@@ -103,8 +104,8 @@ def given(model: Any, seed: int) -> dict[str, Any]:
 
 
 def of_any_vendor(plan: FilePlan) -> FilePlan:
-    """Return the plan without its need of one vendor. A plan that also needs a certain device or subgroup
-    size, or no vendor, is returned unchanged."""
+    """Return the plan without its requirement of a vendor. Return it unchanged if it has none, or if it
+    also requires a device or a subgroup size."""
     if dict(plan.needs).keys() & set(SAME) != {"=vendorID"}:
         return plan
     return dataclasses.replace(plan, needs=tuple(need for need in plan.needs if need[0] not in SAME))
@@ -117,8 +118,8 @@ def lacks(
     folder: Path,
     then: Callable[[PlayedModel], None] | None = None,
 ) -> str | None:
-    """Return a text on the features that the device lacks for the plan; None if it plays the plan with the
-    known answer."""
+    """Check that the device plays this plan of the file alone, with its known answer. Return None, or what
+    the device lacks for the plan."""
     path = folder / "alone.vkq"
     path.write_bytes(rewritten(found, plans=[plan]))
     try:
@@ -136,9 +137,9 @@ def lacks(
 def check_bytes(
     data: bytes, device: Any, folder: Path, others: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
-    """Export a model (of ONNX or TFLite) for the device, for its shipped kind, for *others* and for any
-    device. Play each plan once, which must give the session's bytes. Return (the kinds that were played, kind
-    -> what the device lacks for the other kinds)."""
+    """Export a model (ONNX or TFLite) for the device, its shipped kind, *others*, and any device. Play each
+    plan once, and check that it gives the session's bytes. Return (kinds that were played, kind -> what the
+    device lacks for it)."""
     model = read_model(data)
     feed = given(model, 8)
     with session_of(data)(data, device) as session:
@@ -153,7 +154,7 @@ def check_bytes(
             np.testing.assert_array_equal(got, wanted[name].astype(got.dtype), f"{plan.kind}: {name}")
 
     for plan in found.plans:
-        body = plan.programs, plan.steps  # several kinds may have the same plan
+        body = plan.programs, plan.steps  # kinds may share a plan
         if body not in bodies:
             one = plan if plan.kind in own else of_any_vendor(plan)
             bodies[body] = lacks(found, one, device, folder, compare)
@@ -165,12 +166,12 @@ def check_bytes(
 
 
 def graph_of(model: bytes, shapes: dict[str, tuple[int, ...]]) -> Any:
-    """Return the lowered graph."""
+    """Return the lowered graph of a model."""
     return known(read(model), shapes, fallback=False)[0]
 
 
 def load_bytes(device: Any, data: bytes) -> int:
-    """Return the status of vkq_load_memory on an open device; a loaded model is unloaded."""
+    """Load bytes on an open device with vkq_load_memory, unload the model, and return the status."""
     model = ctypes.c_void_p()
     status = library().vkq_load_memory(device, data, ctypes.c_uint64(len(data)), None, ctypes.byref(model))
     library().vkq_unload(model)
@@ -178,18 +179,19 @@ def load_bytes(device: Any, data: bytes) -> int:
 
 
 def only(data: bytes) -> Shaped:
-    """Return the content of a file with one set of shapes."""
+    """Return the content of a file that has one set of shapes."""
     (found,) = contents(data).sets
     return found
 
 
 def rewritten(found: Shaped, **changes: Any) -> bytes:
-    """Return the file's bytes, written again with these changes."""
+    """Return the bytes of the file with fields of its set of shapes changed."""
     return written(f"vkq {__version__}", [dataclasses.replace(found, **changes)])
 
 
 def refused(device: ctypes.c_void_p, data: bytes, message: str) -> None:
-    """Check that libvkq and the reader in Python refuse the bytes, with a valid seal."""
+    """Check that libvkq and the Python reader refuse the bytes with this message, although their checksum
+    is valid."""
     bad = bytearray(data)
     bad[24:32] = struct.pack("<Q", checksum(np.frombuffer(data, np.uint8)[HEAD_AT:]))
     assert load_bytes(device, bytes(bad)) == 2

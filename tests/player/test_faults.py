@@ -1,5 +1,5 @@
-"""Tests in which every Vulkan call of opening, loading and running fails in turn, with each Vulkan error: an
-error is returned, other open objects keep working, and the next attempt succeeds."""
+"""Tests in which each Vulkan call of opening, loading and running fails in turn, with each Vulkan error.
+libvkq returns an error, other open objects keep working, and the next attempt succeeds."""
 
 import ctypes
 import itertools
@@ -15,21 +15,21 @@ from vkq.player.export import exported
 from vkq.player.load import check, library
 
 OK, DEVICE, MEMORY, LOST = 0, 3, 4, 5
-# Out of host or device memory; device lost; initialization or mapping failed, an extension or a feature
-# missing, unknown; VK_TIMEOUT, whose sign is not that of an error.
+# VkResult -> libvkq's status. In order: out of host memory, out of device memory, device lost,
+# initialization failed, mapping failed, extension missing, feature missing, unknown error, VK_TIMEOUT
+# (which is positive, unlike errors).
 STATUS = {
     -1: MEMORY, -2: MEMORY, -4: LOST, -3: DEVICE, -5: DEVICE, -7: DEVICE, -8: DEVICE, -13: DEVICE, 2: DEVICE
 }  # fmt: skip
-OPENS, RUNS = 6, 3  # Vulkan calls
-LOADS = (57, 46, 45)  # loads of each file
-CODES = [list(STATUS), list(STATUS), [-2, -4, -3]]  # codes of each file
+OPENS, RUNS = 6, 3  # Vulkan calls of vkq_open and of a run
+LOADS = (57, 46, 45)  # Vulkan calls of a load, for each file
+CODES = [list(STATUS), list(STATUS), [-2, -4, -3]]  # error codes that are injected, for each file
 MANY = 1 << 20
 Calls = Callable[[], int]
 
 
 def turned(count: int) -> bytes:
-    """Return a model of transposes of one array: as many steps with one shader as a driver compiles at
-    once."""
+    """Return a model of *count* transposes of one array: steps that use the same shader."""
     orders = list(itertools.permutations(range(4)))[1 : count + 1]
     nodes = [helper.make_node("Transpose", ["x"], [f"y{i}"], perm=axes) for i, axes in enumerate(orders)]
     shape = (2, 3, 4, 5)
@@ -42,7 +42,7 @@ def turned(count: int) -> bytes:
 
 
 class Player:
-    """libvkq on a device, through its C functions only."""
+    """A device opened by libvkq, through its C functions alone."""
 
     def __init__(self, name: str):
         self.name, self.device = name.encode(), ctypes.c_void_p()
@@ -61,7 +61,7 @@ class Player:
 
 
 class Played:
-    """A file loaded by a player, and its known answer."""
+    """A file that a `Player` loads, and its known answer."""
 
     def __init__(self, player: Player, data: bytes):
         found = only(data)
@@ -89,8 +89,8 @@ class Played:
 
 @pytest.fixture(scope="module")
 def files() -> list[bytes]:
-    """Return files: one with a plan of many steps, one with a plan and the portable plan, one with
-    weights."""
+    """Return three files: with a portable plan of 23 steps; with a plan for this device and a portable
+    plan; with weights."""
     with vkq.Device("llvmpipe") as device:
         wanted = [(turned(23), (2, 3, 4, 5), "portable"), (turned(12), (2, 3, 4, 5), "this")]
         wanted += [(product(), (3, 16), "portable")]
@@ -100,8 +100,8 @@ def files() -> list[bytes]:
 
 
 def faults(code: int, call: Calls) -> Iterator[int]:
-    """Yield the results of *call* with its first, second, ... Vulkan call failing, until the call makes no
-    more Vulkan calls."""
+    """Yield the status of *call* with its first Vulkan call failing, then with its second, and so on, until
+    it has no more."""
     for nth in range(1, MANY):
         library().vkq_inject(nth, code)
         status = call()
@@ -124,7 +124,7 @@ def test_opening(any_device: vkq.Device, code: int) -> None:
 
 
 class Tries:
-    """Loads and runs a file next to a witness, which must keep working."""
+    """Loads and runs a file, while a second file on the device (the witness) must keep working."""
 
     def __init__(self, name: str, witness: bytes, data: bytes):
         self.player = Player(name)
@@ -132,7 +132,7 @@ class Tries:
         self.reset()
 
     def reset(self) -> None:
-        """Open the device again."""
+        """Close the device, open it again, and load the witness."""
         self.close()
         check(self.player.open())
         check(self.witness.load())
@@ -143,7 +143,8 @@ class Tries:
         self.player.close()
 
     def after(self, status: int) -> None:
-        """Check that the device is usable, or lost and usable after being opened again."""
+        """Check, after a call with this status, that the witness works. If the device is lost, first check
+        that it stays lost, and open it again."""
         if status == LOST:
             self.played.unload()
             assert self.witness.run() == self.played.load() == LOST
@@ -162,7 +163,7 @@ def test_loading_and_running(any_device: vkq.Device, files: list[bytes], number:
     two_plans, loads, runs = number == 1, 0, 0
     for status in faults(code, tries.played.load):
         loads += 1
-        if status == OK:  # the next plan ran
+        if status == OK:  # the first plan failed, the second ran
             assert two_plans
             assert b"failed with VkResult" in library().vkq_describe(tries.played.model)
             assert tries.played.right()
@@ -184,8 +185,8 @@ def test_loading_and_running(any_device: vkq.Device, files: list[bytes], number:
 
 
 def test_threads_take_turns(any_device: vkq.Device, files: list[bytes]) -> None:
-    """Threads share one device: models are loaded, run and unloaded while others run, and two threads run one
-    model."""
+    """Threads share a device: some load, run and unload models, and two run the same model. All answers are
+    right."""
     player = Player(any_device.name)
     shared = [Played(player, files[2]), Played(player, files[2])]
     assert shared[0].load() == OK

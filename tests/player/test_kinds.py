@@ -1,4 +1,5 @@
-"""Tests of the plans for the device kinds that vkq ships: the devices that accept them, and their results."""
+"""Tests of the plans for the kinds of devices that vkq ships: which devices accept them, and their
+results."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from vkq.player.export import CONTROLS, exported
 from vkq.player.file import Shaped
 
 MODEL = Path(__file__).parents[2] / "examples/models/digits.onnx"
-# What a driver lacks for each kind with its own plans; None if it plays them.
+# driver -> kind -> what the driver lacks for the kind's plan, or None if it plays the plan. Kinds that
+# share a plan with another kind are left out.
 ROUNDING, DENORMALS = "shaderRoundingModeRTEFloat32", "shaderDenormPreserveFloat32"
 OTHERS = {
     "llvm": {
@@ -46,7 +48,7 @@ def test_plans_that_ask_for_more_stand_first(shipped: Shaped) -> None:
     kinds = [plan.kind for plan in shipped.plans]
     assert sorted(kinds[:-1]) == sorted(NAMES)
     assert kinds[-1] == "portable"
-    assert kinds[0] == "nvidia-h200"  # matrix units, whose sizes libvkq does not know
+    assert kinds[0] == "nvidia-h200"  # the first plan has matrix units
     for plan in shipped.plans:
         same = {name for name, _ in plan.needs if name in SAME}
         assert same == {"nvidia-h200": set(SAME), "portable": set()}.get(plan.kind, {"=vendorID"}), plan.kind
@@ -66,8 +68,8 @@ def test_a_driver_takes_the_plan_of_its_kind(device: vkq.Device, shipped: Shaped
 def test_plans_of_other_kinds_give_the_same_bytes(
     device: vkq.Device, shipped: Shaped, tmp_path: Path
 ) -> None:
-    """A driver that has everything that a plan needs except the vendor's name plays the plan: so a phone's
-    shaders and steps run in this test. The known answer is the exporting session's."""
+    """A driver that has all that a plan requires except the vendor plays the plan. So this test runs the
+    shaders and steps of phones. The plan must give the known answer, which the exporting session computed."""
     own = OWN[device.name[:4]]
     bodies = {(plan.programs, plan.steps): of_any_vendor(plan) for plan in reversed(shipped.plans[:-1])}
     plans = [plan for plan in bodies.values() if plan.kind != own]
@@ -75,8 +77,8 @@ def test_plans_of_other_kinds_give_the_same_bytes(
 
 
 def test_float_controls_are_a_need(shipped: Shaped) -> None:
-    """A plan whose modules use float controls requires them of a driver, because the modules are invalid for
-    a driver without float controls."""
+    """A plan requires float controls if and only if one of its SPIR-V modules uses them: such a module is
+    invalid for drivers without float controls."""
     for plan in shipped.plans:
         asks = any(b"SPV_KHR_float_controls" in program.spirv for program in plan.programs)
         assert asks == any(name in CONTROLS for name, _ in plan.needs), plan.kind

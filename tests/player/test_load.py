@@ -1,4 +1,4 @@
-"""Tests of loading: a file gives the session's bytes with the first plan that works; damage and faults are
+"""Tests of loading files: the first plan that works gives the session's bytes; damage and faults are
 errors."""
 
 import ctypes
@@ -40,7 +40,7 @@ from vkq.player.file import BLOB, HEAD_AT, FileStep, Shaped, checksum
 from vkq.player.load import library
 from vkq.player.reader import contents
 
-OTHER = {"llvm": "SwiftShader", "Swif": "llvmpipe"}  # a device name's first letters -> the other driver
+OTHER = {"llvm": "SwiftShader", "Swif": "llvmpipe"}  # first letters of a device's name -> the other driver
 
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def digits_file(digits: bytes, device: vkq.Device, kinds: tuple[str, ...] = ("th
     return exported([graph_of(digits, {"x": (1, 1, 8, 8)})], device, kinds)[0]
 
 
-# `python -m tests.player.all` plays every network.
+# `python -m tests.player.all` plays all networks.
 @pytest.mark.parametrize(
     ("name", "form"),
     [
@@ -72,8 +72,8 @@ def test_the_bytes_of_the_session(device: vkq.Device, tmp_path: Path, name: str,
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_weight_only_models_have_portable_plans(device: vkq.Device, tmp_path: Path, bits: int) -> None:
-    """Weight-only models have portable plans. The plan's kernels decide the order of float sums, so each
-    plan has its own answer, which holds on each driver."""
+    """Files of weight-only models have a portable plan. Kernels decide the order of float sums, so each
+    plan has its own known answer, which holds on every driver."""
     path = tmp_path / "model.vkq"
     quantize_weights(ROOT / "examples/models/digits.float.onnx", tmp_path / "w.onnx", bits=bits)
     data, _ = exported([graph_of((tmp_path / "w.onnx").read_bytes(), {"x": (1, 1, 8, 8)})], device)
@@ -87,7 +87,7 @@ def test_weight_only_models_have_portable_plans(device: vkq.Device, tmp_path: Pa
 
 
 def test_token_ids(device: vkq.Device, tmp_path: Path) -> None:
-    """Token ids beyond the table's rows are refused, and the next run is correct."""
+    """A token id beyond the table's rows raises an error, and the next run is right."""
     session = vkq.onnx.InferenceSession(texts(), device)
     path = tmp_path / "model.vkq"
     path.write_bytes(exported([graph_of(texts(), {"ids": (1, 5)})], device)[0])
@@ -101,8 +101,8 @@ def test_token_ids(device: vkq.Device, tmp_path: Path) -> None:
 def test_weights_that_another_plan_has_in_its_order(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p, tmp_path: Path
 ) -> None:
-    """A file contains weights once, and plans have them in different orders; orders that read beyond a blob
-    are refused."""
+    """A file stores weights once, although its plans read them in different orders. An order that reads
+    beyond the stored weights raises an error."""
     plain = only(digits_file(digits, any_device, ("portable",)))
     (portable,) = plain.plans
     matrices = dataclasses.replace(
@@ -135,8 +135,8 @@ def test_weights_that_another_plan_has_in_its_order(
 
 
 def sixteen(data: bytes) -> bytes:
-    """Return the words with each block of 4 x 4 words transposed, or unchanged if the last block is not
-    full."""
+    """Return the words with each block of 4 x 4 words transposed. Return them unchanged if blocks do not
+    divide their number."""
     words = np.frombuffer(data, np.uint32)
     return words.reshape(-1, 4, 4).transpose(0, 2, 1).tobytes() if words.size % 16 == 0 else data
 
@@ -167,8 +167,8 @@ def test_another_device_takes_the_portable_plan(
 def test_a_plan_for_a_device_that_a_file_describes(
     any_device: vkq.Device, digits: bytes, tmp_path: Path
 ) -> None:
-    """A plan that was made on another driver is used on the device that the file describes, with the same
-    bytes."""
+    """A plan exported for a described device (capabilities in a file) is used on that device, and gives the
+    session's bytes. Another device uses the portable plan."""
     other = vkq.Device("SwiftShader")
     described, path = tmp_path / "phone.json", tmp_path / "model.vkq"
     described.write_text(json.dumps({"devices": [{"capabilities": other.capabilities.as_dict()}]}))
@@ -188,7 +188,8 @@ def test_a_plan_for_a_device_that_a_file_describes(
 
 
 def is_not_taken(found: Shaped, path: Path, device: vkq.Device, **changes: Any) -> bool:
-    """Return True if the file's first plan, with these changes, is refused for its known answer."""
+    """Return True if, after *changes* to the file's first plan, loading rejects this plan because its known
+    answer differs."""
     first, *rest = found.plans
     path.write_bytes(rewritten(found, plans=[dataclasses.replace(first, **changes), *rest]))
     with vkq.load(path, device.name) as played:
@@ -198,7 +199,8 @@ def is_not_taken(found: Shaped, path: Path, device: vkq.Device, **changes: Any) 
 def test_a_plan_that_answers_wrongly_is_not_taken(
     any_device: vkq.Device, digits: bytes, tmp_path: Path
 ) -> None:
-    """If a weight of a plan is changed, the known answer differs, and the next plan is used."""
+    """If a weight of a plan is changed, the plan does not reproduce its known answer, and the next plan is
+    used."""
     found = only(digits_file(digits, any_device))
     first, path = found.plans[0], tmp_path / "model.vkq"
     slot, weights = max(first.constants, key=lambda one: len(one[1]))
@@ -216,7 +218,8 @@ def test_a_plan_that_answers_wrongly_is_not_taken(
 def test_a_plan_that_is_right_in_its_first_run_alone_is_not_taken(
     any_device: vkq.Device, digits: bytes, tmp_path: Path
 ) -> None:
-    """A plan whose last step overwrites weights is correct in its first run only, and is not used."""
+    """A plan whose last step overwrites weights reproduces its known answer only in the first run, and is
+    not used."""
     found = only(digits_file(digits, any_device))
     first = found.plans[0]
     slot, _ = max(first.constants, key=lambda one: len(one[1]))
@@ -243,12 +246,12 @@ def test_damage_anywhere_is_seen(any_device: vkq.Device, digits: bytes, opened: 
 def test_changes_that_cancel_in_a_sum_are_seen(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p
 ) -> None:
-    """The checksum detects changes that cancel in a sum of two words (also weighted with their positions),
+    """The checksum detects changes of two words that cancel in a sum, also in sums weighted by position,
     and two swapped words."""
     words = np.frombuffer(digits_file(digits, any_device), "<u8")
     other = np.flatnonzero(words != words[100])[-1]
     pair = np.array([100, other])
-    # Changes that cancel if word i after byte 40 has weight 1, 2 i + 1 or i + 1.
+    # Two changes cancel if word i, counted from byte 40, has weight 1, 2 i + 1 or i + 1.
     for weights in ((1, 1), 2 * pair[::-1] - 9, pair[::-1] - 4):
         broken = words.copy()
         broken[pair] += np.array(weights, np.int64).astype(np.uint64) * np.array([1, 2**64 - 1], np.uint64)
@@ -261,8 +264,8 @@ def test_changes_that_cancel_in_a_sum_are_seen(
 def test_blobs_that_lie_on_another_or_never_end_are_refused(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blobs that overlap, or whose data never ends, are refused, so the file's size bounds the unpacked
-    data."""
+    """A file with overlapping blobs, or with packed data that never ends, raises an error. So the size of a
+    file bounds the unpacked data."""
     data = bytearray(digits_file(digits, any_device))
     (producer,) = struct.unpack_from("<I", data, HEAD_AT)
     first = HEAD_AT + 4 + producer + 4
@@ -281,8 +284,8 @@ def test_blobs_that_lie_on_another_or_never_end_are_refused(
 def test_a_head_of_any_bytes_is_read_within_its_bounds(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p
 ) -> None:
-    """A head of any bytes is read within its bounds; the file is sealed again after each change. No plan may
-    run, because each needs a vendor that does not exist."""
+    """With random bytes in its head and a valid checksum, a file is read within its bounds. No plan can
+    run, because each requires a vendor that does not exist."""
     found = only(digits_file(digits, any_device))
     plans = [dataclasses.replace(plan, needs=(("=vendorID", 1),)) for plan in found.plans]
     data = np.frombuffer(rewritten(found, plans=plans), np.uint8)
@@ -342,7 +345,7 @@ def test_the_driver_s_cache_is_kept(any_device: vkq.Device, digits: bytes, tmp_p
 
 
 def test_a_file_may_be_replaced_while_it_plays(any_device: vkq.Device, digits: bytes, tmp_path: Path) -> None:
-    """A file may be replaced while it plays, because the opened file stays mapped."""
+    """Replacing a file while it is loaded does not change results, because the old file stays mapped."""
     path, other = tmp_path / "model.vkq", tmp_path / "other.vkq"
     path.write_bytes(digits_file(digits, any_device, ("portable",)))
     x = {"x": np.random.default_rng(1).random((1, 1, 8, 8), np.float32)}
@@ -354,8 +357,8 @@ def test_a_file_may_be_replaced_while_it_plays(any_device: vkq.Device, digits: b
 
 
 def built(source: str, folder: Path) -> Path:
-    """Compile an example against the header, and link it with the library (`make sanitize`: the static one
-    under sanitizers)."""
+    """Compile an example against vkq's header and link it with libvkq. Under `make sanitize` this is the
+    static library with sanitizers."""
     native, program = Path(library()._name).parent, folder / "program"
     link = ["-L", str(native), "-lvkq", f"-Wl,-rpath,{native}"]
     if sanitized := os.environ.get("VKQ_SANITIZED_LIBVKQ"):
@@ -368,8 +371,8 @@ def built(source: str, folder: Path) -> Path:
 
 
 def called(program: Path, path: Path, device: vkq.Device, given: bytes) -> tuple[bytes, str]:
-    """Return the output under the validation layer, which must stay silent; the loader confirms that the
-    layer is active."""
+    """Run a program under the validation layer and return its outputs (stdout, stderr). The layer must be
+    active and report nothing."""
     layers = {"VK_INSTANCE_LAYERS": LAYER, "VK_LOADER_DEBUG": "layer"}
     environment = {**os.environ, "VKQ_DEVICE": device.name, **layers}
     done = subprocess.run([program, path], input=given, capture_output=True, check=True, env=environment)
@@ -402,7 +405,7 @@ def test_in_python(
 
 
 def test_in_cpp(device: vkq.Device, tmp_path: Path) -> None:
-    """The C++ example returns the session's bytes for a photograph of odd size."""
+    """The C++ example gives the session's bytes for an image of 33 x 50 pixels."""
     model, shape = (ROOT / "examples/models/denoise.onnx").read_bytes(), (1, 3, 33, 50)
     path, program = tmp_path / "denoise.vkq", built("denoise.cpp", tmp_path)
     path.write_bytes(exported([graph_of(model, {"x": shape})], device)[0])

@@ -1,4 +1,5 @@
-"""Tests of weights in the orders of several kinds of kernels, which a file stores once."""
+"""Tests of weights that kernels read in different orders: a file stores them once, and each plan names its
+order."""
 
 import numpy as np
 import pytest
@@ -25,7 +26,8 @@ def test_weights_are_found_in_another_order(shape: tuple[int, int, int]) -> None
 
 @pytest.mark.parametrize(("chunk", "taps"), [(32, 9), (16, 2)])
 def test_weights_of_a_convolution(chunk: int, taps: int) -> None:
-    """The order of the weights of a convolution from 128 to 48 channels is found."""
+    """`found` finds the order that maps one layout of a convolution's weights to another, and `reordered`
+    applies it."""
     weight = np.random.default_rng(0).integers(-128, 128, (48, taps, 128 // chunk, chunk), np.int8)
     lines = layout(LAYOUTS[0]).pack(weight.reshape(1, 48, -1)).tobytes()
     matrices = layout(LAYOUTS[1]).pack(weight.swapaxes(1, 2).reshape(1, 48, -1)).tobytes()
@@ -36,7 +38,7 @@ def test_weights_of_a_convolution(chunk: int, taps: int) -> None:
 
 
 def test_what_is_in_no_order_is_not_found() -> None:
-    """Words with a weight's key are not found if they are in no known order: here the last two words are
+    """`found` returns None for words with the same key in no known order: here the last two words are
     swapped."""
     weight = np.random.default_rng(0).integers(-128, 128, (1, 48, 96), np.int8)
     data = layout("kPackedInt8_4N4K").pack(weight).tobytes()

@@ -1,5 +1,5 @@
-"""Tests of libvkq as a C programmer installs it: in a prefix, found by CMake and by pkg-config; its size is
-small."""
+"""Tests of libvkq as a C programmer installs it, under a prefix where CMake and pkg-config find it; and of
+its size."""
 
 import shutil
 import subprocess
@@ -32,7 +32,8 @@ def ran(*command: str | Path, cwd: Path | None = None) -> str:
 
 @pytest.fixture(scope="module", params=["static", "shared"])
 def prefix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the prefix of an unoptimized libvkq, which differs from the configured prefix."""
+    """Build libvkq without optimization, install it under a prefix other than the configured one, and
+    return the prefix."""
     folder = tmp_path_factory.mktemp("libvkq")
     build = [
         f"-DVKQ_STATIC={'ON' if request.param == 'static' else 'OFF'}",
@@ -47,7 +48,7 @@ def prefix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_c_project_finds_it(prefix: Path, tmp_path: Path) -> None:
-    """A C project finds libvkq, without C++."""
+    """A CMake project in C finds libvkq, without a C++ compiler."""
     (tmp_path / "main.c").write_text(PROGRAM)
     (tmp_path / "CMakeLists.txt").write_text(PROJECT.format(version=__version__))
     ran("cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}")

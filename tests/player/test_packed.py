@@ -1,4 +1,4 @@
-"""Tests of the packed parts of a file: their content, their size, and detected damage."""
+"""Tests of the packed parts of a file: content, size, and detection of damage."""
 
 import dataclasses
 import zlib
@@ -36,8 +36,8 @@ def test_shaders_come_back_in_a_fifth_of_their_bytes(digits: bytes) -> None:
 
 
 def test_a_file_is_about_as_large_as_its_model(any_device: vkq.Device) -> None:
-    """A file is at most 10 % larger than its model, whose weights cannot be packed. The rest of the file is
-    the shaders of two plans."""
+    """A file is at most 10 % larger than its model, whose random weights cannot be compressed. The rest of
+    the file is the shaders of two plans."""
     model = product(1024, 1024, 127)
     data, _ = exported([graph_of(model, {"x": (3, 1024)})], any_device)
     assert [plan.kind for plan in only(data).plans] == ["this", "portable"]
@@ -56,8 +56,8 @@ def test_what_can_be_read_where_it_lies_is_packed_only_where_it_pays() -> None:
 def test_libvkq_reads_every_kind_of_block(
     digits: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int, strategy: int
 ) -> None:
-    """libvkq reads every kind of deflate block: stored, with the fixed Huffman code, and with a Huffman code
-    of its own. These blocks have no repetitions, unlike usual ones."""
+    """libvkq reads every kind of deflate block: stored, with the fixed Huffman code, and with its own
+    Huffman code. Unlike usual blocks, the last kind has no repetitions here."""
 
     def by(data: bytes) -> bytes:
         stream = zlib.compressobj(level, zlib.DEFLATED, -15, 8, strategy)
@@ -75,8 +75,7 @@ def test_libvkq_reads_every_kind_of_block(
 def test_a_damaged_part_is_an_error_not_another_plan(
     digits: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A damaged block is an error even if the file's seal is valid and the file has another plan that
-    works."""
+    """A damaged block raises an error, although the checksum is valid and another plan of the file works."""
     found, path = only(digits), tmp_path / "model.vkq"
     (plan,) = found.plans
     first, *rest = plan.programs

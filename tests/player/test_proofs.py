@@ -1,5 +1,5 @@
-"""Tests that libvkq remembers, in the pipeline cache, that a plan reproduced its known answer. The known
-answer is not run again until the file, the driver or the cache changes."""
+"""Tests of proofs: next to the pipeline cache libvkq stores that a plan reproduced its known answer. It
+does not run the known answer again until the file, the driver or the cache changes."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ X = {"x": np.arange(48, dtype=np.int8).reshape(SHAPE)}
 
 
 class Loads:
-    """Loads of files with one pipeline cache."""
+    """Loads files with one pipeline cache."""
 
     def __init__(self, device: vkq.Device, folder: Path):
         self.opened, self.device = device, device.name
@@ -60,7 +60,7 @@ def loads(device: vkq.Device, tmp_path: Path) -> Loads:
 
 
 def wrong(plans: Sequence[FilePlan]) -> list[FilePlan]:
-    """Return the plans with another known answer."""
+    """Return the plans with wrong known answers."""
     answers = [tuple(bytes(len(each)) for each in plan.answers) for plan in plans]
     return [dataclasses.replace(plan, answers=a) for plan, a in zip(plans, answers, strict=True)]
 
@@ -80,8 +80,8 @@ def test_without_a_cache_it_is_always_run_and_nothing_is_written(loads: Loads) -
 
 
 def test_another_file_is_checked(loads: Loads) -> None:
-    """The known answer of another file is checked, even if the files differ only in a text; the proofs of all
-    files are kept."""
+    """A file that differs in any byte, even in a text, runs its known answer. The proofs of all files are
+    kept."""
     plans = [dataclasses.replace(plan, about="another") for plan in loads.found.plans]
     files = [rewritten(loads.found), rewritten(loads.found, plans=plans), written("another", [loads.found])]
     for data in files:
@@ -93,7 +93,7 @@ def test_another_file_is_checked(loads: Loads) -> None:
 
 
 def test_another_driver_is_checked(loads: Loads) -> None:
-    """A known answer is checked again on another driver, although both run the same plan."""
+    """Another driver runs the known answer again, although it plays the same plan."""
     loads.write(rewritten(loads.found, plans=loads.found.plans[1:]))
     loads.checks()
     loads.device = "SwiftShader" if "llvmpipe" in loads.device else "llvmpipe"
@@ -102,8 +102,8 @@ def test_another_driver_is_checked(loads: Loads) -> None:
 
 
 def test_another_build_of_a_driver_is_checked(any_device: vkq.Device, tmp_path: Path) -> None:
-    """Another build of a driver is checked. All builds of SwiftShader have the same version numbers; the
-    second build in this test differs in its build ID."""
+    """Another build of a driver runs the known answer again. All builds of SwiftShader have the same
+    version numbers; the second build here has another build ID."""
     loads = Loads(any_device, tmp_path)
     library = bytearray((ROOT / ".drivers/libvk_swiftshader.so").read_bytes())
     build_id = struct.pack("<3I4s", 4, 20, 3, b"GNU")
@@ -127,8 +127,8 @@ def test_another_build_of_a_driver_is_checked(any_device: vkq.Device, tmp_path: 
 
 
 def test_another_pipeline_cache_is_checked(loads: Loads) -> None:
-    """A changed pipeline cache makes libvkq check again. Both drivers store no pipelines in the cache: the
-    cache is only a header, and the drivers ignore bytes after it."""
+    """After a change of the pipeline cache libvkq runs the known answer again. (Both drivers store only a
+    header in the cache, and ignore bytes after it.)"""
     loads.checks()
     header = loads.cache.read_bytes()
     for content in (b"pipelines", b"Pipelines", b"pipelines" * 2):
@@ -160,8 +160,8 @@ def test_a_bounded_number_of_proofs_is_kept(loads: Loads) -> None:
 
 
 def test_a_wrong_answer_is_never_proven(loads: Loads) -> None:
-    """A wrong answer is never recorded as proven: the first plan fails at each load, and the next plan is
-    proven at its first load."""
+    """A wrong answer is never stored as a proof: the first plan fails at each load. The next plan is proven
+    at its first load."""
     this, portable = loads.found.plans
     loads.write(rewritten(loads.found, plans=[*wrong([this]), portable]))
     for proven in (False, True):
@@ -189,8 +189,8 @@ def test_each_set_of_shapes_has_its_own(loads: Loads) -> None:
 
 
 def test_only_runs_submit(loads: Loads) -> None:
-    """A load that skips the known answer records each long step as a separate submission, with three more
-    Vulkan calls, and submits nothing."""
+    """A load that need not run the known answer submits nothing. It records each long step for a submission
+    of its own, with three more Vulkan calls."""
     (model,) = exported([graph_of(turned(5), {"x": (2, 3, 4, 5)})], loads.opened, ("portable",))[1]
     (plan,), counts = model.plans, []
     for busy_ns in (0, 10**9):
@@ -202,8 +202,8 @@ def test_only_runs_submit(loads: Loads) -> None:
 
 
 def test_faults(loads: Loads) -> None:
-    """If a Vulkan call fails in a load that skips the known answer, the load is an error, and the next load
-    is correct."""
+    """If a Vulkan call fails in a load that need not run the known answer, the load returns an error, and
+    the next load works."""
     loads.checks()
     for code, status in ((-2, MEMORY), (-4, LOST)):
         seen = list(faults(code, lambda: _status(loads)))

@@ -1,5 +1,5 @@
-"""Tests of one file for several shapes: each shape gives the session's bytes and is verified, and all share
-their weights. Long work on a slow device is split into several submissions."""
+"""Tests of one file for several shapes: each shape gives the session's bytes, has a known answer, and
+shares the weights. Long work on a slow device is split into several submissions."""
 
 import ctypes
 import dataclasses
@@ -34,7 +34,7 @@ LAYERS, M, K = 5, 12, 64
 
 
 def chain(layers: int) -> bytes:
-    """Return successive int8 linear layers, for any number of rows."""
+    """Return a model of *layers* int8 linear layers in sequence, for any number of rows."""
     random, nodes, constants = np.random.default_rng(0), [], []
     names = ["x", *(f"x{i}" for i in range(1, layers)), "y"]
     for i in range(layers):
@@ -64,7 +64,7 @@ def file_of(batches: tuple[int, ...] = BATCHES) -> bytes:
 
 
 def calls(work: Callable[[], object]) -> int:
-    """Return the number of Vulkan calls that may fail."""
+    """Return the number of Vulkan calls of *work* into which faults can be injected."""
     library().vkq_inject(MANY, -1)
     work()
     return MANY - int(library().vkq_inject(0, 0))
@@ -95,7 +95,7 @@ def test_the_shape_of_the_input_chooses(
 
 
 def test_what_libvkq_says_of_shapes(any_device: vkq.Device, tmp_path: Path) -> None:
-    """libvkq uploads the weights once: the second shape reuses the buffer and the pipeline cache."""
+    """libvkq uploads weights once: the second shape uses the same buffer and pipelines."""
     path, model = tmp_path / "model.vkq", ctypes.c_void_p()
     path.write_bytes(file_of())
     sizes, one = (ctypes.c_uint64 * 2)(3, K), ctypes.create_string_buffer(64)
@@ -114,7 +114,7 @@ def test_what_libvkq_says_of_shapes(any_device: vkq.Device, tmp_path: Path) -> N
         sizes[0] = 8
         together = calls(shaped)
         assert calls(shaped) == 0, "loaded twice"
-        library().vkq_unload(model)  # does nothing, because the model belongs to the file
+        library().vkq_unload(model)  # no effect: the file owns the model
         assert played.run(None, rows(8))[0].shape == (8, K)
     path.write_bytes(file_of((8,)))
     loaded: list[PlayedModel] = []
@@ -126,8 +126,8 @@ def test_what_libvkq_says_of_shapes(any_device: vkq.Device, tmp_path: Path) -> N
 
 
 def test_each_set_has_its_own_answer(any_device: vkq.Device, tmp_path: Path) -> None:
-    """A shape for which no plan gives the answer is an error at each use, and so is a fault. The other shapes
-    keep working."""
+    """Using a shape for which no plan gives the known answer raises an error each time, and so does a
+    fault. The other shapes keep working."""
     path, (first, other) = tmp_path / "model.vkq", contents(file_of()).sets
     plans = [dataclasses.replace(plan, answers=(bytes(8 * K),)) for plan in other.plans]
     wrong = [first, dataclasses.replace(other, plans=plans)]
@@ -198,14 +198,14 @@ def test_what_export_refuses(
 
 # ------------------------------------------------------------------------------------------ slow devices
 
-RATE = 2 * 8 * M * K * K * 10 * 2.5  # the rate at which a layer takes 40 ms, as `watchdog` estimates
+RATE = 2 * 8 * M * K * K * 10 * 2.5  # with this rate `watchdog` estimates 40 ms for a layer
 
 
 def test_a_slow_device_gets_several_submissions(
     device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No submission is estimated above 100 ms, as in a session. If one fails, the submissions before it
-    finish first."""
+    """A run is split into submissions of at most an estimated 100 ms, as in a session. If one fails, the
+    run waits for the submissions before it."""
     path, x = tmp_path / "chain.vkq", rows(M)
     want = vkq.onnx.InferenceSession(chain(LAYERS), device).run(None, x)[0]
     c = dataclasses.replace(device.capabilities, device_type="integrated")
@@ -218,14 +218,14 @@ def test_a_slow_device_gets_several_submissions(
     assert max(works) < 1e9 * LONGEST_S < sum(works)
     with vkq.load(path, device.name) as played:
         assert played.explain().startswith("this: ")
-        assert calls(lambda: played.run(None, x)) == 2 + 3  # a fence reset, submissions, a wait
+        assert calls(lambda: played.run(None, x)) == 2 + 3  # resetting a fence, submissions, a wait
         np.testing.assert_array_equal(played.run(None, x)[0], want)
         for nth in (2, 3, 4):
             library().vkq_inject(nth, -2)
             with pytest.raises(OutOfMemoryError, match="vkQueueSubmit"):
                 played.run(None, x)
             np.testing.assert_array_equal(played.run(None, x)[0], want)
-    at = data.index(struct.pack("<Q", max(works)))  # a number that no reader trusts
+    at = data.index(struct.pack("<Q", max(works)))  # readers must not trust the estimate
     changed = bytearray(data)
     changed[at : at + 8] = b"\xff" * 8
     changed[24:32] = struct.pack("<Q", checksum(np.frombuffer(bytes(changed), np.uint8)[HEAD_AT:]))
@@ -235,8 +235,8 @@ def test_a_slow_device_gets_several_submissions(
 
 
 def test_one_long_step_gets_several_submissions(device: vkq.Device, tmp_path: Path) -> None:
-    """The grids of one long step, each of 100 ms or more, are submitted separately; later steps wait for all
-    of them."""
+    """The grids of a step, each of 100 ms or more, become separate submissions. Later steps wait for all of
+    them."""
     path, x = tmp_path / "chain.vkq", rows(M)
     want = vkq.onnx.InferenceSession(chain(LAYERS), device).run(None, x)[0]
     found = only(exported([graph_of(chain(LAYERS), {"x": (M, K)})], device, ("portable",))[0])
