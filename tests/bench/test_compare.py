@@ -42,7 +42,8 @@ NEW = run(row("a", 103), row("b", 120), row("c", 80), row("noisy", 115, 0.5), ro
 
 
 def test_slower_beyond_the_limit_and_the_noise() -> None:
-    # Equal noise would be resampled identically, so the noisy case gets its own noise.
+    # Samples that differ only by a factor would be resampled identically, so the noisy case has noise of its
+    # own.
     rng = np.random.default_rng(5)
     noisy = NEW.rows[3]
     noisy.samples_us = (np.array(noisy.samples_us) * rng.lognormal(0, 0.5, 30)).tolist()

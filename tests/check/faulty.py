@@ -128,7 +128,7 @@ class Band(OfResults):
 
 
 class Before(OfResults):
-    """A fault that changes results once all steps have run."""
+    """A result buffer still holds the result of the previous run (LiteRT#8065)."""
 
     def __init__(self) -> None:
         super().__init__()

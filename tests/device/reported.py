@@ -17,21 +17,21 @@ __all__ = ["NAMES", "as_h200", "profile_says", "reported", "with_h200_costs"]
 
 
 def reported(file: str, **changes: Any) -> Capabilities:
-    """Return the capabilities that a file holds, with some fields replaced."""
+    """Return the capabilities of a stored report, with some fields replaced."""
     return dataclasses.replace(shipped_report(file), **changes)
 
 
 def with_h200_costs(c: Capabilities) -> Capabilities:
-    """Return the device with the core count and tile costs of an H200."""
+    """Return the device's capabilities, and replace its core count and tile costs by an H200's."""
     known = shipped()["10de-2335"]
     return dataclasses.replace(c, choices=(("multiprocessors", known.cores), *known.costs.items()))
 
 
 def as_h200(c: Capabilities) -> Capabilities:
-    """Return a discrete NVIDIA device with an H200's core count and tile costs, under its own id."""
+    """Return a discrete NVIDIA device with an H200's core count and tile costs, but another device id."""
     return dataclasses.replace(with_h200_costs(c), device_type="discrete", vendor_id=0x10DE)
 
 
 def profile_says(monkeypatch: pytest.MonkeyPatch, module: Any, **changes: Any) -> None:
-    """Make *module* see profiles with these fields replaced."""
+    """Replace `profile` in *module*, so that profiles have these fields."""
     monkeypatch.setattr(module, "profile", lambda c: dataclasses.replace(profile(c), **changes))

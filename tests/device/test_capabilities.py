@@ -72,8 +72,8 @@ def test_frozen_and_ready_for_json(device: vkq.Device) -> None:
 
 
 def test_features_of_old_versions_come_from_extensions_alone() -> None:
-    """A Vulkan 1.1 device is queried for a feature of 1.3 only if it has the extension; otherwise the query
-    would be an error. The device is simulated, because both real drivers are newer."""
+    """A Vulkan 1.1 device is queried for a feature of 1.3 only if it has the extension, because the query
+    is an error otherwise. The device is simulated: both software drivers support newer versions."""
     known = {each.name: each for each in FEATURES}
     maintenance, matrices = known["Maintenance4Features"], known["CooperativeMatrixFeaturesKHR"]
     assert maintenance.present((1, 3, 0), frozenset())
@@ -100,4 +100,4 @@ def test_a_failed_call_is_a_typed_error() -> None:
         vulkan.check(-8, "vkCreateDevice")
     assert (caught.value.result, caught.value.call) == (-8, "vkCreateDevice")
     vulkan.check(0, "")
-    vulkan.check(5, "")  # VK_INCOMPLETE is not an error
+    vulkan.check(5, "")  # VK_INCOMPLETE is no error

@@ -172,7 +172,7 @@ def test_without_vulkan_vkq_says_why(name: str) -> None:
 
 
 def test_the_second_name_of_the_loader_serves() -> None:
-    """The loader is found by its second name: Termux and Android have only libvulkan.so."""
+    """libvulkan.so is loaded if there is no libvulkan.so.1: Termux and Android have only this name."""
     code = """
 from vkq.device import vulkan
 first, second, *_ = vulkan.LIBRARIES

@@ -1,5 +1,5 @@
-"""Tests that core counts are reported or measured, and that tile costs come from the seed, a shipped file or
-a measurement."""
+"""Tests of core counts, which drivers report or the probe measures, and of tile costs, which come from the
+seed, a shipped file or a measurement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vkq.kernels.matrix_tiles import tilings
 from .reported import NAMES, reported
 
 H200 = reported("nvidia-h200")
-GEFORCE = dataclasses.replace(H200, device_id=0x2882)  # the id of an RTX 4060
+GEFORCE = dataclasses.replace(H200, device_id=0x2882)  # device id of an RTX 4060
 
 
 def told(c: Capabilities, **properties: int) -> Capabilities:
@@ -46,7 +46,7 @@ def test_a_device_that_tells_nothing_is_measured(monkeypatch: pytest.MonkeyPatch
     found = verdict.Verdict({}, False, {}, "", True, cores=24)
     assert verdict.Verdict.parse(json.loads(json.dumps(dataclasses.asdict(found)))) == found
     monkeypatch.setattr(verdict, "_reports", {GEFORCE.key: found})
-    monkeypatch.setenv("VKQ_TUNE", "off")  # disables measured kernels, not core counts
+    monkeypatch.setenv("VKQ_TUNE", "off")  # turns off measured kernels, but not measured core counts
     assert profile(verdict.with_choices(GEFORCE)).multiprocessors == 24
     assert not profile(verdict.with_choices(GEFORCE)).measured
     assert profile(verdict.with_choices(told(GEFORCE, shaderSMCount=30))).multiprocessors == 30
@@ -56,8 +56,8 @@ def test_a_device_that_tells_nothing_is_measured(monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_device_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The costs of a shipped file, and the mark that a device was timed, apply only to the devices of that
-    file."""
+    """The costs in a shipped file apply only to the devices of that file; so does the mark that the kind
+    was timed."""
     monkeypatch.delenv("VKQ_TUNE", raising=False)
     h100 = dataclasses.replace(H200, device_id=0x2330)
     for c in (H200, h100):
@@ -73,8 +73,8 @@ def test_no_device_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_fewer_cores_take_larger_tiles() -> None:
-    """A device with few cores uses larger tiles: fewer workgroups fill it, so it needs no split K and reads
-    operands less often."""
+    """A device with few cores uses larger tiles. Fewer workgroups fill it, so it needs no split-K, and
+    large tiles read operands less often."""
     small, large = (profile(told(GEFORCE, shaderSMCount=cores)) for cores in (8, 128))
     for m, n, k in ((196, 256, 2304), (784, 512, 1024), (3136, 256, 576)):
         few, many = (tilings(known, m, n, k)[0] for known in (small, large))

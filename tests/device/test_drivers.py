@@ -1,5 +1,5 @@
-"""Tests of drivers that crash, hang or end the process, next to a healthy one. A fake driver (shim.c) fails
-in one of these ways at each Vulkan call in turn."""
+"""Tests of a driver that crashes, hangs or ends the process, next to a healthy driver. The faulty driver is
+a fake (shim.c), which fails in one of these ways at each Vulkan call in turn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ LAVAPIPE = next(Path("/usr/share/vulkan/icd.d").glob("lvp_icd.*.json"), Path("la
 SWIFTSHADER = ROOT / ".drivers" / "vk_swiftshader_icd.json"
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("g++")
 
-# Calls while all drivers are tried together, and calls in the probe of one device.
+# Calls at which the fake driver fails: while all drivers are tried together, and in the probe of one
+# device.
 AT_LOADING = [
     "load",
     "negotiate",
@@ -31,7 +32,7 @@ AT_LOADING = [
 ]
 AT_OPENING = ["vkCreateDevice", "vkCreatePipelineCache", "vkAllocateMemory", "vkCreateShaderModule"]
 AT_OPENING += ["vkCreateComputePipelines", "vkQueueSubmit", "vkWaitForFences"]
-if not EVERY:  # each takes seconds; all are calls of one child process
+if not EVERY:  # each call takes seconds, and all are calls of the same child process
     AT_OPENING = AT_OPENING[::2]
 
 USE = """
@@ -65,7 +66,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def use(shim: Path, folder: Path, at: str = "", how: str = "crash", code: str = USE) -> list[str]:
-    """Run a process with two drivers, the shim and SwiftShader; return the lines that it prints.
+    """Run a process with two drivers, the shim and SwiftShader; return the lines that the process prints.
 
     SwiftShader's probe report and the compiled shaders are already in the cache.
     """
@@ -155,7 +156,7 @@ def test_drivers_that_are_known_are_not_tried_again(
     assert drivers.tried() == drivers.Tried({}, ())
     assert len(started) == 1
     library = shim.with_name("libshim.so")
-    os.utime(library, (1, 1))  # a changed driver under the same name
+    os.utime(library, (1, 1))  # the driver was updated in place
     drivers.tried()
     assert started[1:] == [str([shim])]
 
@@ -220,7 +221,7 @@ def test_the_environment_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_manifest_that_is_none_is_named_and_left_out(
     text: bytes, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An invalid manifest is named and ignored, and the driver of the valid manifest is still used."""
+    """An invalid manifest is named and ignored; the driver with the valid manifest is still used."""
     broken = tmp_path / "a_broken.json"
     broken.write_bytes(text)
     monkeypatch.setenv("VK_DRIVER_FILES", f"{broken}:{LAVAPIPE}")

@@ -1,4 +1,4 @@
-"""Tests that a compiled extension built from other sources is refused before it is called."""
+"""Tests that a compiled extension from other sources is refused before any call."""
 
 import importlib
 import sys

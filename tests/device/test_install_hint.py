@@ -8,7 +8,7 @@ import pytest
 
 from vkq.device import install_hint
 
-# /etc/os-release -> the command, the loader's package, the drivers' package
+# /etc/os-release -> (the command, the loader's package, the drivers' package)
 DISTRIBUTIONS = {
     "debian": ({"ID": "debian"}, "apt-get install libvulkan1", "apt-get install mesa-vulkan-drivers"),
     "ubuntu": (
@@ -34,7 +34,7 @@ DISTRIBUTIONS = {
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Describe an ordinary Linux machine."""
+    """Simulate an ordinary Linux machine."""
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(install_hint, "NVIDIA", tmp_path / "nvidia")
     monkeypatch.setattr(install_hint, "TEGRA", tmp_path / "tegra")

@@ -1,4 +1,4 @@
-"""Tests of host work that runs while a driver call takes its time."""
+"""Tests of Python work that runs during a long driver call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_pieces_are_done_in_this_thread_and_a_call_is_waited_for() -> None:
     def piece(name: str) -> None:
         done.append((name, threading.get_ident()))
         if name == "second":
-            wait.set()  # lets the call return, so the third piece is done after it
+            wait.set()  # now the call returns, so the third piece runs after it
 
     def call() -> str:
         assert wait.wait(10), "the pieces are done while the call takes its time"

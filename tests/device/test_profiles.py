@@ -1,5 +1,5 @@
-"""Tests of the kernels that a device gets, and of the printed reason, given the capabilities of its
-driver."""
+"""Tests of the kernels that a device gets, and of the printed reasons, for the capabilities that drivers
+report."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from .reported import NAMES, reported
 
 XCLIPSE, INTEL, UNKNOWN = 0x144D, 0x8086, 0x1010
 DEVICES = {name: reported(name) for name in NAMES} | {
-    # devices with unknown capabilities: the capabilities of other devices, with the vendor's id
+    # No report of these devices is stored: use another device's capabilities, with the vendor's id.
     "xclipse": reported("radv-gfx1030", vendor_id=XCLIPSE, device_type="integrated"),
     "intel": reported("lavapipe", vendor_id=INTEL, device_type="integrated"),
     "jetson": reported("nvidia-h200", device_type="integrated"),
     "unknown": reported("lavapipe", vendor_id=UNKNOWN, device_type="integrated"),
 }
 LARGE = ProductShape("s8s8", "q8to", 1024, 1024, 1024)
-# device: (rule, tile in shared memory, setting of the kernel in registers, most rows of a GEMV)
+# device: (name of the rule, tile in shared memory, setting of the register-tile kernel, maximum rows of a
+# GEMV)
 TAKEN = {
     "adreno-640": ("Qualcomm Adreno without a packed dot product", None, Setting("4x4", 16, 4), 4),
     "adreno-650": ("Qualcomm Adreno 6xx", None, Setting("4x8", 16, 4), 4),
@@ -70,8 +71,8 @@ def test_what_is_taken_and_why(name: str) -> None:
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_pools_sums_transposition_and_quantization_take(name: str) -> None:
-    """Pools load a whole window at once on devices where that was measured to be faster; quantization loads
-    16 channels first on devices where loops cost more; sums and transpositions are the same on all
+    """Pools load a whole window at once on devices where this was measured to be faster. Quantization loads
+    16 channels first on devices where loops are slow. Sums and transpositions have the same kernels on all
     devices."""
     c = DEVICES[name]
     found = {each.layer: each for each in auto_programs(c)}

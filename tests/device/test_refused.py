@@ -1,5 +1,5 @@
-"""Tests of features that fail the probe: kernels avoid them and return the same bytes, and reports name
-them."""
+"""Tests of features that fail the probe: kernels do not use them and return the same bytes, and reports
+name them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from vkq.select import path as select
 
 @contextmanager
 def failed(device: Device, monkeypatch: pytest.MonkeyPatch, *tests: str) -> Iterator[Device]:
-    """Context manager: open the device again, as if these tests of its probe had failed."""
+    """Context manager: open the device again, as if these tests of the probe had failed."""
     c = device.capabilities
     known = selftest.report(device)
     says = dataclasses.replace(known, failures={**known.failures, **{t: f"{t}: 1 of 9 wrong" for t in tests}})
@@ -37,7 +37,8 @@ def failed(device: Device, monkeypatch: pytest.MonkeyPatch, *tests: str) -> Iter
 
 
 def layers(device: Device) -> dict[str, tuple[Callable[..., Any], tuple[int, ...]]]:
-    """Return layers and their input shapes. On lavapipe some read texels and some use subgroup shuffles."""
+    """Return layers and their input shapes. On lavapipe, some layers read texels and some use subgroup
+    shuffles."""
     rng = np.random.default_rng(7)
     weight = rng.integers(-128, 128, (37, 75)).astype(np.int8)
     image = rng.integers(-128, 128, (12, 8, 3, 3)).astype(np.int8)
@@ -65,7 +66,8 @@ def results(device: Device) -> tuple[dict[str, bytes], set[str]]:
 def test_a_failed_feature_is_done_without_and_the_bytes_stay(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without texels or shuffles, which lavapipe would use, the layers return the same bytes."""
+    """On lavapipe, layers use texels and shuffles. If these features are refused, the layers return the
+    same bytes."""
     want, before = results(device)
     takes_both = "llvmpipe" in device.name
     assert any("texels" in name or "lanes" in name for name in before) == takes_both
@@ -128,7 +130,8 @@ def test_matrix_units_that_fail_are_refused_with_the_reason(
     ("shuffles", "numbers wrong in run 1 of 3; number 0 is"),
 ])  # fmt: skip
 def test_faults_are_seen(device: Device, monkeypatch: pytest.MonkeyPatch, test: str, said: str) -> None:
-    """The probe finds texels that are stale from the second run on, and shuffles that read the next lane."""
+    """The probe finds two faults: texels that are stale from the second run on, and shuffles that read the
+    next lane."""
     run, first = Recording.run, dict[int, Any]()
     targets: list[Any] = []
     record = Recording.dispatch

@@ -1,6 +1,6 @@
-"""Tests that the structs of `vkq.device.structs` have the memory layout of the C structs. A C compiler checks
-the layout with Vulkan's header; structs that Debian 12's header lacks are declared in this file as in the
-specification."""
+"""Tests that the structs of `vkq.device.structs` have the memory layout of the C structs. A C compiler
+checks the layout with Vulkan's header. This file declares the structs that Debian 12's header lacks, as in
+the specification."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ typedef struct { VkStructureType sType; void* pNext;
   VkPhysicalDeviceShaderBfloat16FeaturesKHR;
 #endif
 """
-# Names of structs whose VK_STRUCTURE_TYPE does not follow from the name.
+# Struct names whose VK_STRUCTURE_TYPE does not follow from the name -> that type.
 NUMBERS = {
     "8BitStorageFeatures": "8BIT_STORAGE_FEATURES",
     "16BitStorageFeatures": "16BIT_STORAGE_FEATURES",
@@ -45,7 +45,7 @@ NUMBERS = {
 
 
 def number(name: str) -> str:
-    """Return the VK_STRUCTURE_TYPE_... of a struct."""
+    """Return the name of a struct's VK_STRUCTURE_TYPE_... constant."""
     words = "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name)).upper()
     return f"VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_{NUMBERS.get(name, words)}"
 
@@ -63,7 +63,7 @@ def lines(one: Struct) -> list[str]:
 
 @pytest.mark.parametrize("wrong", [None, "place", "number", "words"])
 def test_structs_are_those_of_the_header(tmp_path: Path, wrong: str | None) -> None:
-    """The structs match the header; with one wrong entry in the table, the check fails."""
+    """The structs match the header. A wrong entry in the table makes the C compiler fail."""
     core = [f"offsetof(VkPhysicalDeviceFeatures, {f}) == {4 * at}" for f, at in CORE.fields.items()]
     core.append(f"sizeof(VkPhysicalDeviceFeatures) == {4 * CORE.words}")
     text = [f'_Static_assert({check}, "core");' for check in core]

@@ -1,5 +1,5 @@
 """Tests of the probe's child process: its findings, the parent's handling of crashes, hangs and invalid
-output, and the verdicts that are kept."""
+output, and the stored verdicts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vkq.select import path as select
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Forget all reports: this process has none, and the cache holds only compiled shaders."""
+    """Forget all reports: remove those of this process, and use a cache that has only compiled shaders."""
     shared = vkq.cache.cache_dir() / "spirv"
     monkeypatch.setattr(verdict, "_reports", {})
     monkeypatch.setenv("VKQ_CACHE_DIR", str(tmp_path))
@@ -58,8 +58,8 @@ Faulty = Callable[[str], None]
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch, fresh: Path) -> Faulty:
-    """Return a function that makes the real child run a Python statement before it begins; the statement may
-    change the child's stages (``found``)."""
+    """Return a function that runs the real child with an additional Python statement at its start. The
+    statement may change the child's stages (``found``)."""
 
     def use(change: str) -> None:
         code = CHILD.format(change=change, file=str(fresh / "seen"))
@@ -71,13 +71,13 @@ def faulty(monkeypatch: pytest.MonkeyPatch, fresh: Path) -> Faulty:
 
 
 def says(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Replace the child by this code, after the line that reports that it has started."""
+    """Replace the child by this code. The line that reports the child's start is kept."""
     begun = "from vkq import spawn; say = spawn.begin(); import os, sys, time\n"
     monkeypatch.setattr(spawn, "command", lambda *_: [sys.executable, "-c", begun + code])
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the reports of this process, as a new process would."""
+    """Forget the reports in this process's memory, as a new process would."""
     monkeypatch.setattr(verdict, "_reports", {})
 
 
@@ -143,8 +143,8 @@ def test_a_driver_that_hangs_in_the_rates_keeps_its_paths(
 def test_only_what_was_seen_twice_is_a_verdict(
     change: str, failures: dict[str, str], kept: bool, any_device: Device, fresh: Path, faulty: Faulty
 ) -> None:
-    """A failure is a verdict if it is seen twice. A wrong result counts even if the second run was
-    correct."""
+    """A failure becomes a verdict only if it is seen twice. A wrong result is a verdict at once, even if
+    the second run is correct."""
     faulty(change)
     assert selftest.report(any_device).failures == failures
     assert (fresh / "probe").exists() == kept
@@ -204,7 +204,7 @@ def test_what_a_bad_child_does_becomes_the_reason(
         (
             'print(\'{"end": "float", "result": null}\')',
             "the probe gave no result for it",
-        ),  # printed to stdout, not to the parent
+        ),  # stdout is not the channel to the parent
         ("say(end='float', result=5)", "5"),
     ],
 )
@@ -297,8 +297,8 @@ def test_the_default_is_the_best_that_passed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_new_rates_count_only_where_another_arithmetic_is_clearly_faster() -> None:
-    """New rates are kept only if they make another arithmetic clearly the fastest. Under load all rates fall
-    and their order changes, which must not change the choice of kernels."""
+    """New rates are kept only if another arithmetic is clearly the fastest with them. Under load all rates
+    fall and their order changes; this must not change the choice of kernels."""
     old = verdict.Verdict({}, False, {"s8s8": 100.0, "u8u8": 90.0, "float": 20.0, "copy": 5.0}, "gpu", True)
     loaded = dataclasses.replace(old, rates={"s8s8": 40.0, "u8u8": 48.0, "float": 19.0, "copy": 3.0})
     faster = dataclasses.replace(old, rates={"s8s8": 100.0, "u8u8": 126.0, "float": 20.0, "copy": 5.0})

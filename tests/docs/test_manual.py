@@ -49,12 +49,12 @@ COMMANDS = list(
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=named)
 def test_code(page: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All code blocks of a page run, one after the other in one namespace."""
+    """All code blocks of a page run in order, in one namespace."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("vkq.runtime.opened._default", software_device)
     if page.name == "from-pytorch.md":
         pytest.importorskip("torch", reason="torch is not a dependency of the tests")
-        warnings.simplefilter("ignore")  # the page's own warnings; pytest restores the filters
+        warnings.simplefilter("ignore")  # ignores the page's own warnings; pytest restores the filters
     names: dict[str, object] = {}
     for number, block in enumerate(blocks(page, "python")):
         exec(compile(block, f"{named(page)}, block {number}", "exec"), names)
@@ -76,13 +76,13 @@ def test_command(
 def test_the_program_that_judges_candidates(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """The script of models.md for `vkq quantize --target` prints the share of correct answers as its last
-    line."""
+    """models.md has a script for `vkq quantize --target`. Its last line of output is the share of correct
+    answers."""
     (script,) = blocks(DOCS / "models.md", "py")
     rng = np.random.default_rng(0)
     x, labels = rng.normal(size=(8, 3)).astype(np.float32), np.array([0, 1, 2, 0, 1, 2, 0, 1])
     x[np.arange(8), labels] += 9
-    x[0, 1] += 90  # makes one answer wrong
+    x[0, 1] += 90  # the model's answer for this row is wrong
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (None, 3)) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", infos[:1], infos[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -95,7 +95,7 @@ def test_the_program_that_judges_candidates(
 
 
 def test_the_server_of_fastapi(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server in serving.md runs, with a fake of the part of FastAPI that it uses."""
+    """The server in serving.md runs, with a fake of the few functions of FastAPI that it uses."""
     handlers: dict[str, Any] = {}
 
     class FastAPI:
@@ -114,9 +114,9 @@ def test_the_server_of_fastapi(software_device: vkq.Device, monkeypatch: pytest.
 
 
 def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
-    """Every block of code is run by these tests or is of another known kind. Commands for a machine (sh,
-    yaml, dockerfile) are run by tests/guides, or a mark gives the reason why not. Lines of C belong to a
-    program that a test builds. Sketches are marked, and formulas need no run."""
+    """These tests run every block of code, or the block is of another known kind. Commands for a machine
+    (sh, yaml, dockerfile) are run by tests/guides, or a mark gives the reason why not. Blocks of C are part
+    of a program that a test builds. Sketches are marked, and formulas are not run."""
     found = {
         (named(page), kind)
         for page in PAGES
@@ -145,7 +145,8 @@ def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
 def test_everything_public_is_in_the_reference() -> None:
     text = (DOCS / "api.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"auto(?:function|class):: (\w+)", text))
-    errors = {name for name in vkq.__all__ if name.endswith("Error")}  # documented as a module
+    # api.md documents the errors as a module
+    errors = {name for name in vkq.__all__ if name.endswith("Error")}
     assert set(vkq.__all__) - errors - {"__version__", "integer"} <= documented
     assert set(vkq.integer.__all__) <= documented
 

@@ -1,8 +1,8 @@
-"""``python -m tests.fuzz --seconds 3600 [TARGET ...]``: fuzz each target for that long, guided by the
-branches of vkq that its inputs reach (`guided`). The exit code is 1 if there is a defect.
+"""``python -m tests.fuzz --seconds 3600 [TARGET ...]``: fuzz each target for this time, guided by the
+branches of vkq that its inputs reach (`guided`). The exit code is 1 if a defect was found.
 
-The kept inputs, and a log with an entry for each time that a target was fuzzed, are in a folder, from which
-the next run continues.
+A folder holds the kept inputs, and a log with an entry for each time that a target was fuzzed. The next run
+continues with these inputs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def turn(name: str, folder: Path, seconds: int) -> int:
-    """Fuzz a target for that long, or until an input fails; return the number of defects."""
+    """Fuzz a target for this time, or until an input fails; return the number of defects."""
     told, found = process(name, folder, seconds)
     defects = {path: tried(name, path.read_bytes()) for path in found}
     for path, defect in defects.items():
@@ -58,7 +58,7 @@ def turn(name: str, folder: Path, seconds: int) -> int:
 
 
 def process(name: str, folder: Path, seconds: int) -> tuple[dict[str, Any], list[Path]]:
-    """Run `guided` in a process; return its figures and the inputs that failed."""
+    """Run `guided` in a process; return its statistics and the inputs that failed."""
     corpus, seeds, found = (folder / name / kind for kind in ("corpus", "seeds", "found"))
     for path in (corpus, seeds, found):
         path.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,8 @@ def process(name: str, folder: Path, seconds: int) -> tuple[dict[str, Any], list
         raise SystemExit(
             f"{name}: the fuzzer ran not or counted nothing; it needs the package atheris:\n{said[-2000:]}"
         )
-    first = next((at for at, kind, _ in lines if kind == "INITED"), 0)  # until then, earlier inputs are read
+    # before INITED, libFuzzer reads the inputs of earlier runs
+    first = next((at for at, kind, _ in lines if kind == "INITED"), 0)
     told = {
         "target": name,
         "at": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
@@ -96,8 +97,8 @@ def _processor_s() -> float:
 
 
 def tried(name: str, data: bytes) -> str:
-    """Try an input without counting branches, because counting takes time. Return a text on the defect, or
-    ""."""
+    """Run the target on an input without coverage counters, which would slow it down. Return a text on the
+    defect, or ""."""
     try:
         with checking(TARGETS[name]) as check:
             check(data)

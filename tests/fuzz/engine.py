@@ -1,5 +1,5 @@
-"""Limits on the time and memory of an input, and inputs that hypothesis mutates from a corpus, so that a
-failure is minimized and can be reproduced. `guided` generates its inputs differently."""
+"""Limits on the time and memory of an input, and inputs that hypothesis mutates from a corpus: hypothesis
+minimizes a failing input and can reproduce it. `guided` generates its inputs in another way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.effort import steps_at_most
 
 from .targets import Target, once
 
-WATCH_S = 1.0  # seconds of processor time; the instructions of a slower input are counted
+WATCH_S = 1.0  # seconds of processor time; a slower input runs again with its instructions counted
 STEPS = 10_000_000  # bytecode instructions that any input may run
 STEPS_A_BYTE = 2_000  # more for each byte (PyYAML uses 1,300 a byte for lists of short numbers)
 MEGABYTES = 300  # allowed memory, in addition to the process's memory before
@@ -29,8 +29,8 @@ MEMORY = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None
 
 @st.composite
 def inputs(draw: st.DrawFn, corpus: list[bytes], tokens: tuple[bytes, ...]) -> bytes:
-    """Draw a file of the corpus with up to eight edits: parts are cut, doubled or moved to another file,
-    bytes are flipped, and tokens are inserted or repeated."""
+    """Draw a file of the corpus with up to eight edits: cut or double a part, move it to another file, flip
+    bytes, insert or repeat tokens."""
     data = draw(st.sampled_from(corpus))
     for _ in range(draw(st.integers(0, 8))):
         at = draw(st.integers(0, max(0, len(data))))
@@ -64,7 +64,7 @@ def inputs(draw: st.DrawFn, corpus: list[bytes], tokens: tuple[bytes, ...]) -> b
 
 @contextlib.contextmanager
 def bounded_memory() -> Iterator[None]:
-    """Raise a MemoryError if the process allocates `MEGABYTES` more than it has."""
+    """Context manager: raise a MemoryError if the process allocates `MEGABYTES` more than it has."""
     with open("/proc/self/statm") as statm:
         have = int(statm.read().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
@@ -76,12 +76,12 @@ def bounded_memory() -> Iterator[None]:
 
 
 class TookLong(BaseException):
-    """Raised when an input ran longer than `WATCH_S`. No handler of the tested code catches it."""
+    """Raised if an input ran longer than `WATCH_S`. No handler in the tested code catches it."""
 
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-    """Raise `TookLong` inside the block after `WATCH_S` of processor time."""
+    """Context manager: raise `TookLong` inside the block after `WATCH_S` of processor time."""
 
     def stop(number: int, frame: object) -> None:
         raise TookLong
@@ -97,11 +97,11 @@ def watched() -> Iterator[None]:
 
 @contextlib.contextmanager
 def checking(target: Target) -> Iterator[Callable[[bytes], None]]:
-    """Yield a function that tries one input of a target and raises the input's exception.
+    """Context manager: yield a function that runs a target on one input and raises the input's exception.
 
     An input that takes longer than `WATCH_S` of processor time is stopped, and run again while its
-    instructions are counted: AssertionError above `STEPS` and `STEPS_A_BYTE`. A slow machine changes no
-    verdict.
+    instructions are counted. More than `STEPS` instructions and `STEPS_A_BYTE` for each byte give an
+    AssertionError. So the speed of the machine does not change the verdict.
     """
     with tempfile.TemporaryDirectory(prefix="vkq-fuzz-", dir=MEMORY) as folder, bounded_memory():
 

@@ -1,8 +1,8 @@
-"""``python -m tests.fuzz.guided TARGET SECONDS OPTION...``: fuzz one target with atheris for that many
+"""``python -m tests.fuzz.guided TARGET SECONDS OPTION...``: fuzz one target with atheris for this many
 seconds of processor time, with options of libFuzzer.
 
-vkq's modules are loaded with counters at every branch. An input that reaches a new branch is kept in the
-corpus, from which the next inputs are made.
+vkq's modules are loaded with a counter at every branch. An input that reaches a new branch is added to the
+corpus, from which the next inputs are mutated.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import time
 
 import atheris
 
-LONG = 0.1  # share of mutations that insert a token; libFuzzer's own tokens have at most 64 bytes
+# share of mutations that insert one of the target's tokens; libFuzzer's own tokens have at most 64 bytes
+LONG = 0.1
 
-# A module that an editable installation's finder loads gets no counters, so the checkout on sys.path comes
-# first. The compiled extension is found only by that finder.
+# Atheris adds no counters to modules that the finder of an editable installation loads. So modules are
+# found in the checkout on sys.path first; the compiled extension is found only by that finder.
 sys.meta_path.sort(key=lambda finder: not isinstance(finder, type))
 
 with atheris.instrument_imports(include=["vkq"]):
@@ -39,14 +40,14 @@ def mutated(target: Target, data: bytes, most: int, seed: int) -> bytes:
 def main() -> None:
     name, seconds, *options = sys.argv[1:]
     target = TARGETS[name]
-    counted = atheris.instrument_imports(include=["vkq"])  # also counts modules that are imported later
+    counted = atheris.instrument_imports(include=["vkq"])  # modules that are imported later also get counters
     with counted, checking(target) as check:
         end = time.process_time() + float(seconds)
 
         def limited(data: bytes) -> None:
             check(data)
             if time.process_time() > end:
-                os.kill(os.getpid(), signal.SIGUSR1)  # libFuzzer ends when it gets this signal
+                os.kill(os.getpid(), signal.SIGUSR1)  # this signal ends libFuzzer
 
         atheris.Setup([name, *options], limited, custom_mutator=lambda *given: mutated(target, *given))
         atheris.Fuzz()

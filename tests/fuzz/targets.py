@@ -1,5 +1,5 @@
-"""The fuzz targets: each takes the bytes of a file or a text from outside, and either returns or raises a
-`VkqError`. Everything else is a defect: another exception, more than a second, hundreds of megabytes."""
+"""The fuzz targets. Each takes the bytes of a file, or a text, from outside, and either returns or raises a
+`VkqError`. Any other exception is a defect, and so are more than a second and hundreds of megabytes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Target:
 
 
 def allowed(function: Callable[[], object]) -> None:
-    """Call a function that may refuse its input with a `VkqError`."""
+    """Call a function; a `VkqError` is allowed, because the function may refuse its input."""
     with contextlib.suppress(VkqError):
         function()
 
@@ -122,7 +122,7 @@ def comparison(data: bytes, folder: Path) -> None:
 
 
 def cached(data: bytes, folder: Path) -> None:
-    """Read the data as a cache file, unchanged and with a valid seal."""
+    """Read the data as a cache file: once unchanged, and once with a valid seal."""
     path = folder / "file.json"
     for blob in (data, cache.seal(data, path.name)):
         path.write_bytes(blob)
@@ -159,7 +159,7 @@ def command(data: bytes, folder: Path) -> None:
     elif words[:2] not in (["check", "--list"], ["shaders", "list"]):
         return
     if any(re.fullmatch(r"0*\d{4,7}", word) for word in words):
-        return  # thousands of cases may take long
+        return  # do not run thousands of cases
     before = os.getcwd()
     os.chdir(folder)
     try:

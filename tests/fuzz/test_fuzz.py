@@ -1,4 +1,5 @@
-"""Tests with a part of the fuzzing, with the same inputs every time; `make fuzz SECONDS=...` runs others."""
+"""Tests that run a part of the fuzzing, with the same inputs every time; `make fuzz SECONDS=...` uses new
+inputs."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def test_defects_are_seen(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_slow_machine_changes_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow machine changes no verdict: every input takes longer than `WATCH_S`, but none runs many
-    instructions."""
+    """The speed of the machine does not change a verdict: every input takes longer than `WATCH_S` here, but
+    runs few instructions, and passes."""
     monkeypatch.setattr(engine, "WATCH_S", 0.001)
 
     def slow(data: bytes, folder: Path) -> None:

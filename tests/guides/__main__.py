@@ -1,10 +1,10 @@
 """Run the commands of the guides in docs/ in clean systems: ``python -m tests.guides [PAGE ...]`` (make
 guides).
 
-``page.py`` reads the commands of a page; they run in a fresh root file system (``root.py``) as one script,
-which stops at the first command that fails. At its end the script must print the model's result that the page
-states last. Files that the page assumes (a checkout, a wheel, a picture) are copied to the start folder.
-``--print`` shows the script and runs nothing.
+``page.py`` reads the commands of a page. They run in a fresh root file system (``root.py``) as one script,
+which stops at the first command that fails. At the end, the script must print the last result of the model
+that the page states. Files that the page assumes (a checkout, a wheel, a picture) are copied to the start
+folder. ``--print`` shows the script and runs nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Guide:
 
     @property
     def name(self) -> str:
-        """The name of the guide's folder, which also selects the guide."""
+        """The name of the guide's folder; it also selects the guide on the command line."""
         return f"{Path(self.page).stem}-{self.system.suite}-{self.system.processor}"
 
 
@@ -67,7 +67,7 @@ MODEL = (("model.onnx", f"{EXAMPLES}/digits.onnx"),)
 DIGITS = (("digits.onnx", f"{EXAMPLES}/digits.onnx"),)
 FLOATS = "tests/tflite/models/floats.tflite"
 TFLITE = (("model.tflite", f"{EXAMPLES}/digits.tflite"), ("float.tflite", FLOATS))
-# If a wheel is installed, Python must not find the checkout's vkq, which has no compiled extension.
+# If a wheel is installed, Python must not import vkq from the checkout, which has no compiled extension.
 SHOWN = (("examples", "examples"),)
 PLAYER = (("vkq/player/native", "vkq/player/native"), ("vkq/_version.py", "vkq/_version.py"))
 BOOKWORM, NOBLE = "cp311-*_x86_64.whl", "cp312-*_x86_64.whl"
@@ -84,8 +84,8 @@ GUIDES = [
     Guide("guides/docker.md", UBUNTU, EQUAL, NOBLE, DIGITS),
     Guide("guides/ci.md", UBUNTU, EQUAL, NOBLE, MODEL),
 ]
-# Pages that are no guides: tests/docs runs their code and commands; their shell blocks say why they are not
-# run.
+# Pages that are no guides: tests/docs runs their code and commands. The reason why their shell blocks are
+# not run is in the pages.
 EXPLAINED = {
     "index", "api", "benchmarks", "changelog", "commands", "devices", "exactness", "layers", "machines",
     "models", "shaders", "trust",
@@ -101,9 +101,9 @@ def typed(guide: Guide) -> str:
 
 
 def provided(guide: Guide, folder: Path, wheels: Path) -> None:
-    """Copy the files that a reader of the page has."""
+    """Copy the files that the page assumes."""
     folder.mkdir(parents=True)
-    if guide.checkout:  # the working tree, with uncommitted changes
+    if guide.checkout:  # copy the working tree, with uncommitted changes
         listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True).stdout
         names = ["tar", "c", "--ignore-failed-read", "--null", "--files-from=-"]
@@ -140,7 +140,7 @@ def follow(guide: Guide, wheels: Path, seconds: float) -> str | None:
     print(f"== {guide.name}: exit code {status} after {took:.0f} s", flush=True)
     if status:
         return f"exit code {status} after {took:.0f} s"
-    shutil.rmtree(root)  # after a failure the folder is kept for inspection
+    shutil.rmtree(root)  # only after a success: a failed guide's folder is kept for inspection
     if not re.search(guide.ends, "".join(said), re.MULTILINE):
         return f"nothing said {guide.ends!r}"
     return None

@@ -37,7 +37,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def says_why_not(text: str) -> bool:
-    """Return True if the line below the title states that the page is not run, with the reason."""
+    """Return True if the line below the title states that the page's commands are not run, and why."""
     title, first, *_ = [line for line in text.splitlines() if line]
     return title.startswith("# ") and NOT_FOLLOWED.match(first) is not None
 
@@ -74,14 +74,14 @@ def _console(text: str) -> str:
 
 
 def _steps(text: str) -> str:
-    """Return the commands after ``- run:``: on that line, or indented below it after ``|``."""
+    """Return the commands of the ``- run:`` keys: on the same line, or indented below it after ``|``."""
     found = re.findall(r"^( *)- run: (\|\n(?:\1  +.*\n)+|.*\n)", text, re.MULTILINE)
     return "".join(dedent(step.removeprefix("|\n")) for _, step in found)
 
 
 def _image(text: str) -> str:
-    """Return a Dockerfile's commands for a shell. Files of COPY are in its folder, where the script
-    starts."""
+    """Return the shell commands of a Dockerfile. The script starts in the folder that has the files for
+    COPY."""
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
     made = []
     for word, _, rest in (line.partition(" ") for line in lines if line.strip()):

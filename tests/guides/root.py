@@ -1,9 +1,9 @@
 """Clean systems in which guides run. mmdebstrap makes a root file system from a distribution's packages; it
 is kept as a tar file and unpacked for each guide.
 
-A system has its base packages, certificates and sudo. Of this machine it sees only the network, pip's
+A system has its base packages, certificates and sudo. From this machine it gets only the network, pip's
 settings and the packages that were downloaded before. Programs for another processor run under qemu-user,
-which emulates the processor and nothing else. Root rights are needed, for chroot and mounts.
+which emulates only the processor. Chroot and mounts need root rights.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROCESSORS = {"amd64": "x86_64", "arm64": "aarch64"}
 KEYRING = "http://archive.ubuntu.com/ubuntu/pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb"
 KEYRING_SHA256 = "36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8"
 BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
-# separate mount and process namespaces, which end with the child
+# This script runs in mount and process namespaces of its own, which end with the process.
 ENTER = """
 mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc"
 for pair in $BOUND; do mkdir -p "$0${pair#*:}"; mount --bind "${pair%%:*}" "$0${pair#*:}"; done
@@ -34,7 +34,7 @@ exec chroot "$0" /usr/bin/env -i "$@"
 class System:
     """A release of a distribution for one processor."""
 
-    name: str  # as in the name of a Docker image
+    name: str  # the name of the distribution's Docker image
     suite: str
     processor: str = "amd64"
 
@@ -99,7 +99,8 @@ def unpacked(system: System, work: Path, name: str) -> Path:
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     subprocess.run(["tar", "xf", kept, "-C", root, "--exclude=./dev/*"], check=True)
-    (root / "etc/apt/apt.conf.d/99guide").write_text('APT::Get::Assume-Yes "true";\n')  # a reader's yes
+    # apt-get asks no question
+    (root / "etc/apt/apt.conf.d/99guide").write_text('APT::Get::Assume-Yes "true";\n')
     (root / "etc/apt/apt.conf.d/docker-clean").unlink(missing_ok=True)
     (root / "etc/dpkg/dpkg.cfg.d/99guide").write_text("force-unsafe-io\n")
     shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
@@ -108,7 +109,7 @@ def unpacked(system: System, work: Path, name: str) -> Path:
 
 
 def entered(root: Path, system: System, work: Path, script: str) -> subprocess.Popen[str]:
-    """Start *script* with bash in the root; return the process, with the output in ``stdout``."""
+    """Start *script* with bash in the root file system; return the process (``stdout``: the output)."""
     (root / "root/typed.sh").write_text(script)
     cached = {"pip": "/root/.cache/pip", f"apt-{system.suite}-{system.processor}": "/var/cache/apt/archives"}
     bound = {str(work / "cache" / name): inside for name, inside in cached.items()}

@@ -1,4 +1,4 @@
-"""Tests of the reading of pages, and that each guide is run by ``make guides`` (which takes minutes) or says
+"""Tests of the reading of pages. ``make guides`` runs each guide (this takes minutes), or the guide says
 that it is not run."""
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ def test_each_guide_is_followed_or_says_that_it_is_not(path: Path) -> None:
     assert followed + page.says_why_not(text) + (path.stem in EXPLAINED) == 1
     if followed:
         assert text.count("not typed") == sum(block.why is not None for block in page.blocks(text))
-    elif not page.says_why_not(text):  # tests/docs runs its python and console blocks
+    elif not page.says_why_not(text):  # tests/docs runs the python and console blocks of this page
         shells = [block for block in page.blocks(text) if block.kind in ("sh", "yaml", "dockerfile")]
         assert [block.text for block in shells if block.why is None] == [], "say why nobody types it"
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.name)
 def test_what_is_typed_is_a_script(guide, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    """The script of a guide is valid bash, and it ends when a command fails."""
+    """The script of a guide is valid bash, and runs a command of vkq or a program."""
     (tmp_path / "typed.sh").write_text(typed(guide))
     subprocess.run(["bash", "-n", tmp_path / "typed.sh"], check=True)
     assert re.search(r"^(vkq |\./|python )", typed(guide), re.MULTILINE), "a result of vkq's"

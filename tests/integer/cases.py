@@ -9,6 +9,6 @@ PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 
 
 def check(device: vkq.Device, seed: int, path: str = "") -> str | None:
-    """Return a text on how a seed's case differs from NumPy, or None. *path* defaults to the path that the
-    seed selects."""
+    """Return a text if the result of a seed's case differs from NumPy's, else None. *path* defaults to the
+    path that the seed selects."""
     return integer.check(device, seed, path or PATHS[seed % len(PATHS)])

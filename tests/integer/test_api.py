@@ -21,7 +21,7 @@ from vkq.integer import correlation as op
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.reference import integer as reference_integer
 
-CASES = {  # (x, w, options): the purpose of the case
+CASES = {  # purpose of the case -> (shape of x, shape of w, options)
     "the smallest": ((1, 1, 1, 1), (1, 1, 1, 1), {}),
     "one template, ragged words": ((1, 1, 11, 13), (1, 1, 3, 5), {}),
     "a window as wide as the image": ((2, 1, 19, 10), (5, 1, 4, 10), {}),
@@ -51,7 +51,7 @@ def test_conv2d(device: vkq.Device, name: str, path: str) -> None:
     p = Conv2dProblem.of(x_shape, w_shape, **options)
     bias = np.arange(-2, p.oc - 2) * 1000
     first = list(CASES).index(name)
-    for i in (first, first + 2):  # all cases together test every pair of dtypes on every path
+    for i in (first, first + 2):  # on each path, the cases together use every pair of dtypes
         x, w = (data(i + k, PAIRS[i % len(PAIRS)][k], s) for k, s in enumerate((x_shape, w_shape)))
         want = reference_integer.conv2d(x, w, bias, p)
         got = integer.conv2d(
@@ -69,7 +69,7 @@ def test_thirty_templates(device: vkq.Device, dtype: str) -> None:
     w[1] = np.iinfo(dtype).min
     accumulate: Any = "int64" if dtype == "int16" and "llvmpipe" in device.name else "auto"
     if dtype == "int16":
-        w = (w // 256).astype(np.int16)  # int16 that does not fit a byte, with sums in int32
+        w = (w // 256).astype(np.int16)  # weights that need two bytes, although all sums fit int32
         w[2, 0, :9] = 300
     got = integer.conv2d(x, w, padding=30, accumulate=accumulate, device=device)
     np.testing.assert_array_equal(got, blas(x, w, 30))
@@ -82,8 +82,8 @@ def test_five_hundred_templates(device: vkq.Device) -> None:
 
 
 def blas(x: np.ndarray, w: np.ndarray, pad: int) -> np.ndarray:
-    """Return the convolution, computed by float64 matrix products, which are exact below 2**53; int64 loops
-    would take minutes."""
+    """Return the convolution, computed by float64 matrix products, which are exact below 2**53. Loops in
+    int64 would take minutes."""
     assert (
         float(np.abs(x.astype(np.float64)).max() * np.abs(w.astype(np.float64)).sum(axis=(1, 2, 3)).max())
         < 2**53
@@ -107,8 +107,8 @@ def test_random(device: vkq.Device, seed: int) -> None:
 
 
 def test_int16_extremes(device: vkq.Device) -> None:
-    """With -32768 everywhere and a window of 100x100, the sum is 1.07e13: refused for int32, and exact in 64
-    bits."""
+    """With all values -32768 and a window of 100x100, each sum is 1.07e13: refused for int32, and exact in
+    int64."""
     x, w = np.full((1, 1, 101, 102), -32768, np.int16), np.full((1, 1, 100, 100), -32768, np.int16)
     with pytest.raises(
         vkq.AccumulatorOverflowError, match=r"\[0, 10737418240000\].*int32 holds .*accumulate='int64'"
@@ -122,8 +122,8 @@ def test_int16_extremes(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_wide_digits(device: vkq.Device, path: str) -> None:
-    """Products of int32 by int32, which need four digits each, are exact for sums close to both ends of
-    int64."""
+    """Products of int32 and int32 are exact for sums close to both ends of int64. Each operand needs four
+    digits."""
     x = np.array([-(2**31), 2**31 - 1, -1, 1, 123456789, 0] * 3, np.int32).reshape(1, 1, 3, 6)
     w = np.array([[2**31 - 1], [-(2**31)]], np.int32).reshape(2, 1, 1, 1)
     got = integer.conv2d(x, w, accumulate="auto", path=path, device=device)
@@ -144,8 +144,8 @@ def test_int32_edge(device: vkq.Device, path: str) -> None:
 
 
 def test_multiplies(device: vkq.Device) -> None:
-    """A 32-bit multiply replaces four byte products if the sums fit 32 bits, but not two byte products, which
-    are cheaper."""
+    """A 32-bit multiply replaces four byte products if the sums fit 32 bits. It does not replace two byte
+    products, because they are cheaper."""
     x, w = data(20, "int16", (1, 1, 9, 20)) // 64, data(21, "int16", (3, 1, 3, 5)) // 64
     got = integer.conv2d(x, w, device=device)
     assert got.dtype == np.int32
@@ -160,8 +160,8 @@ def test_multiplies(device: vkq.Device) -> None:
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("path", ["dot_u8u8", "portable"])
 def test_split_reduction(device: vkq.Device, path: str, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workgroups that add to the same results give the same sums, also with carries from the low to the high
-    word."""
+    """Several workgroups add to the same results: the sums are exact, also with carries from the low to the
+    high word."""
     profile_says(monkeypatch, tiles, busy_workgroups=500)
     x, w = data(7, "int16", (1, 2, 30, 40)), data(8, "uint8", (3, 2, 20, 30))
     if not wide:
@@ -172,7 +172,8 @@ def test_split_reduction(device: vkq.Device, path: str, wide: bool, monkeypatch:
 
 
 def test_chunks(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results computed in chunks of images, rows and templates are exact, in bounded device memory."""
+    """Results that are computed in chunks of images, rows and templates are exact, and device memory stays
+    bounded."""
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 20_000)
     monkeypatch.setattr(work, "BAND_BYTES", 4_000)
     steps = []
@@ -196,12 +197,12 @@ def test_chunks(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(got, reference_integer.conv2d(x, w, None, p))
         assert device.memory_peak_bytes - before < 3 * 20_000 + 4_000 + 20 * 512
     assert len(steps) > 10
-    assert max(steps) > 3  # several bands in a chunk
+    assert max(steps) > 3  # a chunk has several bands
 
 
 def test_chunks_of_a_device_with_small_buffers(any_device: vkq.Device) -> None:
-    """Results are exact also if the result is six times, and the image 1.5 times, as large as the device's
-    storage buffer range."""
+    """Results are exact although the result is six times, and the image 1.5 times, as large as the device's
+    maximum storage buffer range."""
     x, w = data(9, "uint8", (1, 1, 240, 1000)), data(10, "int8", (1, 1, 3, 3))
     limit = doctored(any_device.capabilities, maxStorageBufferRange=160_000)
     with vkq.Device(capabilities=limit) as small:
@@ -222,7 +223,7 @@ def test_onnx_runtime(device: vkq.Device, x_dtype: str, w_dtype: str) -> None:
         w, b = (np.clip(v, max(low, np.iinfo(w_dtype).min), high) for v in (w, b))
     if x_dtype == "uint8" or w_dtype == "int8":
         options = {"strides": (2, 1), "pads": (1, 0, 2, 1), "dilations": (1, 2)}
-        if x_dtype == "uint8":  # the provider has no ConvInteger for int8 images
+        if x_dtype == "uint8":  # ONNX Runtime's CPU provider has no ConvInteger for int8 images
             want = ort.run("ConvInteger", [x, w], "int32", **options)
             got = integer.conv2d(x, w, stride=(2, 1), padding=(1, 0, 2, 1), dilation=(1, 2), device=device)
             np.testing.assert_array_equal(got, want)
@@ -317,7 +318,7 @@ def test_refusals(any_device: vkq.Device) -> None:
 
 
 def test_more_channels_than_a_loop_has_rounds(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long reduction over channels is shared by workgroups, because drivers may end longer loops."""
+    """Several workgroups share a long reduction over channels, because drivers may end longer loops."""
     monkeypatch.setattr(work, "LONGEST", 2000)
     profile_says(monkeypatch, tiles, busy_workgroups=1)
     divisions = []

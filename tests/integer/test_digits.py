@@ -1,20 +1,20 @@
-"""Tests of values as digits: every value is restored, with the fewest digits, and 0 can always be
-represented."""
+"""Tests of splitting values into digits: digits give back every value, there are as few as possible, and 0
+can always be represented."""
 
 import numpy as np
 import pytest
 
 from vkq.integer.digits import digits_for
 
-RANGES = [  # (low, high, digits)
+RANGES = [  # (lowest value, highest value, number of digits)
     (0, 0, 1),
     (-128, 127, 1),
     (0, 255, 1),
     (-255, 0, 1),
-    (5, 9, 1),  # 0 must be representable too
+    (5, 9, 1),  # the range must include 0
     (0, 256, 2),
     (-200, 200, 2),
-    (-32768, 32767, 2),  # two balanced digits do not cover this range without an offset
+    (-32768, 32767, 2),  # two balanced digits need an offset for this range
     (-32896, 32639, 2),  # exactly the range of two balanced digits
     (0, 65535, 2),
     (-32768, 32768, 3),
@@ -56,5 +56,5 @@ def test_sixteen_bits() -> None:
 
 
 def test_no_offset_without_need() -> None:
-    """Data that fits without an offset gets none, because an offset of w costs window sums."""
+    """Data that fits without an offset gets none, because an offset of w makes window sums necessary."""
     assert digits_for(-128, 127).offset == digits_for(0, 127).offset == digits_for(-300, 30000).offset == 0

@@ -1,5 +1,5 @@
-"""Tests of template matching: integer measures are exact, the normalized one is computed from exact sums, and
-both agree with other libraries' definitions."""
+"""Tests of template matching: integer measures are exact, the normalized measure is computed from exact
+sums, and both agree with the definitions of other libraries."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from vkq import integer
 
 
 def windows(image: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """Return the windows as an array (OH, OW, pixels of a window in all channels) of Python integers, or of
-    int64 if that is exact."""
+    """Return the windows as an int64 array (OH, OW, pixels of a window in all channels)."""
     stack = image if image.ndim == 3 else image[None]
     view = np.lib.stride_tricks.sliding_window_view(stack.astype(np.int64), size[-2:], axis=(1, 2))
     return np.moveaxis(view, 0, 2).reshape(*view.shape[1:3], -1)
@@ -43,7 +42,7 @@ def test_normalized_is_scikit_images(device: vkq.Device) -> None:
     templates = np.stack([image[10:41, 20:55], image[70:101, 100:135] // 2 + 30])
     got = integer.match_template(image, templates, "ccoeff_normed", device=device)
     for one, template in zip(got, templates, strict=True):
-        # scikit-image computes in floats, by FFT.
+        # scikit-image computes in floating point with an FFT, so its results are not exact.
         np.testing.assert_allclose(one, skimage.feature.match_template(image, template), atol=1e-6)
         single = integer.match_template(image, template, "ccoeff_normed", device=device)
         np.testing.assert_array_equal(single, one)
@@ -53,8 +52,8 @@ def test_normalized_is_scikit_images(device: vkq.Device) -> None:
 
 
 def test_normalized_where_float_sums_cancel(device: vkq.Device) -> None:
-    """Normalized matching equals exact fractions where float sums would cancel: a texture of variance 1 on a
-    bright 16-bit background."""
+    """Normalized matching equals exact fractions for a texture of variance 1 on a bright 16-bit background,
+    where float sums would cancel."""
     rng = np.random.default_rng(2)
     image = (65000 + rng.integers(-1, 2, (24, 25))).astype(np.uint16)
     template = image[3:15, 4:17]
@@ -77,8 +76,8 @@ def test_constant_windows(device: vkq.Device) -> None:
         image, np.stack([template, np.full((3, 3), 7, np.uint8)]), "ccoeff_normed", device=device
     )
     assert np.isfinite(got).all()
-    assert got[0, 5, 5] == 0  # a constant window
-    assert not got[1].any()  # a constant template
+    assert got[0, 5, 5] == 0  # a constant window scores 0
+    assert not got[1].any()  # a constant template scores 0 everywhere
     assert np.abs(got).max() <= 1
 
 

@@ -1,5 +1,5 @@
-"""Tests of exact correlations on (emulated) matrix units: every tile and form, parts of k, digits, window
-sums."""
+"""Tests of exact correlations on (emulated) matrix units: every tile and form, split reductions, digits,
+window sums."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from vkq.runtime.tensor import Tensor
 from vkq.shader.catalog import catalog
 
 SEEDS = int(os.environ.get("VKQ_INTEGER_SEEDS", "2"))  # number of random cases; each takes seconds to compile
-# tile: (dtypes, shapes, options), and its purpose. Parts are forced, so that the sums of several parts are
-# added.
+# Tile -> (dtypes, shapes, options), and a comment on its purpose. The reduction of each case is split.
 CASES: dict[str, tuple[str, str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "16x8x128": (
         "int8",
@@ -32,17 +31,18 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], tuple[int, ...], dict[str, Any
         (1, 1, 22, 30),
         (130, 1, 9, 17),
         {},
-    ),  # positions beyond a tile, and more templates than a tile
+    ),  # more positions and templates than a tile has
     "16x8x64": (
         "int16",
         "int16",
         (1, 2, 12, 19),
         (3, 2, 5, 18),
         {"padding": 2},
-    ),  # four products of digits, 64-bit sums, the template of ones
+    ),  # products of two digits by two, 64-bit sums, window sums
     "16x8x32": ("uint8", "uint8", (2, 4, 11, 12), (6, 2, 4, 7), {"groups": 2, "padding": 3}),
     "16x16x64": ("uint8", "int8", (1, 1, 21, 40), (5, 1, 7, 9), {"stride": (1, 2), "dilation": (2, 1)}),
-    "16x16x32": ("int8", "uint8", (1, 1, 9, 150), (2, 1, 6, 130), {"padding": (1, 0)}),  # two blocks of words
+    # a row of the template has two blocks of words
+    "16x16x32": ("int8", "uint8", (1, 1, 9, 150), (2, 1, 6, 130), {"padding": (1, 0)}),
 }
 
 
@@ -70,7 +70,7 @@ def test_tiles(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, tile:
         for t in matrix.tilings(shape, kernel.how, strict_device.capabilities)
         if t.variant.axes["tile"] == tile
     ]
-    parts = 12 if tile == "16x16x32" else 3  # more parts than are loaded at once, or fewer
+    parts = 12 if tile == "16x16x32" else 3  # 12 parts are more than a kernel loads at once, 3 are fewer
     kernel.tiling = max(able, key=lambda t: (t.splits == parts, t.splits > 1, t.rows < shape.kh, -t.splits))
     assert kernel.tiling.splits == parts
     got = result(
@@ -86,12 +86,13 @@ def test_every_variant_is_tested() -> None:
 
 
 def test_chosen(any_device: vkq.Device) -> None:
-    """Large windows use matrix units, in parts if there are few positions. 3x3 windows of one channel do not,
-    because most of their columns would be padding."""
+    """Large windows use matrix units; if there are few positions, the reduction is split. 3x3 windows of
+    one channel do not use matrix units, because most columns would be padding."""
     c = capabilities(any_device)
     how = matrix.arithmetic((0, 255), (-128, 127), False, c)
     assert (how.form, how.w_offset) == ("s8s8", 0)
-    assert matrix.arithmetic((0, 255), (0, 255), False, c).w_offset != 0  # without u8u8 on this device
+    # this device has no u8u8 matrices, so w needs an offset
+    assert matrix.arithmetic((0, 255), (0, 255), False, c).w_offset != 0
     for x_shape, w_shape, better in (
         ((1, 1, 160, 160), (30, 1, 100, 100), True),
         ((1, 1, 100, 100), (500, 1, 50, 50), True),
@@ -114,7 +115,8 @@ def test_chosen(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("form", ["s8s8", "u8u8"])
 def test_sums_of_a_part_fit_int32(any_device: vkq.Device, form: str) -> None:
-    """The sums of a part fit int32 however large the window, with 255 * 255 or 128 * 128 for every tap."""
+    """The sums of a part fit int32 for windows of any size, even if every product is 255 * 255 or 128 *
+    128."""
     c = capabilities(any_device, form=form)
     how = matrix.arithmetic((0, 255), (0, 255), True, c)
     p = Conv2dProblem.of((1, 3, 400, 400), (1, 3, 300, 300))
@@ -137,8 +139,8 @@ def test_sums_of_a_part_fit_int32(any_device: vkq.Device, form: str) -> None:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Random cases are exact: channels, images, groups, strides, dilations, windows beyond the image, and
-    extremes of every dtype."""
+    """Random cases are exact. They vary channels, images, groups, strides, dilations, windows beyond the
+    image, and extremes of every dtype."""
     emulate(strict_device, monkeypatch, form=("s8s8", "u8u8")[seed % 2])
     assert check_integer.check(strict_device, seed, "coopmat") is None
 

@@ -9,10 +9,10 @@ from vkq.integer.phases import Axis, pack_taps
 CASES = [  # (size, taps, stride, dilation, padding before, padding after)
     (9, 3, 1, 1, 0, 0),
     (9, 3, 1, 1, 2, 1),
-    (10, 4, 2, 1, 1, 1),  # only phases
-    (11, 3, 1, 3, 0, 2),  # only residues
-    (23, 5, 3, 2, 4, 0),  # phases and residues, without a common divisor
-    (23, 4, 4, 2, 1, 3),  # a common divisor: some positions are never read
+    (10, 4, 2, 1, 1, 1),  # only phases (the stride)
+    (11, 3, 1, 3, 0, 2),  # only residues (the dilation)
+    (23, 5, 3, 2, 4, 0),  # stride and dilation without a common divisor
+    (23, 4, 4, 2, 1, 3),  # with a common divisor, some positions are never read
     (23, 3, 6, 4, 5, 5),
     (7, 2, 5, 1, 0, 0),  # stride > taps
     (1, 1, 1, 1, 6, 6),  # some outputs see only padding
@@ -43,13 +43,13 @@ def direct(x: np.ndarray, w: np.ndarray, rows: Axis, columns: Axis) -> np.ndarra
 
 
 def rearranged(x: np.ndarray, w: np.ndarray, rows: Axis, columns: Axis) -> np.ndarray:
-    """Return the correlation, computed from the sub-images."""
+    """Return the correlation, computed as the sum of plain correlations on sub-images."""
     taps = pack_taps(w[None, None], rows, columns)[0, 0]
     y = np.zeros((rows.out, columns.out), np.int64)
     for rh, rw, oy, ox in np.ndindex(rows.residues, columns.residues, rows.plain_out, columns.plain_out):
         at = rh + rows.residues * oy, rw + columns.residues * ox
         if at[0] >= rows.out or at[1] >= columns.out:
-            continue  # outputs that do not exist
+            continue  # this residue has no such output
         for ph, pw, ky, kx in np.ndindex(taps.shape):
             i = rows.start(rh, ph) + (oy + ky) * rows.step
             j = columns.start(rw, pw) + (ox + kx) * columns.step
@@ -80,7 +80,7 @@ def test_stored_range_is_tight(case: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("lines", [1, 2, 5])
 def test_parts(case: tuple[int, ...], lines: int) -> None:
-    """Bands of outputs, each computed from its part of the image, give the whole result."""
+    """Bands of outputs, each computed from its part of the image, together give the whole result."""
     rows, columns = axis_of(*case), axis_of(*CASES[1])
     rng = np.random.default_rng(sum(case) + lines)
     x, w = rng.integers(-9, 10, (rows.size, columns.size)), rng.integers(-9, 10, (rows.taps, columns.taps))

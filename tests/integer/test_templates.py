@@ -1,4 +1,5 @@
-"""Tests of templates that stay on a device: arrays and tensors, batches, ranges, and the best positions."""
+"""Tests of templates that are kept on a device: arrays and tensors as images, batches, ranges, and the best
+positions."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def expected(x: np.ndarray, w: np.ndarray, **options: Any) -> np.ndarray:
 @pytest.mark.parametrize("layout", ["kPackedInt8_4W4C", "kPackedInt8_16C", "kPackedInt8_4H4W"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_tensors(device: vkq.Device, dtype: str, layout: str) -> None:
-    """Tensors work as images: batches of other sizes use the same templates, with strides, dilations and
+    """Images may be tensors: batches of other sizes use the same templates, with strides, dilations and
     padding on the device."""
     w, options = (
         data(1, "int8", (3, 2, 3, 4)),
@@ -43,7 +44,7 @@ def test_tensors(device: vkq.Device, dtype: str, layout: str) -> None:
 
 
 def test_wide_tensors(device: vkq.Device) -> None:
-    """A camera's 12-bit values in int32 need two digits instead of four; values beyond the range are
+    """A camera's 12-bit values in int32 need two digits instead of four. Values beyond the stated range are
     refused."""
     x, w = data(3, "int32", (1, 1, 9, 10)) & 4095, data(4, "int16", (2, 1, 4, 3))
     templates = Templates(w, accumulate="int64", x_dtype="int32", x_range=(0, 4095), device=device)
@@ -64,8 +65,8 @@ def test_tensor_range(device: vkq.Device) -> None:
 
 
 def test_nothing_is_sent_again(device: vkq.Device) -> None:
-    """Templates are not uploaded again: the second call makes no plan and packs no template, and the caller
-    may change the array."""
+    """Templates are not uploaded again: the second call makes no plan and packs no template. The caller may
+    change the array of templates."""
     w, x = np.ones((2, 1, 3, 3), np.int8), data(6, "uint8", (1, 1, 8, 8))
     templates = Templates(w, dilation=np.int64(2), device=device)
     w[:] = 7
@@ -102,7 +103,7 @@ def test_best(
     np.testing.assert_array_equal(best.score, flat.min(axis=2) * (1 if method == "ssd" else -1))
     assert len(templates._reductions) == (1 if parts != "chunks" else 2 if dtype == "uint8" else 3)
     if method == "ssd":
-        assert (best.score[0, 0], best.place[0, 0].tolist()) == (0, [9, 52])  # the first of two
+        assert (best.score[0, 0], best.place[0, 0].tolist()) == (0, [9, 52])  # the first of two equal scores
 
 
 @pytest.mark.parametrize("method", ["ccorr", "ssd", "ccoeff_normed"])
@@ -129,7 +130,7 @@ def test_an_image_above_what_a_shader_may_see(
 ) -> None:
     monkeypatch.setattr(work, "BAND_BYTES", 100_000)
     image = np.zeros((600, 500), np.uint8)
-    image[590, 480] = image[591, 481] = 200  # only in the last chunk
+    image[590, 480] = image[591, 481] = 200  # the match is in the last chunk
     with vkq.Device(capabilities=doctored(any_device.capabilities, maxStorageBufferRange=160_000)) as small:
         best = match_template(image, image[588:596, 478:484], method, best=True, device=small)
     assert best.place.tolist() == [588, 478]
@@ -182,7 +183,7 @@ def test_tensors_of_another_device(any_device: vkq.Device) -> None:
 
 
 def test_conv2d_agrees(any_device: vkq.Device) -> None:
-    """A single call of conv2d and stored templates give the same result, with a bias."""
+    """conv2d and stored templates give the same result, with a bias."""
     x, w, bias = data(10, "uint8", (1, 1, 9, 9)), data(11, "int8", (2, 1, 3, 3)), np.array([5, -5])
     np.testing.assert_array_equal(
         Templates(w, bias, device=any_device)(x), conv2d(x, w, bias, device=any_device)
@@ -190,8 +191,8 @@ def test_conv2d_agrees(any_device: vkq.Device) -> None:
 
 
 def test_one_convention_of_shapes(any_device: vkq.Device) -> None:
-    """Templates (T, h, w) are for images of one channel and (T, C, h, w) for images (C, H, W), as in
-    `match_template`."""
+    """As in `match_template`, templates (T, h, w) are for images of one channel, and (T, C, h, w) for
+    images (C, H, W)."""
     rng = np.random.default_rng(8)
     image, parts = rng.integers(0, 256, (13, 17), np.uint8), rng.integers(0, 256, (3, 4, 5), np.uint8)
     kept = Templates(parts, device=any_device)

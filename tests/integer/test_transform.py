@@ -1,4 +1,4 @@
-"""Tests of exact correlations by number-theoretic transforms: every radix, one prime and two, blocks and
+"""Tests of exact correlations by number-theoretic transforms: every radix, one and two primes, blocks and
 parts."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vkq.integer.transform import PRIMES, RADICES, ROOTS, primes_for, roots
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.reference import integer as reference
 
-CASES = {  # (x, w, dtype, padding, sums): the purpose of the case
+CASES = {  # purpose of the case -> (shape of x, shape of w, dtype, padding, type of the sums)
     "one block of 64": ((1, 1, 20, 30), (2, 1, 5, 9), "int8", 3, "int32"),
     "64 x 128, channels, images": ((2, 3, 25, 90), (3, 3, 7, 20), "uint8", (1, 0, 2, 4), "int32"),
     "512, a window beyond the image": ((1, 1, 3, 2), (2, 1, 2, 300), "int16", 150, "int64"),
@@ -37,7 +37,7 @@ def test_conv2d(device: vkq.Device, name: str) -> None:
     x, w = extremes(1, dtype, x_shape), extremes(2, dtype, w_shape)
     bias = np.arange(len(w)) * 1000 - 500
     got = conv2d(x, w, bias, padding=padding, accumulate=sums, path="transform", device=device)  # type: ignore[arg-type]
-    if name.startswith("1024"):  # some rows only, because NumPy's int64 would take a minute
+    if name.startswith("1024"):  # compare only some rows, because NumPy's int64 would take a minute
         for row in (0, 57, 100):
             want = expected(x[:, :, row : row + 600], w, bias, padding)
             np.testing.assert_array_equal(got[:, :, row : row + 1], want)
@@ -56,8 +56,8 @@ def test_cases_take_every_radix(any_device: vkq.Device) -> None:
 
 
 def test_blocks_and_parts(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are exact also if an image has several blocks along each axis, or if templates that do not fit
-    in memory at once are transformed in parts."""
+    """Results are exact if an image has several blocks along each axis, and if templates are transformed in
+    parts because they do not fit in memory at once."""
     monkeypatch.setattr(work, "BAND_BYTES", 1_000_000)
     monkeypatch.setattr(transform, "RADICES", {64: RADICES[64]})
     x, w = extremes(3, "uint8", (1, 1, 150, 130)), extremes(4, "int8", (9, 1, 20, 30))
@@ -67,8 +67,8 @@ def test_blocks_and_parts(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("prime", PRIMES)
 def test_roots(prime: int) -> None:
-    """The root of unity modulo a prime has the order ROOTS, not a divisor of ROOTS."""
-    assert all(prime % n for n in range(2, 50_000))  # 50,000 exceeds the prime's square root
+    """Each of PRIMES is prime, and its root of unity has the order ROOTS, not a divisor of ROOTS."""
+    assert all(prime % n for n in range(2, 50_000))  # 50,000 is larger than the prime's square root
     found = [int(value) * pow(2**32, -1, prime) % prime for value in roots(prime)]
     assert len(set(found)) == ROOTS
     assert found[1] * found[-1] % prime == 1
@@ -76,14 +76,14 @@ def test_roots(prime: int) -> None:
 
 
 def test_primes() -> None:
-    """One prime is used if all sums are distinct modulo this prime, two primes for sums up to their product;
-    larger sums are refused."""
+    """One prime is used if all sums are distinct modulo this prime. Two primes are used for sums up to
+    their product; larger sums are refused."""
     second, first = PRIMES
     assert primes_for((-5, second - 6)) == (second,)
     assert primes_for((-5, second - 5)) == (first, second)
     assert primes_for((0, first * second - 1)) == (first, second)
     assert primes_for((0, first * second)) == ()
-    assert first < second  # so residues of the first prime are also residues of the second
+    assert first < second  # needed because residues of the first prime are used as residues of the second
 
 
 @pytest.mark.parametrize("options", [{"stride": 2}, {"dilation": 2}, {"groups": 2}])

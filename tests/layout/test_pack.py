@@ -26,7 +26,7 @@ from vkq.layout.pack import (
 README = (layouts_folder() / "README.md").read_text(encoding="utf-8")
 NAMES = sorted(layouts())
 ACTIVATIONS = [name for name in NAMES if len(layout(name).dims) == 4]
-EXAMPLES = {4: (1, 5, 2, 3), 3: (1, 6, 5)}  # the shapes drawn in the README, by the number of dims
+EXAMPLES = {4: (1, 5, 2, 3), 3: (1, 6, 5)}  # the shapes of the README's drawings, by number of dims
 
 
 def values(shape, seed=0):
@@ -89,7 +89,8 @@ def test_index_is_the_documented_formula(name, word, lane):
 
 def test_weight_block_holds_4_outputs_by_4_k():
     weight = values((2, 7, 10))
-    words = int8x4_unpack(layout("kPackedInt8_4N4K").pack(weight).reshape(2, 3, 2, 4))  # (g, k4, n4, r, b)
+    # axes: (g, k4, n4, r, b)
+    words = int8x4_unpack(layout("kPackedInt8_4N4K").pack(weight).reshape(2, 3, 2, 4))
     padded = np.pad(weight, ((0, 0), (0, 1), (0, 2)))
     for g, k4, n4, r, b in product(range(2), range(3), range(2), range(4), range(4)):
         assert words[g, k4, n4, r, b] == padded[g, 4 * n4 + r, 4 * k4 + b]
@@ -112,7 +113,7 @@ def test_pack_is_the_formula_and_unpack_its_inverse(case):
 
 
 def test_nested_split(tmp_path):
-    """NHWC in blocks of 32 channels needs a part of the form c%32/4."""
+    """NHWC in blocks of 32 channels is a valid layout: its order has a part of the form c%32/4."""
     path = tmp_path / "32C.yaml"
     path.write_text(
         "name: kPackedInt8_32C\nsummary: blocks of 32 channels\ndims: [n, c, h, w]\nsplit: {c: 32}\n"
@@ -160,7 +161,7 @@ def test_any_strides_and_memory(name, kind, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_results_are_new_memory(name):
-    """Writing to a result does not change the input, even if the layout moves nothing."""
+    """Writing to a result does not change the input, even if the layout keeps the order of the elements."""
     found = layout(name)
     array = values((1, 4, 4, 4)[: len(found.dims)])
     words = found.pack(array)
@@ -199,7 +200,7 @@ def test_padding_lanes_hold_fill():
 
 
 def test_large_array_is_packed_without_a_loop_over_elements():
-    """16 million elements are packed in every layout without a Python loop over elements, which would take
+    """Packing 16 million elements runs no Python loop over elements, in any layout: such a loop would take
     minutes."""
     for name in NAMES:
         found = layout(name)
@@ -362,8 +363,7 @@ def test_readme_describes_no_other_layout():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_drawing_shows_the_packed_words(name):
-    """The drawing is built from Layout.index; the values read back from the drawing are the words of
-    `pack`."""
+    """The drawing shows the words of `pack`: the test reads the values back from the drawing."""
     found = layout(name)
     shape = EXAMPLES[len(found.dims)]
     strides = (0, 0x10, 4, 1) if len(shape) == 4 else (0, 0x10, 1)
@@ -378,7 +378,7 @@ def test_drawing_shows_the_packed_words(name):
 
 def test_drawing_of_empty_and_wide():
     assert "0 words" in layout("kPackedInt8_4C").drawing((1, 0, 2, 2))
-    wide = layout("kPackedInt8_4C").drawing((2, 100, 1, 1))  # values above 0xff have three digits
+    wide = layout("kPackedInt8_4C").drawing((2, 100, 1, 1))  # values above 0xff have three hexadecimal digits
     assert "(2, 100, 1, 1): 50 words, element = 0x100*n + c" in wide
     assert "103102101100" in wide
 

@@ -1,5 +1,5 @@
-"""Tests of layout files: invalid ones are refused with file:line, and the generated GLSL, run as Python,
-gives the formula's results."""
+"""Tests of layout files: invalid files are refused with file:line, and the generated GLSL, run as Python,
+gives the same results as the formula."""
 
 import re
 from itertools import product
@@ -24,7 +24,7 @@ lane: c%4
 
 
 class Vector:
-    """A uvec or ivec with components by letter; arithmetic is left to the caller."""
+    """A uvec or ivec with its components as attributes x, y, z, w; it has no arithmetic."""
 
     def __init__(self, *values):
         for name, value in zip("xyzw", values * 4 if len(values) == 1 else values, strict=False):
@@ -80,7 +80,7 @@ def test_glsl_is_the_formula(name, tmp_path):
 
 
 def test_glsl_text():
-    """The generated GLSL equals the expected text, so that every change is noticed."""
+    """The generated GLSL equals the text in this test, so that no change is overlooked."""
     text = layout("kPackedInt8_4N4K").glsl()
     assert "// e = (g, n, k) is an element of an array of sizes `extent`." in text
     assert "word = the row-major index over (g, k/4, n/4, n%4), lane = k%4" in text
@@ -94,8 +94,8 @@ def test_glsl_text():
 
 
 def test_int8x4_glsl():
-    """shaders/common/int8x4.glslh is correct for every byte value in every lane; int has 32 bits that
-    wrap."""
+    """shaders/common/int8x4.glslh, run as Python with 32-bit ints that wrap, is correct for every byte
+    value in every lane."""
 
     def bitfield_extract(word, offset, bits):
         return ((word >> offset & (1 << bits) - 1) ^ 1 << bits - 1) - (1 << bits - 1)
@@ -124,7 +124,7 @@ def test_parts_read_back():
 
 
 def test_good_file_is_good(tmp_path):
-    """The layout file that all other tests modify is valid."""
+    """The layout file that the other tests change is valid."""
     found = load(tmp_path, GOOD)
     assert found.summary == "for this test"
     assert found.extents((2, 37, 3, 7)) == [2, 2, 3, 2, 8, 4]
@@ -200,7 +200,7 @@ def test_bad_file_is_refused_with_its_line(tmp_path, old, new, line, message):
         load(tmp_path, text)
     assert re.match(rf"{re.escape(str(tmp_path / 'Test.yaml'))}:\d+: ", str(caught.value))
     assert message in str(caught.value)
-    if message:  # for invalid YAML the parser chooses the line
+    if message:  # if the YAML is invalid, the YAML parser chooses line and message
         assert f"Test.yaml:{line}: " in str(caught.value)
 
 

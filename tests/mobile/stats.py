@@ -1,5 +1,5 @@
 """Run `vkq shaders stats` in the emulated arm64 Debian, with the part of the extension that setup.sh
-compiled. v3dv crashes when a device is destroyed, so none is destroyed."""
+compiled. Devices are not destroyed, because v3dv crashes then."""
 
 import os
 import sys

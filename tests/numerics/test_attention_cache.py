@@ -1,5 +1,5 @@
-"""Tests of the quantization of an int8 cache: the steps give the numbers of a plain formula, within the
-bound."""
+"""Tests of the quantization of an int8 attention cache: steps give the same numbers as a plain formula, and
+errors are within the bound."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from vkq.numerics.attention_cache import packed, unpacked, words_of
 
 @pytest.mark.parametrize("width", [1, 5, 64, 130])
 def test_the_plain_formula(width: int) -> None:
-    """Codes and scales equal those of float32 arithmetic in NumPy, and every number is within its bound."""
+    """Codes and scales equal NumPy's float32 arithmetic, and every restored number is within its bound."""
     r = np.random.default_rng(width)
     x = (r.normal(0, 1, (3000, width)) * np.exp(r.normal(0, 8, (3000, 1)))).astype(np.float32)
     x[0] = 0
-    x[1], x[1, 0] = np.resize(np.arange(-254, 255, 2) / 4, width), 127 / 2  # ties, with scale 1/2
+    # with the scale 1/2, these values are ties
+    x[1], x[1, 0] = np.resize(np.arange(-254, 255, 2) / 4, width), 127 / 2
     words = packed(x)
     assert (words.dtype, words.shape) == (np.int32, (3000, words_of(width)))
     codes, scale = unpacked(words, width)
@@ -31,7 +32,8 @@ def test_the_plain_formula(width: int) -> None:
 
 
 def test_vectors_without_a_scale() -> None:
-    """A NaN or an infinity makes the scale NaN; numbers too small for a normal scale become 0."""
+    """A NaN or an infinity in a vector makes its scale NaN; a scale too small for a normal number becomes
+    0. All codes are then 0."""
     x = np.float32([[1, np.nan, 2], [np.inf, 0, 0], [0, -np.inf, 1], [1e-40, 0, 0], [2.0**-120, 0, 0]])
     assert (packed(x)[:, 0] == 0).all()
     assert packed(x)[:3, -1].tolist() == [0x7FC00000] * 3

@@ -1,4 +1,4 @@
-"""Tests of 8-bit quantization in float32 steps: results equal NumPy's."""
+"""Tests of 8-bit quantization in float32 steps: results equal those of `quantize` in NumPy."""
 
 import numpy as np
 import pytest
@@ -19,8 +19,8 @@ def quantizer(q: QParams) -> steps.Quantizer:
     "q", [QParams(0.5, -3), QParams(0.0173, 200, "uint8"), QParams(2.0**-126), QParams(3e7, 5)]
 )
 def test_numbers(q: QParams) -> None:
-    """Quantization in steps gives NumPy's results for ties and their neighbours, very large values,
-    infinities, NaN and subnormal values."""
+    """Quantization in steps gives the results of `quantize` for ties and their neighbours, very large
+    values, infinities, NaN and subnormal values."""
     ties = ((np.arange(-300, 300) + 0.5) * q.scale).astype(np.float32)
     near = [np.nextafter(ties, np.float32(to)) for to in (-np.inf, np.inf)]
     far = np.random.default_rng(1).normal(0, 200, 4000).astype(np.float32) * np.float32(q.scale)
@@ -39,8 +39,8 @@ def test_numbers(q: QParams) -> None:
 
 
 def test_near_every_tie() -> None:
-    """For any normal scale, values within three ulp of a tie or of an integer are rounded like NumPy's
-    quotient."""
+    """For any normal scale, values within three ulp of a tie or of an integer are rounded like the quotient
+    in NumPy."""
     rng = np.random.default_rng(2)
     scales = np.ldexp(rng.integers(1 << 23, 1 << 24, 300), rng.integers(-149, 104, 300)).astype(np.float32)
     for scale in [*scales, np.float32(1), np.float32(2) - np.float32(2**-23), np.float32(2.0**100)]:
@@ -58,8 +58,8 @@ def test_near_every_tie() -> None:
 
 
 def check_quick(q: QParams, x: np.ndarray, want: np.ndarray) -> None:
-    """Check that the quick form is correct for all values that it marks as certain: all that are not near a
-    tie."""
+    """Check that the quick form is correct for all values that it marks as certain, and that it marks all
+    values near an integer."""
     values = np.concatenate([x, np.float32([np.nan, np.inf, -np.inf, 3e38, -3e38])])
     with np.errstate(all="ignore"):
         found, right = quantizer(q).quick(Computed(values))
@@ -67,6 +67,7 @@ def check_quick(q: QParams, x: np.ndarray, want: np.ndarray) -> None:
     assert isinstance(right, Computed)
     want = np.concatenate([want, quantize(values[x.size :], q).astype(np.int32)])
     np.testing.assert_array_equal(found.array[right.array], want[right.array])
-    whole = np.arange(-520, 521).repeat(7) % 2 == 0  # of `test_near_every_tie`
+    # values near integers, among the x of `test_near_every_tie`
+    whole = np.arange(-520, 521).repeat(7) % 2 == 0
     assert right.array[: x.size][whole].all()
     assert not right.array[-5]

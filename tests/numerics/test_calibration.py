@@ -22,7 +22,7 @@ def test_weights_are_quantized_as_onnxruntime_does(shape: tuple[int, ...], axis:
     channels = [w] if axis is None else [np.take(w, i, axis) for i in range(shape[axis])]
     parts = [got] if axis is None else [np.take(got, i, axis) for i in range(shape[axis])]
     for i, (channel, q) in enumerate(zip(channels, parts, strict=True)):
-        # (zero point, scale, q), with q in [-127, 127]
+        # returns (zero point, scale, q), with q in [-127, 127]
         _, their_scale, theirs = quantize_data(channel, TensorProto.INT8, True)
         np.testing.assert_array_equal(scale[i], np.float32(their_scale))
         np.testing.assert_array_equal(q, theirs)
@@ -55,14 +55,15 @@ def test_weights_that_are_refused(weight: np.ndarray, axis: int, error: type[Exc
 
 def test_a_bias_beyond_int32_is_refused() -> None:
     scales = np.float32([0.5, 2.0**-30])
-    assert rounded_bias(np.float32([0.75, 1.5 * 2**-30]), 1.0, scales, "b").tolist() == [2, 2]  # ties to even
+    # ties are rounded to even
+    assert rounded_bias(np.float32([0.75, 1.5 * 2**-30]), 1.0, scales, "b").tolist() == [2, 2]
     with pytest.raises(ArgumentError, match=r"b\[1\] is 4.0, which is .* steps .*int32 must hold it"):
         rounded_bias(np.float32([0, 4]), 1.0, scales, "b")
 
 
 def test_percentiles_are_numpys_within_a_bin() -> None:
     rng = np.random.default_rng(5)
-    sigmas = 0.1, 1, 30  # the range grows
+    sigmas = 0.1, 1, 30  # each batch has a larger range
     batches = [rng.normal(0.3, sigma, (40, 50)).astype(np.float32) for sigma in sigmas]
     calibrator = Calibrator()
     for batch in batches:
@@ -72,7 +73,7 @@ def test_percentiles_are_numpys_within_a_bin() -> None:
     assert (calibrator.low, calibrator.high) == (everything.min(), everything.max())
     assert calibrator.qparams() == QParams.from_range(float(everything.min()), float(everything.max()))
     bin_width = float(2.0 ** np.ceil(np.log2(np.abs(everything).max()))) / HALF_BINS
-    for percentile in (99.93, 99.01, 90.005):  # percentages that are not whole numbers of the 6000 values
+    for percentile in (99.93, 99.01, 90.005):  # these percentages of 6000 values are not whole numbers
         low, high = calibrator._between(percentile)
         lower = np.percentile(everything, 100 - percentile, method="inverted_cdf")
         upper = np.percentile(everything, percentile, method="inverted_cdf")

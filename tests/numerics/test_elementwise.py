@@ -59,7 +59,7 @@ def test_binary_equals_onnxruntime_for_every_pair_of_bytes(op: BinaryOp, dtype: 
             np.testing.assert_array_equal(binary(op, xa, xb, a, b, y), want, err_msg=f"{form} {a} {b} {y}")
         swapped = binary(op, grid[1], grid[0], b, a, y)
         ties += int((swapped != binary(op, *grid, a, b, y)).sum())
-    assert (ties > 0) == (op == "add")  # with these scales the order of additions decides some results
+    assert (ties > 0) == (op == "add")  # for some results of add, swapped operands give another byte
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_fused_multiply_add_rounds_once() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ["add", "mul"])
 def test_table_holds_onnxruntimes_result_of_every_pair(op: BinaryOp, dtype: QDType) -> None:
-    """The table holds ONNX Runtime's result of every pair. Operands have equal shapes, so that ONNX Runtime
-    does not swap them."""
+    """The table holds ONNX Runtime's result of every pair. ONNX Runtime swaps operands of different shapes,
+    so the test's operands have equal shapes."""
     rng = np.random.default_rng(8)
     values = np.arange(np.iinfo(dtype).min, np.iinfo(dtype).max + 1).astype(dtype)
     columns, rows = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
@@ -121,10 +121,10 @@ def test_table_holds_onnxruntimes_result_of_every_pair(op: BinaryOp, dtype: QDTy
 
 
 def test_subtraction_is_the_addition_of_the_mirrored_numbers() -> None:
-    """a - b equals ONNX Runtime's QLinearAdd of a and -b, with a negated zero point, because there is no
+    """a - b equals ONNX Runtime's QLinearAdd of a and -b, with a negated zero point: ONNX Runtime has no
     QLinearSub."""
     rng = np.random.default_rng(9)
-    values = np.arange(-127, 128).astype(np.int8)  # int8 has no 128
+    values = np.arange(-127, 128).astype(np.int8)  # without -128, whose negative is not an int8
     columns, rows = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
     for _ in range(20):
         a, b, y = _binary_qparams(rng, "int8", "add")
@@ -154,15 +154,16 @@ def test_multiplier_of_a_mean_is_onnxruntimes(dtype: QDType) -> None:
         want = ort_ops.run("QLinearGlobalAveragePool", inputs, dtype, channels_last=0)
         acc = (x.astype(np.int64) - xq.zero_point).sum(axis=(2, 3), keepdims=True)
         np.testing.assert_array_equal(requantize(acc, global_multiplier(pixels, xq, yq), yq), want)
-    assert global_multiplier(4, QParams(1e-38 * 1.2), QParams(1e5)) == 0.0  # subnormal: a device may flush it
+    # the multiplier is subnormal, and a device may flush it
+    assert global_multiplier(4, QParams(1e-38 * 1.2), QParams(1e5)) == 0.0
     with pytest.raises(ArgumentError, match="is inf as a float32; check"):
         global_multiplier(1, QParams(3e38), QParams(1e-3))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_float_sums(dtype: QDType) -> None:
-    """Nearly all bounded float sums have the bytes of `binary` with the same scales, or with neighbouring
-    scales."""
+    """Nearly all bounded sums of dequantized values, added in float32, have the bytes of `binary`, with the
+    same scales or with neighbouring scales."""
     rng, low = np.random.default_rng(5), np.iinfo(dtype).min
     every, found = np.arange(low, low + 256).astype(dtype), []
     for _ in range(100):
@@ -175,4 +176,5 @@ def test_float_sums(dtype: QDType) -> None:
             np.testing.assert_array_equal(binary_table("add", *near, y, (-0.5, 90.0)), want, strict=True)
     assert found.count("none") <= 2
     assert found.count("near") >= 5
-    assert float_sum(QParams(0.25), QParams(0.25), QParams(0.5, 1), (0.0, np.inf)) is None  # ties
+    # ties would be rounded differently
+    assert float_sum(QParams(0.25), QParams(0.25), QParams(0.5, 1), (0.0, np.inf)) is None

@@ -12,8 +12,8 @@ from vkq.tflite.arithmetic import by_fixed, fixed_multiplier
 
 @pytest.mark.parametrize("up", [False, True])
 def test_fixed_product(up: bool) -> None:
-    """The product is correct for ties of both signs, the ends of int32, and multipliers and shifts of all
-    sizes."""
+    """The product is correct for ties of both signs, the extremes of int32, and multipliers and shifts of
+    all sizes."""
     rng = np.random.default_rng(3)
     reals = [0.0, 0.5, 0.25, 1.0, 3 / 8, *(10 ** rng.uniform(-9, 2, 40)).tolist()]
     for real in reals:
@@ -26,7 +26,7 @@ def test_fixed_product(up: bool) -> None:
 
 
 def test_halves() -> None:
-    """The tie -2.5 is rounded away from zero, or up."""
+    """The tie -2.5 is rounded to -3 (away from zero) or, with *up*, to -2."""
     whole, shift = fixed_multiplier(0.5 / 2)
     assert by_fixed(np.array([-10, 10]), whole, shift).tolist() == [-3, 3]
     assert by_fixed(np.array([-10, 10]), whole, shift, up=True).tolist() == [-2, 3]

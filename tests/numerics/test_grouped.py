@@ -1,4 +1,4 @@
-"""Tests of weights in groups: they are quantized as by ONNX Runtime, and every refusal states its numbers."""
+"""Tests of weights in groups: they are quantized as in ONNX Runtime, and every error states its numbers."""
 
 import copy
 import pickle
@@ -18,8 +18,8 @@ from vkq.numerics.grouped import GROUPS, largest_group
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("bits", [4, 8])
 def test_the_same_codes_as_onnx_runtime(bits: int, group: int, symmetric: bool, k: int) -> None:
-    """Codes equal ONNX Runtime's, for groups of both signs, of one sign, and of zeros (whose scale is 1 in
-    vkq and 0 in ONNX Runtime)."""
+    """Codes equal ONNX Runtime's for groups of both signs, of one sign, and of zeros. (A group of zeros has
+    the scale 1 in vkq and 0 in ONNX Runtime.)"""
     n, blocks = 7, -(-k // group)
     w = np.random.default_rng(group).standard_normal((n, k), np.float32)
     w[2, :group], w[3, :group], w[4, :group] = 0, np.abs(w[3, :group]), -np.abs(w[4, :group])
@@ -37,7 +37,7 @@ def test_the_same_codes_as_onnx_runtime(bits: int, group: int, symmetric: bool, 
     np.testing.assert_array_equal(found.scale.reshape(-1), scale)
     np.testing.assert_array_equal(found.zero_points(), theirs.zero_points())
     half = np.abs(found.dequantize() - w) <= np.abs(found.along_k(found.scales())) * 0.501
-    assert half.all() or symmetric  # the end of the other sign saturates
+    assert half.all() or symmetric  # with symmetric codes, one extreme of a group saturates
 
 
 def test_float16_scales_and_largest_values() -> None:
@@ -45,7 +45,7 @@ def test_float16_scales_and_largest_values() -> None:
     found = vkq.quantize_weight(w, bits=4, group=32, scale_dtype="float16")
     assert found.scale.dtype == np.float16
     np.testing.assert_array_equal(found.dequantize()[0], w[0])
-    assert (found.scales()[1], found.dequantize()[1].max()) == (1, 0)  # float16 cannot hold such a scale
+    assert (found.scales()[1], found.dequantize()[1].max()) == (1, 0)  # its scale would be 0 in float16
     assert found.nbytes == 2 * 16 + 2 * 2
     with pytest.raises(vkq.ArgumentError, match=r"weight\[0, 0:32\] spans .*: use scale_dtype='float32'"):
         vkq.quantize_weight(w * np.float32(1e9), bits=4, group=32, scale_dtype="float16")
@@ -53,7 +53,7 @@ def test_float16_scales_and_largest_values() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_ranges_that_no_scale_spans() -> None:
-    """A group (here the second) whose range is wider than the largest float32 is refused."""
+    """A group whose range is wider than the largest float32 is refused; here it is the second group."""
     w = np.zeros((1, 64), np.float32)
     w[0, 40:42] = -3e38, 3e38
     with pytest.raises(vkq.ArgumentError, match=r"weight\[0, 32:64\] spans .*: make the weight smaller"):
@@ -136,8 +136,8 @@ def test_zero_points_of_every_form() -> None:
     ("bits", "group", "k"), [(4, 16, 48), (4, 16, 33), (4, 16, 20), (8, 16, 5), (4, 32, 33), (8, 128, 300)]
 )
 def test_filled_with_what_stands_for_zero(bits: int, group: int, k: int, points: str) -> None:
-    """Codes beyond K become the code of zero, or the nearest code if zero points have fractions. Nothing else
-    changes, and nothing at all if every group is full."""
+    """Codes beyond K become the code of zero, or the nearest code if zero points have fractions. Nothing
+    else changes. A weight whose groups are all full does not change at all."""
     rng, blocks = np.random.default_rng(k), -(-k // group)
     zero: Any = None
     if points == "packed":

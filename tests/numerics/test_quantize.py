@@ -55,7 +55,7 @@ def test_onnx_per_axis(name, function):
     ],
 )
 def test_onnx_blocked(name, function):
-    """Each block of block_size elements along axis 1 has its own parameters."""
+    """In blocked quantization, each block of block_size elements along axis 1 has its own parameters."""
     test = node_tests.load(name)
     x, scales, zero_points = test.inputs
     assert test.attributes["axis"] == 1
@@ -75,7 +75,7 @@ def test_onnx_dynamicquantizelinear(form):
 
 
 def floats(scale: float) -> Any:
-    """Return ties and their neighbours over the whole range and beyond, random values, infinities and NaN."""
+    """Return ties of the whole range and beyond, their neighbours, random values, infinities and NaN."""
     ties = ((np.arange(-600, 600) + 0.5) * scale).astype(np.float32)
     rng = np.random.default_rng(7)
     special = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, -3e38, 1e-45, -1e-45], np.float32)
@@ -90,7 +90,7 @@ def test_quantize_equals_onnx_runtime(scale, zero_point, dtype):
     x = floats(q.scale)
     got = quantize(x, q)
     expected = ort.run("QuantizeLinear", [x, np.float32(q.scale), np.array(zero_point, dtype)], dtype)
-    # On other processors NaN gives another q.
+    # On other processors, ONNX Runtime's result for NaN differs.
     same = slice(None) if platform.machine() in ("x86_64", "AMD64") else ~np.isnan(x)
     np.testing.assert_array_equal(got[same], expected[same], strict=True)
     np.testing.assert_array_equal(got[np.isnan(x)], q.qmin)
@@ -122,7 +122,7 @@ def test_quantize_divides_and_does_not_multiply_by_the_reciprocal():
     x = x[np.isfinite(x) & (np.abs(x) < 12)]
     reciprocal = np.rint(x * (np.float32(1) / np.float32(q.scale)))
     assert np.any(quantize(x, q) != reciprocal)
-    # The quotient is float64 and then rounded again.
+    # The quotient is rounded once, from float64 to float32.
     exact = np.rint((x.astype(np.float64) / q.scale).astype(np.float32))
     np.testing.assert_array_equal(quantize(x, q), exact)
 

@@ -25,8 +25,9 @@ from ..referees import ort
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("seed", range(20))
 def test_onnx_runtime_makes_the_same_bytes_of_any_accumulator(seed: int, dtype: QDType) -> None:
-    """ONNX Runtime gives the same bytes for any accumulator. The input of its 1x1 QLinearConv is the zero
-    point, so the bias is the accumulator; the weights' scales make results near ties."""
+    """ONNX Runtime's requantization gives the same bytes for any accumulator. In the 1x1 QLinearConv of the
+    test, x equals the zero point, so the bias is the accumulator; the scales of the weights make results
+    near ties."""
     rng = np.random.default_rng([20, seed])
     size = (10 ** rng.uniform(0, 9.3, 1000)).astype(np.int64)
     acc = np.concatenate([size, -size, [0, 2**31 - 1, -(2**31) + 1]]).astype(np.int32)
@@ -47,7 +48,8 @@ def test_onnx_runtime_makes_the_same_bytes_of_any_accumulator(seed: int, dtype: 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("activation", ["relu", "relu6", (-0.37, 1.21), (-1e9, 0.5), (2.0, 2.0)])
 def test_bounds_are_those_of_onnx_runtimes_operators(activation: Activation, dtype: QDType) -> None:
-    """Dequantizing, clipping and quantizing a value gives the value clamped to the bounds."""
+    """Clamping a quantized value to the activation's bounds equals ONNX Runtime's DequantizeLinear, Clip
+    and QuantizeLinear."""
     rng = np.random.default_rng(21)
     for _ in range(40):
         q = QParams(float(10 ** rng.uniform(-3, 0)), int(rng.integers(0, 128)), dtype)
@@ -62,8 +64,8 @@ def test_bounds_are_those_of_onnx_runtimes_operators(activation: Activation, dty
 
 @pytest.mark.parametrize("multiplier", [2.0**-1, 2.0**-12, 1e-3, 0.3, 1.7e-7, 1e-40, 3e38])
 def test_requantize_rounds_each_step_once(multiplier):
-    """Requantization rounds each step once. float64 holds every int32 and every product of two float32
-    exactly, so one conversion to float32 is one rounding."""
+    """Requantization rounds to float32 once in each step. The test computes each step in float64, which
+    holds every int32 and every product of two float32 exactly, and then rounds once."""
     rng = np.random.default_rng(8)
     m = np.float32(multiplier)
     near = np.rint((np.arange(-300, 300) + 0.5) / max(m, 1e-8)).clip(-(2**31), 2**31 - 1).astype(np.int64)
@@ -81,7 +83,7 @@ def test_multipliers_follow_onnx_runtimes_order():
     w_scale = rng.uniform(1e-5, 1, 1000).astype(np.float32)
     got = multipliers(float(x_scale), w_scale, float(y_scale))
     np.testing.assert_array_equal(got, (x_scale * w_scale) / y_scale, strict=True)
-    assert np.any(got != x_scale * (w_scale / y_scale))  # another order of operations gives other bits
+    assert np.any(got != x_scale * (w_scale / y_scale))  # another order of operations would give other bits
     np.testing.assert_array_equal(multipliers(float(x_scale), w_scale), x_scale * w_scale, strict=True)
 
 
@@ -92,7 +94,8 @@ def test_multipliers_refuse_what_is_not_finite_or_may_be_flushed():
         ArgumentError, match=r"output channel 0: x_scale \* w_scale is 9.99.*e-41 as a float32"
     ):
         multipliers(1e-20, [1e-20, 1.0])
-    assert multipliers(1e-20, 1e-30, 1.0)[0] == 0  # int8 output: every accumulator rounds to zero_point
+    # allowed for an int8 result: every accumulator gives the zero point
+    assert multipliers(1e-20, 1e-30, 1.0)[0] == 0
 
 
 def test_activation_bounds():
@@ -109,7 +112,8 @@ def test_activation_bounds():
 
 @pytest.mark.parametrize(("zero_point", "reach"), [(0, 128), (-128, 255), (127, 255), (5, 133)])
 def test_accumulator_bound_is_exact(zero_point, reach):
-    """The accumulator's bound is exact: 2**31 - 1 passes and 2**31 does not; weight and bias are added."""
+    """The bound of the accumulator is exact: weights and bias that can reach 2**31 - 1 pass, 2**31 is
+    refused."""
     weight = np.full((3, 4), 1, np.int8)
     weight[1] = [-128, 127, 3, 0]
     x = QParams(1.0, zero_point)

@@ -1,5 +1,5 @@
-"""Tests of functions of float32 values in steps: their distance from the real values, special values, and the
-effect of flushed subnormal values."""
+"""Tests of functions of float32 values in steps: their distance from the exact values, special values, and
+the effect of flushing subnormal values."""
 
 import math
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Flushing(Computed):
 
 
 def sample(seed: int, count: int) -> Any:
-    """Return normal values of every exponent and of common magnitudes, and special values."""
+    """Return values of every exponent and of common magnitudes, all float16 values, special values."""
     r = np.random.default_rng(seed)
     every = r.integers(0, 2**32, count, dtype=np.uint64).astype(np.uint32).view(np.float32)
     usual = np.concatenate([r.uniform(-110, 110, count), r.normal(0, 2, count)]).astype(np.float32)
@@ -38,8 +38,8 @@ def sample(seed: int, count: int) -> Any:
 
 
 def units(got: Any, want: Any) -> Any:
-    """Return distances in ulp. Zero is a correct subnormal result, and infinity is correct beyond
-    float32."""
+    """Return distances in ulp. Zero counts as correct for a subnormal value, and infinity for a value
+    beyond float32."""
     size = np.abs(want)
     with np.errstate(all="ignore"):
         exponent = np.floor(np.log2(np.where(size > 0, size, 1)))
@@ -52,7 +52,7 @@ def units(got: Any, want: Any) -> Any:
 
 
 def upper(z: Any) -> Any:
-    """Return erfc(z)."""
+    """Return erfc(z) in the type `Wide`."""
     return np.array([math.erfc(v) for v in np.asarray(z, np.float64)], Wide)
 
 
@@ -65,7 +65,7 @@ def gate(x: Any, closed: Any) -> Any:
 
 
 def wide(value: float) -> Any:
-    """Return a float32 attribute."""
+    """Return the value of an attribute, which is a float32, in the type `Wide`."""
     return Wide(np.float32(value))
 
 
@@ -111,7 +111,7 @@ REAL: dict[str, tuple[Callable[..., Number], Callable[[Any], Any], float]] = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_near_the_real_value(name: str) -> None:
-    """Errors are within the stated distance, and bits do not change if subnormal values are flushed to
+    """Errors are at most the stated distance. The bits do not change if subnormal values are flushed to
     zero."""
     function, real, most = REAL[name]
     x = sample(1, 20_000)
@@ -128,8 +128,9 @@ def test_near_the_real_value(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["sine", "cosine", "tangent"])
 def test_turns(name: str) -> None:
-    """Trigonometric functions are correct for angles of all sizes, one of them the float32 nearest to a
-    multiple of pi / 2. float64 gives each sine and cosine within its own rounding, except near zeros."""
+    """Trigonometric functions are correct for angles of all sizes, among them the float32 nearest to a
+    multiple of pi / 2. The reference is float64, whose error is below one rounding except near zeros of the
+    function."""
     x = np.append(sample(2, 20_000), np.float32([16367173.0 * 2.0**72, 8.3e-7 + 355, 355.0, 3.1415927]))
     with np.errstate(all="ignore"):
         real = {"sine": np.sin, "cosine": np.cos, "tangent": np.tan}[name]
@@ -139,7 +140,8 @@ def test_turns(name: str) -> None:
 
 
 def test_powers() -> None:
-    """Powers are correct for results of all sizes, and every pair of special values gives C's result."""
+    """Powers are correct for results of all sizes. Every pair of special values gives the result of C's
+    pow."""
     r = np.random.default_rng(3)
     x = np.concatenate([r.lognormal(0, 5, 30_000), 1 + r.normal(0, 1e-3, 30_000)]).astype(np.float32)
     y = np.concatenate(
@@ -163,11 +165,12 @@ def test_powers() -> None:
 
 @pytest.mark.parametrize("near", [False, True])
 def test_exactly_rounded(near: bool) -> None:
-    """Sums, products and quotients, also those computed in integers, equal NumPy's; subnormal ones are 0."""
+    """Sums, products and quotients equal NumPy's, also if they are computed with integers; subnormal
+    results are 0."""
     r = np.random.default_rng(4)
     x = sample(5, 30_000)
     y = r.permutation(x)
-    if near:  # sums that cancel, quotients near 1
+    if near:  # sums that cancel, and quotients near 1
         with np.errstate(all="ignore"):
             y = computed(
                 flushed, x * r.choice(np.float32([1, 1 + 2**-23, 1 - 2**-24, 2, -1, -1 - 2**-23]), len(x))
@@ -202,8 +205,8 @@ def test_roundings() -> None:
 
 
 def test_conversions() -> None:
-    """Conversions are correct for every float16, the midpoints between two, and the ends of the integer
-    types."""
+    """Conversions are correct for every float16, the midpoints between two of them, and the extremes of the
+    integer types."""
     half = np.arange(65536, dtype=np.uint32)
     real = half.astype(np.uint16).view(np.float16).astype(np.float32)
     np.testing.assert_array_equal(_of(elementary.from_half(Computed(half, "u"))), real)

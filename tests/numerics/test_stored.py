@@ -26,7 +26,7 @@ def test_a_zero_point_found_at_run_time_counts_as_zero() -> None:
 
 
 def test_what_somebody_can_write_to_is_copied() -> None:
-    """A writable array is copied, also if only the base array of a view is writable."""
+    """A writable array is copied. So is a read-only view if its base array is writable."""
     mine = np.arange(6, dtype=np.int8)
     shown = mine.reshape(2, 3)
     shown.flags.writeable = False

@@ -1,4 +1,4 @@
-"""Tests of the device self-test: it passes on correct devices and finds each kind of wrong arithmetic."""
+"""Tests of the device self-test: it passes on correct devices, and finds each kind of wrong arithmetic."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_every_stage_passes_under_the_validation_layer(device: Device) -> None:
 
 
 def test_the_rounds_after_which_loops_end_are_counted(device: Device) -> None:
-    """The self-test finds the iterations after which a driver ends loops: 65,535 in Mesa's llvmpipe, no limit
-    in other known drivers. Plans must stay below this limit."""
+    """The self-test finds the number of iterations after which a driver ends loops: 65,535 in Mesa's
+    llvmpipe, no limit in other known drivers."""
     limit = 65_535 if "llvmpipe" in device.name else None
     assert selftest.loops.measure(device) == limit
     assert selftest.report(device).loop_limit == limit == device.loop_limit
@@ -40,11 +40,13 @@ def test_the_rounds_after_which_loops_end_are_counted(device: Device) -> None:
 
 
 def test_kept_reports_are_of_these_tests(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """FORMAT is raised with every change of the list of tests: otherwise a kept report could lack a test."""
+    """A stored report could lack a new test. So this test fails after any change of the list of tests,
+    until FORMAT is raised."""
     h200 = reported("nvidia-h200")
     whole = dataclasses.replace(h200, properties={**h200.properties, "maxTexelBufferElements": 1 << 27})
     monkeypatch.setattr(any_device, "capabilities", whole)
-    monkeypatch.setattr(selftest, "lacking_half", lambda *_: None)  # the device has bfloat16 matrices
+    # as if the device had matrices of float16 and bfloat16
+    monkeypatch.setattr(selftest, "lacking_half", lambda *_: None)
     assert (FORMAT, list(selftest.stages(any_device))) == (20, [
         "s8s8", "u8s8", "u8u8", "float", "matrices", "matrices_half", "matrix_pairs", "matrix_small",
         "matrices_brain", "matrix_pairs_brain", "matrix_small_brain", "float16", "requantize",
@@ -113,8 +115,8 @@ def test_rates_are_measured_with_either_clock(device: Device, monkeypatch: pytes
 def test_cores_are_counted_by_what_many_workgroups_do_more_than_one(
     any_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The core count is the rate of many workgroups divided by the rate of one: on this device, and with the
-    simulated times of a device with 24 cores."""
+    """The core count is the rate of many workgroups divided by the rate of one workgroup. The test runs
+    this device, and a simulated device with the times of 24 cores."""
     x, y = (any_device.allocate(1 << 22) for _ in range(2))
     found = rates.measured_cores(any_device, "gpu", (x, y))
     assert found is not None
@@ -135,7 +137,7 @@ def test_rates_without_the_dot_product_are_those_of_the_rest(
 
 @pytest.mark.parametrize("shape", [(16, 16, 32), (16, 8, 32, "u8u8"), (64, 16, 32), (4, 16, 16)])
 def test_every_place_of_a_matrix_shows(shape):
-    """Swapping any two elements of either operand changes a sum of the first cases."""
+    """A swap of any two elements of either operand changes a sum in the first cases."""
     x, w = selftest.matrix_cases(Matrices(*shape))
     outputs, rows, k = shape[:3]
     assert x.shape[2:] == (rows, k)
@@ -143,7 +145,7 @@ def test_every_place_of_a_matrix_shows(shape):
     sums = np.einsum("csmk,csnk->cmn", x[:k].astype(int), w[:k].astype(int))
     assert (sums == np.outer(np.arange(1, rows + 1), np.arange(1, outputs + 1))).all()
     for operand in (x, w):
-        places = operand[:k].sum(axis=1).reshape(k, -1).T  # for each element, its value in every case
+        places = operand[:k].sum(axis=1).reshape(k, -1).T  # an element's values in all cases
         assert len(np.unique(places, axis=0)) == len(places)
 
 

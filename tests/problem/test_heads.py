@@ -6,7 +6,7 @@ from vkq.problem.heads import apart, put_together, taken_apart, together
 
 
 def test_there_and_back() -> None:
-    x = np.arange(2 * 3 * 5 * 7).reshape(2, 3, 5, 7)  # two batches of three heads of five rows
+    x = np.arange(2 * 3 * 5 * 7).reshape(2, 3, 5, 7)  # batch 2, three heads, five rows, seven elements
     beside = put_together(x, 3)
     assert beside.shape == together(x.shape, 3) == (2, 5, 21)
     assert apart(beside.shape, 3) == x.shape

@@ -26,7 +26,8 @@ def test_output_size_is_that_of_counting_windows(ceil_mode: bool) -> None:
             "pool", (1, 1, size, size), kernel, stride, (before, before, after, after), 1, ceil_mode
         )
         starts = range(0, size + before + after, stride)
-        if ceil_mode:  # a window begins inside the image or the padding before it
+        # as in the ONNX specification, a window begins inside the image or in the padding before it
+        if ceil_mode:
             windows = [s for s in starts if s < size + before]
             last = next((i for i, s in enumerate(windows) if s + kernel >= size + before + after), None)
             count = len(windows) if last is None else last + 1
@@ -43,7 +44,7 @@ def test_refuses() -> None:
         Window.of(*good, 3, 1, 3, 1, False)
     with pytest.raises(ArgumentError, match="the kernel reaches over 9 but H with padding is 8"):
         Window.of(*good, 9, None, 0, 1, False)
-    # in ceil mode the last window may extend beyond the padding, also if it is the only one
+    # In ceil mode the last window may reach beyond the padding, also if it is the only window.
     assert Window.of("max_pool2d", (1, 1, 8, 1), (1, 3), (1, 3), (0, 0, 0, 1), 1, True).y_shape == (
         1,
         1,
