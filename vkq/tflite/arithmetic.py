@@ -1,6 +1,6 @@
-"""The reference arithmetic on 8-bit values, in NumPy: XNNPACK's for operators that LiteRT delegates to
-XNNPACK, else that of LiteRT's own kernels. The code of both is public; each function names the one that it
-follows."""
+"""The arithmetic of LiteRT on 8-bit values, in NumPy. LiteRT delegates most operators to XNNPACK; all others
+run in LiteRT's own kernels. Both are open source. Each function names the kernel that it reproduces. A table
+has one element for each 8-bit value in ascending order, or for each pair of values."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ import numpy.typing as npt
 from ..numerics.qparams import QParams, are_scales
 
 Array = npt.NDArray[Any]
-SUM_BITS = 20  # bits of the larger of a sum's two multipliers
+SUM_BITS = 20  # XNNPACK's larger multiplier of a sum is from 2^SUM_BITS to 2^(SUM_BITS + 1)
 
 
 def every(q: QParams) -> npt.NDArray[np.int64]:
-    """Return all integers of a type, in ascending order."""
+    """Return all values of the type of *q* as integers, in ascending order."""
     return np.arange(q.qmin, q.qmax + 1)
 
 
 def stored(values: Array, q: QParams) -> Array:
-    """Convert integers to the type of *q*; values outside the type's range saturate."""
+    """Convert integers to the type of *q*. Values outside the range of the type saturate."""
     return np.asarray(np.clip(values, q.qmin, q.qmax).astype(q.dtype))
 
 
 def bounds_of(limits: tuple[float, float], y: QParams) -> tuple[float, float] | None:
-    """Return the real bounds of a fused activation; ``round_half_even(limit / y_scale + y_zp)`` gives the
-    reference's integer bounds. None if no bound clips anything."""
+    """Return the bounds of a fused activation as real numbers that are multiples of y's scale. The integer
+    bounds are ``round_half_even(limit / y_scale + y_zp)``. Return None if they clip nothing."""
     if limits == (-math.inf, math.inf):
         return None
     whole = []
@@ -53,7 +53,7 @@ def clamped(table: Array, limits: tuple[float, float] | None, y: QParams) -> Arr
 
 
 def sum_factors(a: QParams, b: QParams, y: QParams) -> tuple[int, int, int]:
-    """Return XNNPACK's two multipliers, which have at most 21 bits, and their common shift."""
+    """Return XNNPACK's two multipliers of a sum, which have at most 21 bits, and their common right shift."""
     ra, rb = (np.float32(q.scale) / np.float32(y.scale) for q in (a, b))
     shift = SUM_BITS - (math.frexp(max(ra, rb))[1] - 1)
     ma, mb = (int(np.rint(np.ldexp(np.float64(r), shift))) for r in (ra, rb))
@@ -61,7 +61,7 @@ def sum_factors(a: QParams, b: QParams, y: QParams) -> tuple[int, int, int]:
 
 
 def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
-    """Return XNNPACK's ``qs8_vadd`` as a table [a, b]."""
+    """Return XNNPACK's ``qs8_vadd`` (with *subtract* its subtraction) as a table [a, b]."""
     ma, mb, shift = sum_factors(a, b, y)
     mb = -mb if subtract else mb
     left, right = (every(a) - a.zero_point) * ma, (every(b) - b.zero_point) * mb
@@ -70,9 +70,9 @@ def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
 
 
 def sum_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QParams, QParams]]:
-    """Yield candidate parameters (of a, b, y) with which a float sum may equal XNNPACK's table: first the
-    file's, then XNNPACK's multipliers as scales, made slightly larger or smaller so that ties are rounded as
-    in XNNPACK."""
+    """Yield parameters (of a, b, y) with which vkq's float sum may give the results of `sum_table`. First
+    come the parameters of the file. Then come XNNPACK's multipliers as scales, each made slightly larger or
+    smaller, because this decides the rounding of ties."""
     yield a, b, y
     ma, mb, shift = sum_factors(a, b, y)
     for step in (0, 1, 2, -1, -2, 4, -4, 8):
@@ -87,17 +87,18 @@ def sum_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QP
 
 
 def product_table(a: QParams, b: QParams, y: QParams) -> Array:
-    """Return XNNPACK's ``qs8_vmul`` as a table [a, b]: the product is rounded, ties to even, before the zero
-    point is added."""
+    """Return XNNPACK's ``qs8_vmul`` as a table [a, b]. It rounds the product, ties to even, before it adds
+    the zero point."""
     left, right = (every(q) - q.zero_point for q in (a, b))
     product = (left[:, np.newaxis] * right[np.newaxis, :]).astype(np.float32)
     return stored(np.rint(product * _product_scale(a, b, y)).astype(np.float64) + y.zero_point, y)
 
 
 def product_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QParams, QParams]]:
-    """Yield candidate parameters (of a, b, y) with which a product that is rounded after adding the zero
-    point may equal XNNPACK's table: first the file's, then a_scale * b_scale / y_scale as a's scale, made
-    slightly larger or smaller so that ties are rounded as in XNNPACK."""
+    """Yield parameters (of a, b, y) with which vkq's product, which is rounded after adding the zero point,
+    may give the results of `product_table`. First come the parameters of the file. Then comes a_scale *
+    b_scale / y_scale as a's scale, made slightly larger or smaller, because this decides the rounding of
+    ties."""
     yield a, b, y
     scale = _product_scale(a, b, y)
     for step in (1, -1, 2, -2, 3, -3):
@@ -112,7 +113,8 @@ def _product_scale(a: QParams, b: QParams, y: QParams) -> Any:
 
 
 def fixed_multiplier(real: float) -> tuple[int, int]:
-    """Return (multiplier, shift) as in LiteRT's kernels: ``real`` is about ``multiplier * 2**(shift - 31)``.
+    """Return (multiplier, shift) of LiteRT's kernels for *real*, which is about ``multiplier * 2**(shift -
+    31)``.
 
     >>> fixed_multiplier(0.75)
     (1610612736, 0)
@@ -127,29 +129,31 @@ def fixed_multiplier(real: float) -> tuple[int, int]:
 
 
 def by_fixed(values: Array, whole: int, shift: int, up: bool = False) -> Array:
-    """Return LiteRT's ``MultiplyByQuantizedMultiplier``: a doubling high product with ties rounded up, then a
-    shift with ties rounded away from zero. With *up*, the shift also rounds ties up, as LiteRT's vector
+    """Return LiteRT's ``MultiplyByQuantizedMultiplier``. First it multiplies by *whole* / 2**31 and rounds
+    ties up. Then it shifts and rounds ties away from zero; with *up* it rounds ties up, as LiteRT's vector
     instructions do."""
     moved = np.asarray(values, np.int64) << max(shift, 0)
     return rounding_shift((moved * whole + (1 << 30)) >> 31, max(-shift, 0), up)
 
 
 def rounding_shift(values: Array, shift: int, up: bool = False) -> Array:
-    """Return ``round_half_away(values / 2**shift)``; with *up*, ties are rounded up."""
+    """Return ``values / 2**shift``, rounded to nearest. Ties are rounded away from zero; with *up*, they are
+    rounded up."""
     mask = (1 << shift) - 1
     rest, threshold = values & mask, (mask >> 1) + ((values < 0) & (not up))
     return np.asarray((values >> shift) + (rest > threshold))
 
 
 def requantized(x: QParams, y: QParams) -> Array:
-    """Return XNNPACK's conversion between two scales of one type, as a table. Its multiplier has 8 fraction
-    bits and XNNPACK's sign."""
+    """Return XNNPACK's conversion from the scale of x to that of y as a table. Both have one type. The
+    multiplier is the ratio of the scales with 8 fraction bits, negated as in XNNPACK."""
     factor = int(np.rint(np.float32(-256) * (np.float32(x.scale) / np.float32(y.scale))))
     return stored(_eighths((x.zero_point - every(x)) << 7, factor) + y.zero_point, y)
 
 
 def leaky(x: QParams, y: QParams, alpha: float) -> Array:
-    """Return XNNPACK's ``vlrelu``: like `requantized`, but with another slope below the zero point."""
+    """Return XNNPACK's ``vlrelu`` (leaky ReLU) as a table: `requantized` with the slope *alpha* below the
+    zero point."""
     scale = np.float32(x.scale) / np.float32(y.scale)
     above, below = (int(np.rint(np.float32(-256) * s)) for s in (scale, scale * np.float32(alpha)))
     numbers = every(x)
@@ -176,11 +180,11 @@ def _gelu_tanh(x: Array) -> Array:
 
 
 def _wide(function: Callable[[Array], Array], x: Array) -> Array:
-    """Apply *function* in float64, and round to float32 once."""
+    """Compute *function* in float64 and round the result to float32."""
     return np.asarray(function(x.astype(np.float64)).astype(np.float32))
 
 
-# Functions of float32 values that XNNPACK or LiteRT computes by tables.
+# Functions of float32 values from which XNNPACK or LiteRT makes a table for 8-bit values.
 REAL: dict[str, Callable[[Array], Array]] = {
     "LOGISTIC": _sigmoid,
     "TANH": lambda x: _wide(np.tanh, x),
@@ -188,15 +192,15 @@ REAL: dict[str, Callable[[Array], Array]] = {
     "GELU": _gelu,
     "GELU-tanh": _gelu_tanh,
     "EXP": lambda x: _wide(np.exp, x),
-    # For x <= 0 the result is the smallest value of its type.
+    # log(0) = -inf becomes the smallest value of the type, also for x < 0
     "LOG": lambda x: _wide(np.log, np.maximum(x, 0)),
 }
-WITH_ZERO_POINT = ("LOGISTIC", "TANH", "ELU")  # tables as in XNNPACK
+WITH_ZERO_POINT = ("LOGISTIC", "TANH", "ELU")  # functions whose tables XNNPACK makes; LiteRT makes the others
 
 
 def real_table(op: str, x: QParams, y: QParams) -> Array:
-    """Return the table of ``f(x_scale * (x_q - x_zp)) * (1 / y_scale)`` as integers. XNNPACK adds the zero
-    point, then rounds ties to even; LiteRT rounds ties away from zero, then adds the zero point."""
+    """Return the table of ``f(x_scale * (x_q - x_zp)) * (1 / y_scale) + y_zp``. XNNPACK adds the zero point
+    and then rounds ties to even. LiteRT rounds ties away from zero and then adds the zero point."""
     with np.errstate(all="ignore"):
         real = (every(x) - x.zero_point).astype(np.float32) * np.float32(x.scale)
         steps = REAL[op](real).astype(np.float32) * (np.float32(1) / np.float32(y.scale))
@@ -207,7 +211,8 @@ def real_table(op: str, x: QParams, y: QParams) -> Array:
 
 
 def bounded(x: QParams, y: QParams, limits: tuple[float, float]) -> Array:
-    """Return LiteRT's own ``QuantizedReluX`` as a table; its bounds are rounded half away from zero."""
+    """Return LiteRT's own ``QuantizedReluX`` as a table. Its integer bounds are rounded half away from
+    zero."""
     whole, shift = fixed_multiplier(x.scale / y.scale)
     values = y.zero_point + by_fixed(every(x) - x.zero_point, whole, shift)
     low, high = fixed_bounds(limits, y)
@@ -226,15 +231,16 @@ def fixed_bounds(limits: tuple[float, float], y: QParams) -> tuple[int, int]:
 
 
 def other_type(x: QParams, y: QParams) -> tuple[Array, Array]:
-    """Return two tables for LiteRT's own QUANTIZE of int8 to uint8, or back: one for the elements in vectors
-    of 16, one for the elements after the last vector."""
+    """Return two tables for LiteRT's own QUANTIZE of int8 to uint8 or back. LiteRT rounds differently in
+    its vectors of 16 elements, for which the first table is, and after the last vector, for which the
+    second is."""
     values, (whole, shift) = every(x) - x.zero_point, fixed_multiplier(x.scale / y.scale)
     vector, single = (stored(by_fixed(values, whole, shift, up) + y.zero_point, y) for up in (True, False))
     return vector, single
 
 
 def _high16(a: Array, b: int) -> Array:
-    """Return the doubling high product of 16-bit integers, rounded half away from zero."""
+    """Return the high half of twice the product of 16-bit integers, rounded half away from zero."""
     product = a * b
     return np.asarray(
         np.trunc((product + np.where(product >= 0, 1 << 14, 1 - (1 << 14))) / 2**15).astype(int)
@@ -242,14 +248,14 @@ def _high16(a: Array, b: int) -> Array:
 
 
 def _multiplier16(real: float) -> tuple[int, int]:
-    """Return `fixed_multiplier` with only its upper 16 bits."""
+    """Return (multiplier, shift) as `fixed_multiplier`, with the multiplier rounded to its upper 16 bits."""
     whole, shift = fixed_multiplier(real)
     return min((whole + (1 << 15)) >> 16, 32767), shift
 
 
 def hard_swish(x: QParams, y: QParams) -> Array:
-    """Return LiteRT's own HARD_SWISH, in 16-bit steps: x in steps of 1/128 of its scale, times a clamp of
-    x."""
+    """Return LiteRT's own HARD_SWISH as a table. It works in 16 bits: x, in units of x_scale / 128, is
+    multiplied by a gate that is a clamped linear function of x."""
     fine = np.float32(1 / 128) * np.float32(x.scale)
     (m, shift), (slope, exponent) = (
         _multiplier16(float(fine / np.float32(scale))) for scale in (y.scale, 3 / 32768)
@@ -262,7 +268,7 @@ def hard_swish(x: QParams, y: QParams) -> Array:
         gate = rounding_shift(_high16(gate, slope), -exponent)
     gate = (gate + (1 << 15)) >> 1
     product = np.trunc(gate * _high16(values, m) / 2**15).astype(int)
-    if shift < -15:  # such a shift occurs only for 16-bit values
+    if shift < -15:  # this does not occur for 8-bit values
         moved = np.where(product < 0, -1, 1)
     else:
         moved = rounding_shift(product, -shift) if shift <= 0 else product << shift
@@ -270,7 +276,7 @@ def hard_swish(x: QParams, y: QParams) -> Array:
 
 
 def magnitude(x: QParams, y: QParams) -> Array:
-    """Return LiteRT's own ABS."""
+    """Return LiteRT's own ABS as a table."""
     values = by_fixed(np.abs(every(x) - x.zero_point), *fixed_multiplier(x.scale / y.scale))
     return stored(values + y.zero_point, y)
 
@@ -284,8 +290,8 @@ def prelu(x: QParams, alpha: QParams, y: QParams) -> Array:
 
 
 def squared_difference(a: QParams, b: QParams, y: QParams) -> Array:
-    """Return LiteRT's own SQUARED_DIFFERENCE as a table [a, b]; both operands are converted to one scale,
-    with 7 additional bits."""
+    """Return LiteRT's own SQUARED_DIFFERENCE as a table [a, b]. Both operands are first converted to one
+    scale, with 7 more bits."""
     both = 2 * max(a.scale, b.scale)
     left, right = (
         by_fixed((every(q) - q.zero_point) << 7, *fixed_multiplier(q.scale / both)) for q in (a, b)

@@ -1,4 +1,4 @@
-"""Functions of 8-bit values with scales that XNNPACK refuses, as in LiteRT's own kernels."""
+"""Functions of 8-bit values in LiteRT's own kernels, for scales that XNNPACK refuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUM_ROOM = 20  # bits by which the operands of a sum are shifted left
 
 
 def ratio(*factors: float, y: QParams) -> float:
-    """Return the product of *factors* divided by y's scale."""
+    """Return the product of *factors* divided by y's scale, computed in float32."""
     product = np.float32(1)
     with np.errstate(all="ignore"):
         for factor in factors:
@@ -27,7 +27,7 @@ def sums_supported(a: QParams, b: QParams, y: QParams) -> bool:
 
 
 def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
-    """Return LiteRT's own ADD or SUB as a table [a, b]; both operands are converted to twice the larger
+    """Return LiteRT's own ADD or SUB as a table [a, b]. Both operands are first converted to twice the larger
     scale."""
     both = 2 * max(a.scale, b.scale)
     left, right = (
@@ -56,7 +56,7 @@ def product_table(a: QParams, b: QParams, y: QParams) -> Array:
 
 
 def is_converted(x: QParams, y: QParams, alpha: float = 1.0) -> bool:
-    """Return True if XNNPACK supports a conversion between these scales, with the slope *alpha* for negative
+    """Return True if XNNPACK supports a conversion from x's scale to y's, times *alpha* for negative
     values."""
     above = ratio(x.scale, y=y)
     below = abs(np.float32(above) * np.float32(alpha))
@@ -64,7 +64,7 @@ def is_converted(x: QParams, y: QParams, alpha: float = 1.0) -> bool:
 
 
 def leaky(x: QParams, y: QParams, alpha: float) -> Array:
-    """Return LiteRT's own LEAKY_RELU."""
+    """Return LiteRT's own LEAKY_RELU as a table."""
     numbers = every(x) - x.zero_point
     above, below = (by_fixed(numbers, *fixed_multiplier(x.scale * s / y.scale)) for s in (1.0, alpha))
     return stored(np.where(numbers >= 0, above, below) + y.zero_point, y)

@@ -1,4 +1,5 @@
-"""Opens models of both formats. A model is a .tflite file by its identifier or suffix, else an ONNX file."""
+"""Opens models of both formats. A model is a .tflite file if its identifier or suffix says so, else an ONNX
+file."""
 
 from __future__ import annotations
 
@@ -19,22 +20,24 @@ REFEREES = ("onnxruntime", "litert")  # the reference libraries for ONNX files a
 
 
 def read_model(model: Any) -> Model:
-    """Return a model of either format."""
+    """Read an ONNX or .tflite model and return it."""
     return tflite_reader.read(model) if is_tflite(model) else reader.read(model)
 
 
 def session_of(model: Any) -> type[InferenceSession]:
-    """Return the session class for a model."""
+    """Return the class InferenceSession for the format of a model."""
     return tflite_session.InferenceSession if is_tflite(model) else InferenceSession
 
 
 def check_referee(model: Any, name: str | None, option: str) -> None:
-    """Raise ArgumentError if *name* is the reference library of the other format."""
+    """Raise ArgumentError if *name* is not the reference library for the model's format. *option*: the
+    command-line option that gave the name."""
     own = REFEREES[is_tflite(model)]
     if name not in (None, own):
         raise ArgumentError(f"{option} is {name}; for this model it must be {own}")
 
 
 def referee(model: Any, needed: str) -> Any:
-    """Return a model's session in its reference library, ONNX Runtime or LiteRT."""
+    """Open a model in its reference library, ONNX Runtime or LiteRT. *needed*: the purpose, for error
+    messages."""
     return Litert(model, needed) if is_tflite(model) else cpu_session(model, needed)

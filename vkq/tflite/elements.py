@@ -1,5 +1,5 @@
-"""Element-wise operators of a file. 8-bit operators become tables with the reference's formula. Float
-operators become the graph's operators."""
+"""Translates the element-wise operators of a file. Operators on 8-bit values become tables with the results
+of LiteRT, where vkq's own operator does not give them. Operators on floats become the graph's operators."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from .layers import BYTES, activated, quantized_pair, real_range
 from .lowering import Lowering, Unsupported
 
 FLOATS = ("float32", "float16")
-AT_ONCE = 16  # elements of one vector in LiteRT
+AT_ONCE = 16  # LiteRT's vector instructions compute this many elements at a time
 RELUS = {"RELU": "RELU", "RELU6": "RELU6", "RELU_N1_TO_1": "RELU_N1_TO_1"}
 
 
 def pair_names(low: Lowering, numbers: Sequence[int]) -> tuple[list[str], bool]:
-    """Return the names of element-wise operands, all in the same order of axes, and True if channels are
-    first."""
+    """Return the names of the operands *numbers* in one order of axes, and True if this order has the
+    channels first."""
     rank = max(len(low.shape(n)) for n in numbers)
     first = rank == 4 and low.channels_first(numbers)
     return [low.of(n, first) for n in numbers], first
 
 
 def binary(op: BinaryOp) -> Callable[[Lowering, FileOperator, str], None]:
-    """Lower ADD, SUB or MUL. XNNPACK adds with integer multipliers, and rounds products before it adds the
-    zero point. Where its results differ from vkq's operator, a table replaces the operator."""
+    """Return a rule that lowers ADD, SUB or MUL. vkq's operator is used if it can give the results of LiteRT
+    for all pairs of 8-bit values; otherwise a table replaces it."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         numbers, y = operator.inputs[:2], operator.outputs[0]
@@ -70,7 +70,7 @@ def _quantized_binary(
 
 
 def greatest(smaller: bool) -> Callable[[Lowering, FileOperator, str], None]:
-    """Lower MAXIMUM or MINIMUM, which compare the stored integers."""
+    """Return a rule that lowers MAXIMUM or (*smaller*) MINIMUM, which compare the stored integers."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         numbers, y = operator.inputs[:2], operator.outputs[0]
@@ -100,7 +100,8 @@ def squared_difference(low: Lowering, operator: FileOperator, activation: str) -
 
 
 def of_floats(op: str) -> Callable[[Lowering, FileOperator, str], None]:
-    """Return a rule for an operator that accepts floats, integers or booleans, but no 8-bit values."""
+    """Return a rule that lowers an operator of floats, integers or booleans to *op*. It raises Unsupported
+    for 8-bit values."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         if any(low.dtype(n) in BYTES for n in operator.inputs):
@@ -146,7 +147,7 @@ REAL_NODES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def unary(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower a function with one operand."""
+    """Lower an operator with one operand, such as LOGISTIC or GELU."""
     x, op = operator.inputs[0], operator.op
     if low.dtype(x) in FLOATS:
         if op == "RSQRT":
@@ -194,7 +195,7 @@ def leaky_relu(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def prelu(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower PRELU, with a slope for each channel or each element."""
+    """Lower PRELU. Its slopes are a tensor that broadcasts to x."""
     numbers, y = operator.inputs[:2], operator.outputs[0]
     names, first = pair_names(low, numbers)
     if low.dtype(numbers[0]) not in BYTES:
@@ -206,12 +207,13 @@ def prelu(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def cast(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower CAST, which converts the stored values."""
+    """Lower CAST. It converts the stored integers, whatever their scale is."""
     by_node(low, operator, "Cast", to=low.dtype(operator.outputs[0]))
 
 
 def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower QUANTIZE. XNNPACK multiplies floats by the reciprocal of the scale."""
+    """Lower QUANTIZE. XNNPACK multiplies a float by the float32 reciprocal of the scale instead of dividing
+    by the scale."""
     x, y = operator.inputs[0], operator.outputs[0]
     q = low.q(y)
     if low.dtype(x) in BYTES and (low.dtype(x) != low.dtype(y) or not beyond.is_converted(low.q(x), q)):
@@ -226,8 +228,8 @@ def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def _by_fixed(low: Lowering, operator: FileOperator) -> None:
-    """Convert int8 to uint8, or back, or between scales that XNNPACK refuses, by a table. If LiteRT rounds
-    the elements after the last vector differently, these have a separate table (second index 1)."""
+    """Lower a QUANTIZE of 8-bit values that LiteRT's own kernel computes. If it rounds the elements after the
+    last vector of 16 differently, a second table holds their results, and a constant selects the table."""
     x, y = operator.inputs[0], operator.outputs[0]
     vector, single = arithmetic.other_type(low.q(x), low.q(y))
     shape = low.shape(x)
@@ -243,7 +245,7 @@ def _by_fixed(low: Lowering, operator: FileOperator) -> None:
 
 
 def dequantize(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower DEQUANTIZE. A float16 constant becomes float32."""
+    """Lower DEQUANTIZE. A constant is dequantized now; a float16 constant becomes float32."""
     x, y = operator.inputs[0], operator.outputs[0]
     if low.dtype(x) == "float16":
         if x in low.arrays:

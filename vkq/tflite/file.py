@@ -1,4 +1,4 @@
-"""A .tflite file as checked tensors and operators, which `lowering` translates."""
+"""Parses a .tflite file into checked tensors and operators. `lowering` translates these into a graph."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .flatbuffer import FlatTable
 from .schema import CUSTOM, OLD_CODES, OPERATORS, OPTIONS, TYPES
 
 Array = npt.NDArray[Any]
-IDENTIFIER = b"TFL3"  # the bytes 4 to 7 of a file
+IDENTIFIER = b"TFL3"  # bytes 4 to 7 of a file
 MOST_AXES = 8
-# An offset above this one means that the buffer is stored after the flatbuffer, in a file above 2 GB.
+# A buffer with a larger offset is stored after the flatbuffer, as in files above 2 GB.
 OUTSIDE = 1
 _KINDS = {number: kind for kind, (number, _) in OPTIONS.items()}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileTensor:
-    """A tensor of the file. ``signature`` is the shape with -1 for open sizes. ``data`` is None for a
-    computed tensor. ``why``: the reason why vkq cannot read the tensor. ``narrow``: its int8 elements have 4
+    """A tensor of the file. ``signature`` is its shape with -1 for open sizes. ``data`` is None if the tensor
+    is computed. ``why`` is the reason if vkq cannot read it. ``narrow`` is True if its int8 elements have 4
     bits in the file."""
 
     name: str
@@ -45,7 +45,7 @@ class FileTensor:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileOperator:
-    """An operator of the file. The number -1 stands for an omitted input."""
+    """An operator of the file. Inputs and outputs are tensor numbers; -1 stands for an omitted input."""
 
     op: str
     inputs: tuple[int, ...]
@@ -59,9 +59,9 @@ class FileOperator:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class File:
-    """A subgraph of a file; ``data`` has the bytes of the file. signatures: maps the key of each signature of
-    this subgraph to its inputs and outputs, which are maps from names to tensor numbers. others: the
-    signature keys of other subgraphs."""
+    """One subgraph of a file; ``data`` has the bytes of the whole file. ``signatures`` maps the key of each
+    signature of this subgraph to two mappings, of its inputs and of its outputs, from names to tensor
+    numbers. ``others`` has the signature keys of other subgraphs."""
 
     tensors: tuple[FileTensor, ...]
     operators: tuple[FileOperator, ...]
@@ -75,7 +75,8 @@ class File:
 
 
 def is_tflite(model: Any) -> bool:
-    """Return True if a path or bytes are a .tflite model, by the file's identifier, else by a path's suffix.
+    """Return True if a model is a .tflite file: bytes or a file with its identifier, or a path with its
+    suffix.
 
     >>> is_tflite(b"....TFL3"), is_tflite("model.onnx")
     (True, False)
@@ -93,8 +94,8 @@ def is_tflite(model: Any) -> bool:
 
 
 def parse(model: Any, signature: str | None = None) -> File:
-    """Parse a .tflite model, given as a path or bytes. *signature* selects the subgraph: by the key of a
-    signature, or by the subgraph's name; None selects the first subgraph.
+    """Parse a .tflite model, given as a path or bytes. *signature* selects a subgraph by the key of its
+    signature, or by its name; None selects the first subgraph.
 
     Raises ModelError for a file that is not a valid .tflite model, OSError if it cannot be read.
     """
@@ -127,7 +128,7 @@ def parse(model: Any, signature: str | None = None) -> File:
 
 
 def _chosen(graphs: list[FlatTable], keys: Mapping[str, int], signature: str | None) -> int:
-    """Return the selected subgraph's index."""
+    """Return the index of the subgraph that *signature* selects. *keys* maps signature keys to indices."""
     if not graphs:
         raise ModelError("the model has no subgraphs")
     if signature is None:
@@ -149,7 +150,7 @@ def _bytes(model: Any) -> memoryview:
         model = path.read_bytes()
     if not isinstance(model, (bytes, bytearray, memoryview)):
         raise ModelError(f"the model is a {type(model).__name__}; give a path or bytes")
-    return memoryview(bytes(model))  # a copy: later writes to the caller's bytes have no effect
+    return memoryview(bytes(model))  # a copy, so that later writes to the caller's bytes have no effect
 
 
 def _code(code: FlatTable) -> str:
@@ -162,7 +163,8 @@ def _code(code: FlatTable) -> str:
 
 
 def _numbers(table: FlatTable, name: str, count: int, optional: bool = False) -> tuple[int, ...]:
-    """Return the tensor numbers in the field *name*."""
+    """Return the tensor numbers in the field *name*. Raises ModelError for numbers that no tensor has; -1 is
+    allowed if *optional*."""
     found = tuple(table.array(name).tolist())
     least = -1 if optional else 0
     for number in found:
@@ -172,9 +174,10 @@ def _numbers(table: FlatTable, name: str, count: int, optional: bool = False) ->
 
 
 def _map(signature: FlatTable, name: str, count: int) -> dict[str, int]:
-    """Return a signature's tensor numbers by name. They need not be inputs or outputs of the subgraph, which
-    only matters if the signature is called: ai-edge-quantizer replaces outputs that operators also read, and
-    the signature keeps the old ones."""
+    """Return the tensor numbers of a signature's inputs or outputs, by name.
+
+    These tensors need not be inputs or outputs of the subgraph: if ai-edge-quantizer replaces an output that
+    operators also read, the signature keeps the old one. This is an error only if the signature is called."""
     found = {one.text("name"): one.number("tensor_index") for one in signature.tables(name)}
     for text, number in found.items():
         if number >= count:
@@ -215,8 +218,8 @@ def _tensor(one: FlatTable, index: int, buffers: list[FlatTable], data: memoryvi
 
 
 def _quantization(one: FlatTable | None, name: str, shape: tuple[int, ...]) -> tuple[Array, Array, int, str]:
-    """Return (scales, zero points, their axis, ""); if the quantization cannot be read, the last element is
-    the reason."""
+    """Return (scales, zero points, axis of the scales, why). *why* is the reason if vkq cannot read the
+    quantization, else ""."""
     none = np.zeros(0, np.float32), np.zeros(0, np.int64), 0
     if one is None:
         return (*none, "")
@@ -238,7 +241,7 @@ def _quantization(one: FlatTable | None, name: str, shape: tuple[int, ...]) -> t
 def _stored(
     one: FlatTable, name: str, dtype: str, shape: tuple[int, ...], buffers: list[FlatTable], data: memoryview
 ) -> Array | None:
-    """Return the elements of a constant; None if the tensor has no data, that is, if it is computed."""
+    """Return the elements of a constant. Return None for a tensor without data, which is computed."""
     number = one.number("buffer")
     if number >= len(buffers):
         raise ModelError(f"tensor {name!r} is in buffer {number}; there are {len(buffers)}")
@@ -258,7 +261,7 @@ def _stored(
         raise ModelError(
             f"tensor {name!r}: buffer {number} has {raw.size} bytes; {dtype}{list(shape)} takes {wanted}"
         )
-    if dtype == "int4":  # the low nibble of a byte is the first element
+    if dtype == "int4":  # the first element is in the low four bits of a byte
         nibbles = np.stack([raw & 15, raw >> 4], -1).reshape(-1)[:count].astype(np.int8)
         return np.asarray((nibbles ^ 8) - 8, np.int8).reshape(shape)
     numbers = raw.view(np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False)

@@ -1,4 +1,4 @@
-"""Layers that LiteRT computes with its own kernels: exact int32 sums, then fixed-point multipliers."""
+"""Layers that LiteRT computes in its own kernels: exact int32 sums, multiplied by fixed-point numbers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from ..numerics.qparams import QParams
 from .arithmetic import fixed_bounds, fixed_multiplier
 from .lowering import Lowering, Unsupported
 
-EXACT = 1 << 24  # float32 represents all integers up to this one
+EXACT = 1 << 24  # float32 represents all integers up to this value
 
 
 def scaled(
     low: Lowering, sums: str, factors: list[tuple[int, int]], up: Array | bool, y: QParams,
     limits: tuple[float, float],
 ) -> str:  # fmt: skip
-    """Requantize int32 sums. *factors*: (multiplier, shift), one pair for all, or one for each slice along
-    axis 1. *up*: flags of the elements whose ties are rounded up."""
+    """Emit the requantization of int32 sums by fixed-point multiplication. *factors*: one pair (multiplier,
+    shift) for all sums, or one for each slice along axis 1. *up*: flags of the elements whose ties are
+    rounded up; the ties of all others are rounded away from zero."""
     whole = np.array([m for m, _ in factors], np.int32)
     codes = np.array([coded(shift) for _, shift in factors], np.int32)
     if len(factors) > 1:
@@ -38,8 +39,8 @@ def fixed_layer(
     low: Lowering, op: str, inputs: list[str], weight: Array, layer: Mapping[str, Any],
     limits: tuple[float, float], up: Array | bool = False, **window: Any,
 ) -> str:  # fmt: skip
-    """Emit a convolution as LiteRT's own kernel computes it. inputs: x, weight and an optional bias; weight:
-    the weight's elements (O, I, H, W)."""
+    """Emit a convolution with the results of LiteRT's own kernel. inputs: x, the weight and an optional bias.
+    weight: the elements of the weight (O, I, H, W)."""
     x, y, single = layer["x"], layer["y"], weight.dtype == np.uint8
     factors = [
         fixed_multiplier(
@@ -55,8 +56,8 @@ def fixed_dense(
     low: Lowering, inputs: list[str], weight: Array, layer: Mapping[str, Any], limits: tuple[float, float],
     shape: Sequence[int],
 ) -> str:  # fmt: skip
-    """Emit a FULLY_CONNECTED as LiteRT's own kernel computes it, in the form of a 1x1 convolution. shape: the
-    shape of x."""
+    """Emit a FULLY_CONNECTED with the results of LiteRT's own kernel, as a 1x1 convolution. shape: the shape
+    of x."""
     n, k = weight.shape
     if k == 1:
         raise Unsupported("its weights have 4 bits and one element in a row; there must be more")
@@ -71,8 +72,8 @@ def _sums(
     low: Lowering, op: str, inputs: list[str], weight: Array, x: QParams, point: Array | None,
     window: Mapping[str, Any],
 ) -> str:  # fmt: skip
-    """Return the int32 sums of a convolution. They are the float32 results of a layer with scales of 1, which
-    are exact below 2^24; larger sums are computed in several parts."""
+    """Emit the int32 sums of a convolution: the float32 results of a layer with scales of 1. These are exact
+    up to 2^24, so larger sums are computed in several parts, which are added in int32."""
     unit: dict[str, Any] = {
         "x": QParams(1.0, x.zero_point, x.dtype), "y": None, "activation": None, "w_zero_point": point,
         "w_scale": np.ones(1, np.float32), **window,
@@ -93,8 +94,8 @@ def _sums(
 
 
 def _parts(weight: Array, x: QParams, point: int) -> Iterator[Array]:
-    """Yield, for each part of the sums, flags of the input channels that it adds. Every partial sum stays
-    below `EXACT`."""
+    """Yield flags of the elements of a weight row for each part of a sum. They divide the row so that no part
+    can exceed `EXACT`."""
     span = max(x.qmax - x.zero_point, x.zero_point - x.qmin)
     sizes = np.abs(weight.astype(np.int64) - point) * span
     for count in range(1, weight.shape[1] + 1):
@@ -105,8 +106,9 @@ def _parts(weight: Array, x: QParams, point: int) -> Iterator[Array]:
 
 
 def in_vectors(shape: Sequence[int], unsigned: bool) -> Array:
-    """Return flags of the results that LiteRT's own TRANSPOSE_CONV (for int8 also DEPTHWISE_CONV_2D) computes
-    in vectors, of 16 elements for uint8 (*unsigned*), of 8 channels for int8. *shape*: (N, H, W, C)."""
+    """Return flags of the results that LiteRT computes with vector instructions in its own TRANSPOSE_CONV,
+    and for int8 in DEPTHWISE_CONV_2D. A vector has 16 elements for uint8 (*unsigned*), and 8 channels for
+    int8. *shape*: (N, H, W, C)."""
     n, h, w, channels = shape
     if not unsigned:
         return np.asarray((np.arange(channels) < channels - channels % 8).reshape(-1, 1, 1))

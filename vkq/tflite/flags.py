@@ -1,4 +1,4 @@
-"""Operators of a file that compare values or select values by flags, and division."""
+"""Translates comparisons, selections by flags, and division."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REAL = {
 
 
 def compare(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower a comparison. For 8-bit values a table gives 0 or 1."""
+    """Lower a comparison. A pair of 8-bit values indexes a table of 0 and 1."""
     numbers, op = operator.inputs[:2], operator.op
     names, first = pair_names(low, numbers)
     if low.dtype(numbers[0]) in BYTES:
@@ -32,8 +32,8 @@ def compare(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def select(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SELECT or SELECT_V2. A flag of SELECT may select a complete slice along the first axis; SELECT_V2
-    broadcasts like NumPy."""
+    """Lower SELECT or SELECT_V2. If SELECT has fewer axes of flags, a flag selects a complete slice along the
+    first axis. SELECT_V2 broadcasts as NumPy does."""
     (flags, a, b), y = operator.inputs[:3], operator.outputs[0]
     same_parameters(low, [a, b], y)
     rank, given = len(low.shape(a)), low.shape(flags)
@@ -45,7 +45,7 @@ def select(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def divide(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower DIV."""
+    """Lower DIV. A pair of 8-bit values indexes a table of quotients."""
     numbers, y = operator.inputs[:2], operator.outputs[0]
     names, first = pair_names(low, numbers)
     limits = real_range(operator, activation)

@@ -1,10 +1,10 @@
-"""Reads flatbuffers; every offset is checked before it is followed.
+"""Reads flatbuffers. Every offset is checked before it is followed.
 
-A table begins with the distance to its vtable. The vtable contains the vtable's size, the table's size, and
-the offset of each field in the table (0: the field is omitted and has its default). A field that is not a
-scalar contains a forward distance. A vector begins with its length. In a malicious file, distances and
-lengths may have any value. So every read is checked to be inside the file, and no vector may be longer than
-the file.
+A table begins with the distance to its vtable. The vtable has the vtable's size, the table's size, and the
+offset of each field in the table; an offset of 0 means that the field is omitted and has its default. A field
+that is not a scalar is a distance forward to its content. A vector begins with its length. In a malicious
+file, distances and lengths may have any value. So every read is checked to be inside the file, and no vector
+may be longer than the file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy.typing as npt
 from ..errors import ModelError
 from .schema import OPTIONS, SCALARS, TABLES, Fields
 
-MOST = 1 << 20  # maximum number of tables in a vector
-WORD = 4  # bytes of a stored distance or length
+MOST = 1 << 20  # maximum number of tables in a vector of tables
+WORD = 4  # bytes of a distance or a length in the file
 
 
 class FlatTable:
-    """A table in the file: `get` reads a field by its name, as a number, text, FlatTable, array or list of
-    FlatTables."""
+    """A table in the file. Its methods read a field by name: as a number, a text, an array, a table, or a
+    list of tables."""
 
     def __init__(self, data: memoryview, at: int, kind: str):
         self.data, self.kind = data, kind
@@ -45,7 +45,8 @@ class FlatTable:
         return self.data[at : at + count]
 
     def _field(self, name: str) -> tuple[int, str] | None:
-        """Return the byte offset of a field and its type; None if the table omits the field."""
+        """Return the byte offset of a field in the file, and its type. Return None if the table omits the
+        field."""
         number, kind, _ = self.fields[name]
         offset = int(self.offsets[number]) if number < len(self.offsets) else 0
         if not offset:
@@ -77,12 +78,14 @@ class FlatTable:
         return at + int.from_bytes(self._bytes(at, WORD, name), "little"), kind
 
     def table(self, name: str, kind: str = "") -> FlatTable | None:
-        """Return the table that a field refers to. If the field is a union, the table must be of *kind*."""
+        """Return the table that a field refers to; None if it is omitted. For a union, *kind* is the type of
+        the table."""
         target = self._target(name)
         return None if target is None else FlatTable(self.data, target[0], kind or target[1])
 
     def _vector(self, name: str, width: int) -> tuple[int, int]:
-        """Return a vector's first byte and its length; (0, 0) if it is omitted."""
+        """Return the byte offset of a vector's first element, and its length; (0, 0) if the field is
+        omitted."""
         target = self._target(name)
         if target is None:
             return 0, 0
@@ -92,25 +95,25 @@ class FlatTable:
         return at + WORD, count
 
     def vector_offsets(self, name: str) -> tuple[int, int, int]:
-        """Return the byte offset of a vector field in its table, the byte offset of the vector's first
-        element, and the vector's length; zeros if the field is omitted."""
+        """Return three numbers: the byte offsets of a vector field and of the vector's first element, and the
+        vector's length. They are zero if the field is omitted."""
         place = self._field(name)
         return (0, 0, 0) if place is None else (place[0], *self._vector(name, 1))
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """Return a vector of scalars as an array, without a copy."""
+        """Return a vector of scalars as an array that shares the file's memory."""
         kind = self.fields[name][1][1:-1]
         at, count = self._vector(name, SCALARS[kind])
         dtype = np.dtype("uint8" if kind == "bool" else kind).newbyteorder("<")
         return np.frombuffer(self.data, dtype, count, at if count else 0)
 
     def text(self, name: str) -> str:
-        """Return a text field; bytes that are not UTF-8 are replaced."""
+        """Return a text field. Bytes that are not UTF-8 become U+FFFD."""
         at, count = self._vector(name, 1)
         return bytes(self.data[at : at + count]).decode("utf-8", "replace")
 
     def tables(self, name: str) -> list[FlatTable]:
-        """Return the tables of a vector field."""
+        """Return the tables in a vector of tables."""
         at, count = self._vector(name, WORD)
         if count > MOST:
             raise ModelError(f"{self.kind}.{name} has {count} elements; at most {MOST} are read")

@@ -1,4 +1,4 @@
-"""Operators of a file on images: pools, means, softmax, resizing."""
+"""Translates operators on images (pools, resizing), means and other reductions, and softmax."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .layers import BYTES, activated, real_range, strides, window_padding
 from .lowering import Lowering, Unsupported
 
 LARGEST_SIZE = 1 << 16  # maximum number of rows or columns of a resized image
-MOST_TAPS = 22  # maximum number of taps for which the float32 sums of `average_pool` are exact
-SLOPE_BITS = 17  # bits of a float32 significand that a 7-bit value leaves for the slope
+MOST_TAPS = 22  # maximum number of taps of a window for which the float32 sums of `average_pool` are exact
+SLOPE_BITS = 17  # bits of a float32 significand that remain for the slope beside a 7-bit value
 
 
 def _window(
     low: Lowering, operator: FileOperator
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int, int, int]]:
-    """Return kernel, stride and padding of a pool."""
+    """Return the kernel, stride and padding of a pool."""
     o, shape = operator.options, low.shape(operator.inputs[0])
     kernel, (stride, _) = (o["filter_height"], o["filter_width"]), strides(operator)
     if min(kernel) < 1 or len(shape) != 4:
@@ -33,7 +33,7 @@ def _window(
 
 
 def _pool(low: Lowering, operator: FileOperator, op: str, activation: str, **more: Any) -> None:
-    """Emit ONNX's pool, then the bounds of the fused activation."""
+    """Emit the pool *op* of ONNX, and a Clip or table for the fused activation."""
     (x, *_), y = operator.inputs, operator.outputs[0]
     kernel, stride, padding = _window(low, operator)
     name = low.emit(op, [low.first_of(x)], kernel_shape=kernel, strides=stride, pads=padding, **more)
@@ -66,12 +66,11 @@ def max_pool(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower AVERAGE_POOL_2D. For 8-bit values LiteRT's own kernel computes ``sum / count`` of the stored
-    integers, rounded half away from zero.
+    """Lower AVERAGE_POOL_2D. LiteRT's own kernel computes ``sum / count`` of the stored 8-bit integers,
+    rounded half away from zero, but vkq rounds half to even.
 
-    vkq rounds half to even. So the sum is scaled by slightly more than 1: this moves every tie away from
-    zero, and no other value far enough to be rounded differently. The float32 steps before the rounding are
-    exact.
+    So vkq scales the sum by slightly more than 1. This moves every tie away from zero, and no other value far
+    enough to be rounded differently. The float32 steps before the rounding are exact.
     """
     if low.dtype(operator.inputs[0]) not in BYTES:
         return _pool(low, operator, "AveragePool", activation, count_include_pad=0)
@@ -95,8 +94,8 @@ def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def mean(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower MEAN. For 8-bit values XNNPACK multiplies the sum of the stored integers by ``m = x_scale /
-    y_scale * (1 / count)``, adds ``y_zp - x_zp * count * m``, and rounds."""
+    """Lower MEAN. For 8-bit values XNNPACK computes ``m = x_scale / y_scale * (1 / count)``, multiplies the
+    sum of the stored integers by m, adds ``y_zp - x_zp * count * m``, and rounds."""
     x, y = operator.inputs[0], operator.outputs[0]
     shape, keep = low.shape(x), bool(operator.options.get("keep_dims"))
     axes = _axes(low, operator)
@@ -116,7 +115,7 @@ def mean(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def _as_pixels(low: Lowering, x: int, axes: Sequence[int]) -> str:
-    """Return x as an image one column wide: the kept axes become channels, the reduced axes rows."""
+    """Return x as an image (1, C, H, 1): the kept axes become channels, and the reduced axes become rows."""
     shape = low.shape(x)
     kept = [i for i in range(len(shape)) if i not in axes]
     name = low.emit("Transpose", [low.last_of(x)], perm=(*kept, *axes))
@@ -125,7 +124,7 @@ def _as_pixels(low: Lowering, x: int, axes: Sequence[int]) -> str:
 
 
 def _kept(low: Lowering, operator: FileOperator, name: str, axes: Sequence[int]) -> None:
-    """Reshape a reduction to its result's shape."""
+    """Reshape the reduced value *name* to the shape of the operator's result, and make it the result."""
     shape, keep = low.shape(operator.inputs[0]), bool(operator.options.get("keep_dims"))
     wanted = [1 if i in axes else d for i, d in enumerate(shape) if keep or i not in axes]
     low.give(operator.outputs[0], low.reshape(name, wanted))
@@ -148,7 +147,8 @@ def total(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def extreme(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower REDUCE_MAX or REDUCE_MIN."""
+    """Lower REDUCE_MAX or REDUCE_MIN. For 8-bit values a minimum is the maximum of values in reversed order,
+    which a table reverses before and after."""
     x, axes, least = operator.inputs[0], _axes(low, operator), operator.op == "REDUCE_MIN"
     if low.dtype(x) not in BYTES:
         numbers, keep = low.constant(np.array(axes, np.int64), "axes"), int(operator.options["keep_dims"])
@@ -188,7 +188,7 @@ def softmax(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def bilinear(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower RESIZE_BILINEAR. For 8-bit values it is computed as in XNNPACK, with weights of 11 bits."""
+    """Lower RESIZE_BILINEAR. 8-bit values are interpolated as in XNNPACK, with weights of 11 bits."""
     x, y, o = operator.inputs[0], operator.outputs[0], operator.options
     if low.dtype(x) in BYTES:
         _same_parameters(low, operator)

@@ -1,4 +1,4 @@
-"""``vkq.tflite.Interpreter``: LiteRT's interface, on a device."""
+"""``vkq.tflite.Interpreter``: a model on a Vulkan device, with the interface of LiteRT's Interpreter."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .session import InferenceSession
 class Interpreter:
     """A .tflite model on a Vulkan device, with the methods of ``ai_edge_litert.interpreter.Interpreter``.
 
-    model_path, model_content: the file, or its bytes (one of the two). device, fallback: as for
-    `vkq.tflite.InferenceSession`. Tensors are identified by LiteRT's indices. Only inputs can be set, and
-    only inputs and outputs can be read.
+    Give either *model_path*, the path of the file, or *model_content*, its bytes. *device* and *fallback* are
+    those of `vkq.tflite.InferenceSession`. Tensors have the indices that they have in LiteRT. Only inputs can
+    be set, and only inputs and outputs can be read.
 
     Raises ModelError for a broken file, UnsupportedModelError with the list of operators that cannot run.
     """
@@ -55,7 +55,7 @@ class Interpreter:
         self._results: dict[int, Array] = {}
 
     def allocate_tensors(self) -> None:
-        """Read the model for the shapes of its inputs, and open the device."""
+        """Open the device, and read the model for the present shapes of its inputs."""
         self._ready()
 
     def _ready(self) -> InferenceSession:
@@ -67,7 +67,8 @@ class Interpreter:
 
     @checked
     def resize_tensor_input(self, input_index: int, tensor_size: Sequence[int], strict: bool = False) -> None:
-        """Change an input's shape; with *strict*, only axes that the file leaves open may change."""
+        """Change the shape of an input. With *strict*, raise ArgumentError if the file fixes the size of a
+        changed axis."""
         self._known(input_index, self._file.inputs, "inputs")
         tensor, shape = self._file.tensors[input_index], tuple(int(d) for d in tensor_size)
         if len(shape) != len(tensor.shape) or min(shape, default=1) < 1:
@@ -94,7 +95,7 @@ class Interpreter:
         self._given[tensor_index] = array
 
     def invoke(self) -> None:
-        """Run the model on the inputs of `set_tensor`; inputs that were not set are zeros."""
+        """Run the model on the inputs that `set_tensor` has set. All other inputs are zeros."""
         session, names = self._ready(), self._names
         feed = {
             names[n]: self._given.get(n, np.zeros(self._detail(n)["shape"], self._detail(n)["dtype"]))
@@ -113,15 +114,15 @@ class Interpreter:
         return np.array(found)
 
     def get_input_details(self) -> list[dict[str, Any]]:
-        """Return for each input: name, index, shape, shape_signature, dtype, quantization."""
+        """Return a dict for each input with name, index, shape, shape_signature, dtype and quantization."""
         return [self._detail(n) for n in self._file.inputs]
 
     def get_output_details(self) -> list[dict[str, Any]]:
-        """Return for each output: name, index, shape, shape_signature, dtype, quantization."""
+        """Return a dict for each output with name, index, shape, shape_signature, dtype and quantization."""
         return [self._detail(n) for n in self._file.outputs]
 
     def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
-        """Return the names of the inputs and outputs of each signature."""
+        """Return a dict for each signature with the names of its "inputs" and "outputs", by signature key."""
         files = [self._file, *(self._of(key)._file for key in self._file.others)]
         return {
             key: {"inputs": sorted(inputs), "outputs": sorted(outputs)}
@@ -131,7 +132,8 @@ class Interpreter:
 
     @checked
     def get_signature_runner(self, signature_key: str | None = None) -> Callable[..., dict[str, Array]]:
-        """Return a function that maps a signature's inputs, as keywords, to its outputs by name."""
+        """Return a function that runs a signature. It takes the inputs as keyword arguments, and returns the
+        outputs by name."""
         known = self._file.signatures
         key = signature_key or (next(iter(known)) if len(known) == 1 else "")
         if key in self._file.others:
@@ -155,7 +157,7 @@ class Interpreter:
         return runner
 
     def _check_ends(self, key: str, what: str, ends: Mapping[str, int], own: Sequence[int]) -> None:
-        """Raise an error if a signature names tensors that are not the model's inputs or outputs."""
+        """Raise ModelError if a signature has a tensor that is no input (or output) of the model."""
         for name, number in ends.items():
             if number not in own:
                 raise ModelError(
@@ -164,7 +166,7 @@ class Interpreter:
                 )
 
     def _of(self, key: str) -> Interpreter:
-        """Return the interpreter of another subgraph, selected by a signature's key."""
+        """Return the interpreter of the subgraph with the signature *key*."""
         if key not in self._parts:
             self._parts[key] = other = Interpreter.__new__(Interpreter)
             other._open(self._source, parsed(self._source, key), self._device, self._fallback)

@@ -1,5 +1,5 @@
-"""Convolutions and products of a file. On 8-bit values they have XNNPACK's arithmetic, which is also vkq's;
-on floats they become the graph's float operators."""
+"""Convolutions and products of a file. On 8-bit values vkq's layers have XNNPACK's arithmetic. On floats
+these operators become the graph's float operators."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .lowering import Lowering, Unsupported
 from .schema import SAME
 
 BYTES = ("int8", "uint8")
-LARGEST_MULTIPLIER = 256.0  # largest x_scale * w_scale / y_scale that XNNPACK accepts
+LARGEST_MULTIPLIER = 256.0  # x_scale * w_scale / y_scale must be below this number in XNNPACK
 RANGES = {"": (-np.inf, np.inf), "RELU": (0.0, np.inf), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0)}
 
 
 def real_range(operator: FileOperator, activation: str) -> tuple[float, float]:
-    """Return the bounds of a fused activation."""
+    """Return the bounds of the fused activation *activation* as real numbers."""
     if activation not in RANGES:
         raise Unsupported(f"its fused activation is {activation}; it must be one of {', '.join(RANGES)[2:]}")
     return RANGES[activation]
@@ -43,8 +43,8 @@ def window_padding(
     padding: int, size: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
     dilation: Sequence[int] = (1, 1),
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Return (top, left, bottom, right). SAME: the result has the size ``ceil(size / stride)``; an odd
-    padding has its additional element at the end."""
+    """Return the padding (top, left, bottom, right) of a window. With SAME padding the result has the size
+    ``ceil(size / stride)``, and of an odd number of added elements the last one is at the end."""
     before, after = [], []
     for s, k, step, d in zip(size, kernel, stride, dilation, strict=True):
         reach = (k - 1) * d + 1
@@ -55,7 +55,7 @@ def window_padding(
 
 
 def strides(operator: FileOperator) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return stride and dilation, (vertical, horizontal)."""
+    """Return (stride, dilation), each as (vertical, horizontal)."""
     o = operator.options
     found = (o["stride_h"], o["stride_w"]), (o.get("dilation_h_factor", 1), o.get("dilation_w_factor", 1))
     if min(*found[0], *found[1]) < 1:
@@ -101,7 +101,7 @@ def _convolution(
             "stride": stride, "padding": padding, "dilation": dilation, "groups": groups,
         }  # fmt: skip
         narrow = low.tensor(operator.inputs[1]).narrow
-        if narrow or (axis == 3 and weight.dtype == np.uint8):  # XNNPACK supports neither
+        if narrow or (axis == 3 and weight.dtype == np.uint8):  # XNNPACK supports neither case
             up = in_vectors((1, 1, 1, len(weight)), False) if axis else groups == 1
             limits = real_range(operator, activation)
             name = fixed_layer(low, "conv2d", inputs, weight, more, limits, narrow and up, **window)
@@ -118,7 +118,8 @@ def _convolution(
 
 
 def weight_scales(low: Lowering, number: int, channels: int, axis: int) -> tuple[Array, Array | None]:
-    """Return the scale of each output channel, and the zero points (None if all are 0)."""
+    """Return the scales of a weight (1 or one for each output channel), and its zero points, None if all are
+    0."""
     tensor = low.tensor(number)
     scales, points = tensor.scales, tensor.zero_points
     if tensor.dtype not in BYTES or scales.size not in (1, channels) or not are_scales(scales).all():
@@ -137,7 +138,7 @@ def weight_scales(low: Lowering, number: int, channels: int, axis: int) -> tuple
 def _quantized(
     low: Lowering, operator: FileOperator, activation: str, inputs: list[str], weight: Array, axis: int
 ) -> dict[str, Any]:
-    """Return the attributes of a layer on 8-bit values; append its bias to the inputs."""
+    """Return the attributes of a layer on 8-bit values. Append the layer's bias to *inputs*."""
     x, y = low.q(operator.inputs[0]), low.q(operator.outputs[0])
     if x.dtype != y.dtype or weight.dtype.name != x.dtype:
         raise Unsupported(f"x is {x.dtype}, its weight {weight.dtype} and y {y.dtype}; they must be one type")
@@ -158,7 +159,7 @@ def _quantized(
 def _real_weight(
     low: Lowering, operator: FileOperator, weight: Array, name: str, along: tuple[int, ...]
 ) -> str:
-    """Return a float weight: stored as floats, or dequantized from 8-bit integers (a hybrid layer)."""
+    """Return a weight in float32: stored in floats, or dequantized from 8-bit integers (a hybrid layer)."""
     if weight.dtype in (np.float32, np.float16):
         return name if weight.dtype == np.float32 else low.emit("Cast", [name], to="float32")
     axis = along.index(-1)
@@ -180,7 +181,7 @@ def _real_bias(low: Lowering, operator: FileOperator, index: int) -> list[str]:
 
 
 def transpose_conv(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower TRANSPOSE_CONV. The first input is the result's shape; the weight is (OC, KH, KW, IC)."""
+    """Lower TRANSPOSE_CONV. Its first input is the result's shape; its weight is (OC, KH, KW, IC)."""
     size, w, x, y = *operator.inputs[:3], operator.outputs[0]
     weight, shape = low.array(w, "weight"), low.shape(x)
     if weight.ndim != 4 or len(shape) != 4 or weight.shape[3] != shape[3]:
@@ -200,7 +201,7 @@ def transpose_conv(low: Lowering, operator: FileOperator, activation: str) -> No
             "stride": stride, "padding": padding, "output_padding": added, "dilation": (1, 1), "groups": 1,
         }  # fmt: skip
         short = any(k < s for k, s in zip(kernel, stride, strict=True))
-        if operator.options["padding"] == SAME and short:  # XNNPACK refuses this case
+        if operator.options["padding"] == SAME and short:  # XNNPACK refuses kernels below the stride
             limits, up = real_range(operator, activation), in_vectors(wanted, weight.dtype == np.uint8)
             data = weight.transpose(0, 3, 1, 2)
             name = fixed_layer(low, "conv_transpose2d", inputs, data, more, limits, up, **window)
@@ -220,8 +221,8 @@ def _transposed_padding(
     operator: FileOperator, size: Sequence[int], wanted: Sequence[int], kernel: Sequence[int],
     stride: Sequence[int],
 ) -> tuple[tuple[int, int, int, int], tuple[int, int]]:  # fmt: skip
-    """Return (top, left, bottom, right) to crop from the result, and the (rows, columns) to add at its
-    end."""
+    """Return (top, left, bottom, right) to crop from the result of a transposed convolution, and the numbers
+    of rows and columns to add at its end."""
     before, after, added = [], [], []
     for given, out, k, step in zip(size, wanted, kernel, stride, strict=True):
         whole = (given - 1) * step + k
@@ -237,7 +238,8 @@ def _transposed_padding(
 
 
 def batch_matmul(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower BATCH_MATMUL. XNNPACK requires that the right operand's zero point is 0."""
+    """Lower BATCH_MATMUL. If the zero point of the right operand is not 0, XNNPACK refuses it, and LiteRT's
+    own kernel is reproduced."""
     numbers, y, names = operator.inputs[:2], operator.outputs[0], []
     for number, turned in zip(numbers, ("adj_x", "adj_y"), strict=True):
         rank = len(low.shape(number))
@@ -256,7 +258,7 @@ def batch_matmul(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def fully_connected(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower FULLY_CONNECTED. The weight is (N, K); x has rows of K elements."""
+    """Lower FULLY_CONNECTED. Its weight is (N, K), and the elements of x form rows of K."""
     x, w, y = *operator.inputs[:2], operator.outputs[0]
     weight, shape = low.array(w, "weight"), low.shape(x)
     if operator.options.get("weights_format", 0):
@@ -270,7 +272,7 @@ def fully_connected(low: Lowering, operator: FileOperator, activation: str) -> N
     inputs = [low.reshape(name, wanted), low.constant(weight, low.names[w])]
     if low.dtype(x) in BYTES:
         more = _quantized(low, operator, activation, inputs, weight, 0)
-        if low.tensor(w).narrow and k % 2:  # XNNPACK requires an even K with 4-bit weights
+        if low.tensor(w).narrow and k % 2:  # XNNPACK refuses 4-bit weights with an odd K
             name = fixed_dense(low, inputs, weight, more, real_range(operator, activation), wanted)
         else:
             name = low.emit("linear", inputs, **more)
@@ -291,7 +293,7 @@ def _real_product(low: Lowering, operator: FileOperator, inputs: list[str], weig
 
 
 def quantized_pair(low: Lowering, numbers: tuple[int, int], y: int) -> tuple[QParams, QParams, QParams]:
-    """Return the parameters of two operands and their result, which must have one type."""
+    """Return the parameters of two operands and their result. Raises Unsupported if their types differ."""
     a, b, result = low.q(numbers[0]), low.q(numbers[1]), low.q(y)
     if not a.dtype == b.dtype == result.dtype:
         raise Unsupported(f"the operands are {a.dtype} and {b.dtype}, y is {result.dtype}; use one type")

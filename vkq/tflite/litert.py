@@ -1,4 +1,5 @@
-"""LiteRT on the CPU: the reference for comparisons, and the fallback."""
+"""LiteRT on the CPU. It is the reference for comparisons, and the fallback for operators that a device cannot
+run."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from .reader import parsed
 
 class Litert:
     """A model in LiteRT with its default delegate XNNPACK, with the interface of ONNX Runtime's session.
-    *needed*: what needs LiteRT, for errors."""
+    *needed*: the purpose for which LiteRT is needed, for error messages."""
 
     def __init__(self, model: Any, needed: str):
         self.file: File = model if isinstance(model, File) else parsed(model)
@@ -31,7 +32,7 @@ class Litert:
         self.interpreter = interpreter_of(bytes(self.file.data), needed)
 
     def run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Array]:
-        """Return the outputs of these names, all if None."""
+        """Return the outputs *names*; None means all outputs."""
         known = {self.names[number]: number for number in self.file.outputs}
         try:
             for detail in self.interpreter.get_input_details():
@@ -48,7 +49,7 @@ class Litert:
 
 
 class LitertCpuModel(CpuModel):
-    """A model that runs entirely in LiteRT: the fallback."""
+    """A model that LiteRT runs completely: the last resort of the fallback."""
 
     def __init__(self, source: Any, why: ModelError):
         self.why = str(why)

@@ -1,8 +1,8 @@
-"""Lowers a file's operators to the graph's operators: the state that the rules share.
+"""The state of lowering a file's operators to the graph's operators, which all rules share.
 
-A file's images are (N, H, W, C), the graph's (N, C, H, W). A value keeps the order in which it was computed,
-and is transposed if a reader needs the other one. Consecutive convolutions need no Transpose, and
-element-wise operators keep the order of their inputs.
+A file's images are (N, H, W, C), those of the graph (N, C, H, W). A value is stored in the order in which it
+was computed, and is transposed only for a reader that needs the other order. So consecutive convolutions need
+no Transpose, and element-wise operators keep the order of their inputs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from .file import File, FileOperator, FileTensor
 from .part import LitertPart
 
 LARGEST_FOLDED = 1 << 24  # maximum bytes of a value that the lowering computes from constants
-# All copies of constants together may have at most MOST_COPIES times the bytes of the file's constants, or
-# LEAST_ROOM bytes if that is more.
+# All computed constants together may have MOST_COPIES times the bytes of the file's constants, and always
+# LEAST_ROOM bytes.
 MOST_COPIES, LEAST_ROOM = 8, 1 << 30
 FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)  # permutations that move the channels to the front, or to the end
 
 
 def names_of(file: File) -> tuple[str, ...]:
-    """Return a unique name for each tensor: its name in the file, unless an earlier tensor has the same."""
+    """Return a unique name for each tensor: its name in the file, with its number appended if an earlier
+    tensor has the same name."""
     taken, names = set[str](), list[str]()
     for i, tensor in enumerate(file.tensors):
         name = tensor.name
@@ -42,14 +43,14 @@ def names_of(file: File) -> tuple[str, ...]:
 
 
 class Unsupported(Exception):
-    """The reason why an operator has no form in the graph."""
+    """Raised for an operator that cannot be lowered to the graph's operators; the message is the reason."""
 
 
 @dataclasses.dataclass
 class Lowering:
-    """The nodes and constants so far. ``plain``: maps tensor numbers to the names of their values in the
-    file's order of axes; ``first``: the same with channels first. An order that was not emitted has no
-    entry."""
+    """The nodes and constants that have been emitted. ``plain`` and ``first`` map tensor numbers to names of
+    values: ``plain`` to values with the file's order of axes, ``first`` to values with channels first. A
+    tensor has an entry only for orders that have been emitted."""
 
     file: File
     nodes: list[Node] = dataclasses.field(default_factory=list)
@@ -70,7 +71,8 @@ class Lowering:
     # -------------------------------------------------------------------------------------------------- facts
 
     def tensor(self, number: int) -> FileTensor:
-        """Return a tensor that an operator names; raises an error if it is omitted or cannot be read."""
+        """Return the tensor with this number. Raises ModelError for -1 (omitted), and Unsupported if vkq
+        cannot read it."""
         if number < 0:
             raise ModelError(f"{self.source}: a required input is omitted")
         tensor = self.file.tensors[number]
@@ -79,7 +81,7 @@ class Lowering:
         return tensor
 
     def shape(self, number: int) -> tuple[int, ...]:
-        """Return the shape of a tensor in the file's order."""
+        """Return the shape of a tensor, in the file's order of axes."""
         if number in self.arrays:
             return self.arrays[number].shape
         if number in self.plain:
@@ -96,21 +98,23 @@ class Lowering:
         return self.tensor(number).dtype
 
     def array(self, number: int, what: str) -> Array:
-        """Return the array of a constant, or of a value computed from constants."""
+        """Return the array of a constant or of a tensor computed from constants. Raises Unsupported for other
+        tensors."""
         self.tensor(number)
         if number not in self.arrays:
             raise Unsupported(f"its {what} is computed from the model's inputs; it must be a constant")
         return self.arrays[number]
 
     def numbers(self, number: int, what: str) -> list[int]:
-        """Return a constant as a list of integers."""
+        """Return the integers in a constant as a list."""
         found = self.array(number, what)
         if found.dtype.kind not in "iu":
             raise ModelError(f"{self.source}: its {what} is {found.dtype}; it must be integers")
         return [int(v) for v in found.reshape(-1)]
 
     def q(self, number: int) -> QParams:
-        """Return the parameters of an 8-bit tensor."""
+        """Return the quantization parameters of an 8-bit tensor. Raises Unsupported if it has several
+        scales."""
         tensor = self.tensor(number)
         if tensor.dtype not in ("int8", "uint8") or tensor.scales.size != 1:
             raise Unsupported(
@@ -141,7 +145,8 @@ class Lowering:
         return name
 
     def emit(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
-        """Emit a node and return its result; a node with only constant inputs is folded."""
+        """Emit a node with one result and return the name of this result. If all inputs are constants,
+        compute the result now."""
         name = output or self.fresh(f"{self.source}/{op}")
         node = Node(op, tuple(inputs), (name,), attributes, self.source)
         specs = [self.specs[x] if x else None for x in inputs]
@@ -153,7 +158,8 @@ class Lowering:
         return name
 
     def reshape(self, name: str, shape: Sequence[int]) -> str:
-        """Emit a Reshape to a constant shape, unless the value has it."""
+        """Emit a Reshape to a constant shape and return the result's name. If the shape stays, return
+        *name*."""
         if self.specs[name].shape == tuple(shape):
             return name
         return self.emit("Reshape", [name, self.constant(np.array(shape, np.int64), "shape")], allowzero=1)
@@ -167,14 +173,14 @@ class Lowering:
         return True
 
     def spend(self, count: int) -> None:
-        """Add *count* bytes to the size of computed constants; raise an error above a limit that no network
-        needs. Without the limit, a small file could fill any memory, operator by operator."""
+        """Count *count* bytes of a computed constant. Raises ModelError above a limit that no network needs:
+        without it, a small file with many operators could fill any memory."""
         self.room -= count
         if self.room < 0:
             raise ModelError(f"{self.source}: the model's constants would take more than {self.most} bytes")
 
     def last_of(self, number: int) -> str:
-        """Return the value of a tensor in the file's order."""
+        """Return the value of a tensor in the file's order of axes, where channels are last."""
         if number not in self.plain:
             if number in self.arrays:
                 self.plain[number] = self.constant(self.arrays[number], self.names[number])
@@ -197,13 +203,13 @@ class Lowering:
         return self.first[number]
 
     def channels_first(self, numbers: Sequence[int]) -> bool:
-        """Return True if an operator on these tensors should use channels first, because one of them exists
-        only in this order."""
+        """Return True if an operator should compute with channels first, because one of its inputs *numbers*
+        exists only in this order."""
         return any(n in self.first and n not in self.plain for n in numbers)
 
     def of(self, number: int, first: bool, rank: int = 4) -> str:
-        """Return the value of a tensor, with channels first if *first*, else in the file's order. With
-        channels first, axes of length 1 are added up to *rank*."""
+        """Return the value of a tensor with channels first if *first*, else in the file's order of axes. With
+        channels first, leading axes of length 1 are added up to *rank* axes."""
         if not first:
             return self.last_of(number)
         shape = self.shape(number)
@@ -215,7 +221,8 @@ class Lowering:
         return self.emit("Transpose", [self.reshape(self.last_of(number), whole)], perm=FIRST)
 
     def give(self, number: int, name: str, first: bool = False) -> None:
-        """Set a tensor's value. The operator decides its shape; its type must be the type in the file."""
+        """Make the value *name* the value of a tensor. Raises ModelError if its type is not the tensor's type
+        in the file."""
         (self.first if first else self.plain)[number] = name
         if name in self.constants and not first:
             self.arrays[number] = self.constants[name]
@@ -226,7 +233,8 @@ class Lowering:
             )
 
     def foreign(self, operator: FileOperator, why: str) -> None:
-        """Emit an operator that cannot run on a device, so that the list of refusals is complete."""
+        """Emit an operator that cannot run on a device as a node ``foreign``, so that the list of refusals is
+        complete and a fallback can run it."""
         read = [n for n in operator.inputs if n >= 0 and not self.file.tensors[n].why]
         inputs = [self.last_of(n) for n in read]
         outputs = tuple(self.fresh(f"{self.names[n]}/foreign") for n in operator.outputs)
@@ -247,9 +255,9 @@ class Lowering:
             self.specs[name], self.plain[number] = spec, name
 
     def _shapes_of(self, operator: FileOperator, tensors: Mapping[str, int]) -> list[tuple[int, ...]]:
-        """Return the shapes of an unknown operator's results. These are the shapes in the file or, if the
-        operator's inputs have other shapes than in the file, those that LiteRT computes (if it is installed).
-        tensors: maps value names to the numbers of the operator's tensors."""
+        """Return the shapes of the results of an operator that vkq does not lower. They are those in the
+        file. If the shapes of its inputs differ from the file, LiteRT computes them, if it is installed.
+        *tensors* maps names of values to the numbers of the operator's tensors."""
         own = [self.file.tensors[n].shape for n in operator.outputs]
         given = {x: n for x, n in tensors.items() if n not in (*operator.outputs, *self.arrays)}
         shapes = {x: self.specs[x].shape for x in given}
@@ -266,4 +274,4 @@ def _given(x: Inputs) -> list[Spec]:
 
 
 def _nothing(node: Node, arrays: Sequence[Array | None]) -> None:
-    """Return None: the node's results cannot be computed in advance."""
+    """Return None: such a node is not computed in advance."""

@@ -1,4 +1,4 @@
-"""Movement operators of a file: the results' elements are elements of the inputs."""
+"""Translates movement operators: each element of a result is an element of an input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def _sizes(low: Lowering, shape: Sequence[int]) -> str:
 
 
 def same_parameters(low: Lowering, numbers: Sequence[int], y: int) -> None:
-    """Refuse 8-bit operands whose parameters differ from the result's: their integers would change."""
+    """Raise Unsupported if the parameters of an 8-bit operand differ from the result's, because then movement
+    would change the stored integers."""
     if low.dtype(y) not in BYTES:
         return
     for number in numbers:
@@ -28,7 +29,7 @@ def same_parameters(low: Lowering, numbers: Sequence[int], y: int) -> None:
 
 
 def reshaped(low: Lowering, operator: FileOperator, shape: Sequence[int]) -> None:
-    """Emit the first input in another shape."""
+    """Emit the operator's first input in the shape *shape* as its result."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     low.give(y, low.emit("Reshape", [low.last_of(x), _sizes(low, shape)], allowzero=1))
@@ -51,7 +52,7 @@ def reshape(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def squeeze(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SQUEEZE, which removes all axes of size 1, or some of them."""
+    """Lower SQUEEZE. It removes the axes of size 1 that its option names, by default all of them."""
     given = low.shape(operator.inputs[0])
     chosen = {a % max(len(given), 1) for a in operator.options.get("squeeze_dims", [])}
     chosen = chosen or {i for i, d in enumerate(given) if d == 1}
@@ -71,7 +72,8 @@ def expand_dims(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def transpose(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower TRANSPOSE. If the result is (N, C, H, W), use the input's existing value with channels first."""
+    """Lower TRANSPOSE. A Transpose to (N, C, H, W) becomes the existing value with channels first, if there
+    is one."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     perm = tuple(low.numbers(operator.inputs[1], "permutation"))
@@ -95,8 +97,8 @@ def concatenation(low: Lowering, operator: FileOperator, activation: str) -> Non
 
 
 def pad(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower PAD, which pads with zero (the zero point of 8-bit numbers), or PADV2, which pads with a given
-    value."""
+    """Lower PAD or PADV2. PAD pads with zero, which is the zero point for 8-bit values. PADV2 pads with a
+    given value."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     margins, rank = np.array(low.numbers(operator.inputs[1], "margins")).reshape(-1, 2), len(low.shape(x))

@@ -1,4 +1,4 @@
-"""Operators of a file that run in LiteRT; the rest of the model runs on a device."""
+"""Runs operators of a file in LiteRT, while the rest of the model runs on a device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from .flatbuffer import WORD, FlatTable
 
 
 def interpreter_of(data: bytes, needed: str) -> Any:
-    """Return LiteRT's interpreter of a file. *needed*: what needs LiteRT, for errors."""
+    """Return an interpreter of LiteRT for a file. *needed*: the purpose for which LiteRT is needed, for error
+    messages."""
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
@@ -28,9 +29,9 @@ def interpreter_of(data: bytes, needed: str) -> Any:
 
 
 def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
-    """Return the file reduced to these operators of its first subgraph, and to these inputs and outputs,
-    without signatures. New lists are appended, and all other bytes keep their offsets, because offsets may
-    address buffers."""
+    """Return a copy of a file whose first subgraph has only these operators, inputs and outputs. It has no
+    signatures. New lists are appended, and all other bytes keep their offsets, because offsets may point to
+    the buffers of tensors."""
     if file.subgraph:
         raise ModelError("LiteRT runs operators only of a file's first subgraph")
     out = bytearray(file.data)
@@ -68,7 +69,7 @@ class LitertPart:
 
     @classmethod
     def of(cls, part: Graph) -> LitertPart:
-        """Return the part for a graph in which all nodes are unknown operators of one file."""
+        """Return the part for a graph whose nodes are operators ``foreign`` of one file."""
         numbers: dict[str, int] = {}
         for node in part.nodes:
             numbers.update(zip((*node.inputs, *node.outputs), node.attributes["tensors"], strict=True))
@@ -81,7 +82,7 @@ class LitertPart:
             {x: numbers[x] for x in (*part.inputs, *fed)},
             {x: numbers[x] for x in part.outputs},
         )
-        found.fed = fed  # inputs that depend only on constants
+        found.fed = fed  # inputs that are computed from constants only
         found.shapes = {name: part.specs[name].shape for name in part.outputs}
         return found
 
@@ -89,7 +90,7 @@ class LitertPart:
     fed: Mapping[str, Array] = {}
 
     def sized(self, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Return the shapes of the outputs for inputs of these shapes."""
+        """Resize the inputs to these shapes, and return the shapes of the outputs."""
         try:
             for detail in self.interpreter.get_input_details():
                 (name,) = (name for name, number in self.inputs.items() if number == detail["index"])

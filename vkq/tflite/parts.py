@@ -1,4 +1,4 @@
-"""Operators of a file that split a tensor or combine tensors."""
+"""Translates operators that split a tensor, combine tensors, or select elements."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ def _sliced(low: Lowering, x: int, slices: Sequence[slice], first: bool) -> str:
 
 
 def _portable_slice(size: int, start: int = 0, stop: int | None = None, step: int = 1) -> slice:
-    """Return a slice that has the same meaning in Python and ONNX: an end before the first element becomes a
-    number below every index."""
+    """Return a slice with one meaning in Python and ONNX. An end before the first element, which is negative,
+    becomes -2^31, so that no index means it."""
     end = size if stop is None else stop
     return slice(start, end if end >= 0 else -(1 << 31), step)
 
 
 def strided_slice(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower STRIDED_SLICE. Bit masks select begins and ends to ignore, and axes of the result to remove."""
+    """Lower STRIDED_SLICE. Bits of its masks select axes whose begin or end is ignored, and axes that are
+    removed from the result."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     begin, end, step = (low.numbers(n, "slices") for n in operator.inputs[1:4])
@@ -68,7 +69,7 @@ def strided_slice(low: Lowering, operator: FileOperator, activation: str) -> Non
 
 
 def slice_(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SLICE. A size of -1 means the rest of the axis."""
+    """Lower SLICE. A size of -1 selects all elements from the begin on."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     begin, size = (low.numbers(n, "slices") for n in operator.inputs[1:3])
@@ -101,7 +102,7 @@ def _cut(low: Lowering, operator: FileOperator, x: int, axis: int, sizes: Sequen
 
 
 def split(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SPLIT, into equal parts."""
+    """Lower SPLIT. It splits an axis into equal parts."""
     number, x = operator.inputs[:2]
     (axis,), shape, count = low.numbers(number, "axis"), low.shape(x), operator.options["num_splits"]
     axis = _axis(operator, axis, len(shape))
@@ -111,7 +112,8 @@ def split(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def split_v(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SPLIT_V, into parts of given sizes; one size may be -1, for the rest."""
+    """Lower SPLIT_V. It splits an axis into parts of given sizes; a size of -1 means the remaining
+    elements."""
     x, shape = operator.inputs[0], low.shape(operator.inputs[0])
     sizes, (axis,) = low.numbers(operator.inputs[1], "sizes"), low.numbers(operator.inputs[2], "axis")
     axis = _axis(operator, axis, len(shape))
@@ -120,7 +122,7 @@ def split_v(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def pack(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower PACK, which joins tensors along a new axis."""
+    """Lower PACK. It joins tensors along a new axis."""
     y, shape = operator.outputs[0], low.shape(operator.inputs[0])
     same_parameters(low, operator.inputs, y)
     axis = _axis(operator, operator.options["axis"], len(shape) + 1)
@@ -134,7 +136,7 @@ def pack(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def unpack(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower UNPACK, whose results are the slices along an axis, without this axis."""
+    """Lower UNPACK. Each result is one slice along an axis, which is removed."""
     x, shape = operator.inputs[0], low.shape(operator.inputs[0])
     axis = _axis(operator, operator.options["axis"], len(shape))
     if len(operator.outputs) != shape[axis] or shape[axis] > MOST_PARTS:
@@ -159,8 +161,8 @@ def gather(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def embedding(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower EMBEDDING_LOOKUP, which selects rows by index. If 8-bit rows become floats, there is one scale
-    for each row, or one for all."""
+    """Lower EMBEDDING_LOOKUP. It selects rows of a table by index. If the table is 8-bit and the result is
+    float, the table has one scale for each row, or one for all rows."""
     (places, table), y = operator.inputs[:2], operator.outputs[0]
     tensor, at = low.tensor(table), low.last_of(places)
     name = low.emit("Gather", [low.last_of(table), at], axis=0)
@@ -183,7 +185,7 @@ def embedding(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def gather_nd(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower GATHER_ND, which selects elements or slices at constant indices."""
+    """Lower GATHER_ND. It selects elements or slices at constant indices."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     places, shape = low.array(operator.inputs[1], "places"), low.shape(x)
@@ -217,8 +219,8 @@ def broadcast_to(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def blocks(op: str) -> Rule:
-    """Return a rule for DEPTH_TO_SPACE or SPACE_TO_DEPTH. The channel index is (position in the block,
-    channel), with the position as the slower index."""
+    """Return a rule for DEPTH_TO_SPACE or SPACE_TO_DEPTH. A channel index of the deep tensor is (position in
+    the block) * channels + channel."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         x, y = operator.inputs[0], operator.outputs[0]
@@ -229,7 +231,7 @@ def blocks(op: str) -> Rule:
 
 
 def shape_of(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SHAPE, whose result is a constant."""
+    """Lower SHAPE. Its result is a constant."""
     y = operator.outputs[0]
     low.give(y, low.constant(np.array(low.shape(operator.inputs[0]), low.dtype(y)), "shape"))
 

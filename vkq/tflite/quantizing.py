@@ -1,4 +1,4 @@
-"""Quantizes float .tflite models to int8 with ai-edge-quantizer, Google's quantizer of such files."""
+"""Quantizes float .tflite models to int8 with Google's package ai-edge-quantizer."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from .lowering import names_of
 from .reader import parsed
 
 ENDS = ("INPUT", "OUTPUT")
-AT_ONCE = 32  # maximum number of samples in memory at a time
+AT_ONCE = 32  # maximum number of samples that are read at a time
 
 
 def package() -> tuple[ModuleType, ModuleType]:
-    """Return ai-edge-quantizer's `quantizer` and `recipe`."""
+    """Return the modules `quantizer` and `recipe` of ai-edge-quantizer. Raises ModelError if it is not
+    installed."""
     try:
         from ai_edge_quantizer import quantizer, recipe
     except ImportError as error:
@@ -39,13 +40,14 @@ def quantize(
     model: str | os.PathLike[str], output: str | os.PathLike[str],
     samples: Iterable[Mapping[str, Array]] | None = None, weights_only: bool = False, bits: int = 8,
 ) -> None:  # fmt: skip
-    """Write the int8 form of a float .tflite file, through the package ai-edge-quantizer.
+    """Quantize a float .tflite file with ai-edge-quantizer, and write the result to *output*.
 
-    Inputs and outputs stay float. Weights get one scale for each channel, activations the range that they
-    have for *samples*; each sample maps the inputs' tensor names to arrays. weights_only: activations stay
-    float, weights have 8 or 4 *bits*, and no samples are needed.
+    Inputs and outputs stay float. Weights are int8 with one scale for each channel. Activations are int8;
+    *samples* determine their ranges, and each sample maps the inputs' tensor names to arrays. weights_only:
+    activations stay float, weights have 8 or 4 *bits*, and no samples are needed.
 
-    Raises ModelError if the package is missing or refuses the model, or if the file has no signature.
+    Raises ModelError if the package is missing or refuses the model, or if the file does not have one
+    signature.
     """
     file = parsed(model)
     if any(tensor.scales.size and tensor.dtype in ("int8", "uint8", "int16") for tensor in file.tensors):
@@ -56,7 +58,7 @@ def quantize(
         raise ArgumentError(f"bits is {bits}; it must be 8, or 4 with weights_only")
     quantizer, recipe = package()
     make = getattr(recipe, f"weight_only_wi{bits}_afp32" if weights_only else "static_wi8_ai8")
-    # The package prints sizes, and warns about its own debugging mode. Both are suppressed.
+    # Suppress the sizes that the package prints, and its warnings about its own debugging mode.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore", UserWarning)
         try:
@@ -74,8 +76,8 @@ def quantize(
 
 
 def _given(file: File, samples: Iterable[Mapping[str, Array]]) -> Iterator[dict[str, Any]]:
-    """Yield at most AT_ONCE samples; their keys are the signature's input names, as the quantizer
-    requires."""
+    """Yield lists of at most AT_ONCE samples by signature key, in the form that the quantizer requires: each
+    sample has the names of the signature's inputs."""
     if len(file.signatures) != 1:
         raise ModelError(
             f"the model has {len(file.signatures)} signatures; ai-edge-quantizer finds ranges by the names of"

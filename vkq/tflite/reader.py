@@ -1,4 +1,4 @@
-"""Reads a .tflite file as a `Model`, the class that the ONNX reader returns, too."""
+"""Reads a .tflite file as a `Model`. The ONNX reader returns this class, too."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ def read(
     model: Any, shapes: Mapping[str, Sequence[int]] | None = None, signature: str | None = None,
     apart: Collection[str] = (),
 ) -> Model:  # fmt: skip
-    """Read a .tflite file from a path or bytes, or from a result of `parsed` or of this function.
+    """Read a .tflite file from a path or bytes. *model* may also be a result of `parsed` or of this function.
 
-    shapes: the shapes of inputs by name, if they differ from the shapes in the file. signature: the key of
-    the signature, or the name of the subgraph, to read; by default the first one. apart: operators that no
-    device may run, by their names in errors. Raises ModelError if the file is not a valid .tflite model,
-    OSError if it cannot be read.
+    shapes: the shapes of inputs by name; the shapes in the file are the default. signature: the key of a
+    signature or the name of a subgraph; by default the first subgraph is read. apart: operators that must not
+    run on a device, by their numbers in the file ("#3").
+
+    Raises ModelError if the file is not a valid .tflite model, OSError if it cannot be read.
     """
     if isinstance(model, Model):
         return model
@@ -51,8 +52,8 @@ def read(
 
 @dataclasses.dataclass(frozen=True)
 class OpenModel(Model):
-    """A model with open sizes. Its paddings depend on these sizes, so the file is lowered again for each set
-    of shapes."""
+    """A model with open sizes. Paddings depend on these sizes, so the file is lowered again for other input
+    shapes. ``read_for``: the shapes for which it was lowered."""
 
     file: File | None = None
     read_for: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
@@ -68,8 +69,8 @@ class OpenModel(Model):
 
 
 def opened(file: File, apart: Collection[str] = ()) -> Model:
-    """Return the model with its open sizes. It is lowered for the file's shapes (where open sizes are 1), or,
-    if that fails, for TRIAL_SIZES."""
+    """Return a model that keeps the open sizes of its file. It is lowered for the shapes in the file, where
+    open sizes are 1; if this fails, for the first of TRIAL_SIZES that succeeds."""
     names = names_of(file)
     ends = [(names[n], file.tensors[n]) for n in file.inputs]
     if all(-1 not in tensor.signature for _, tensor in ends):
@@ -99,14 +100,14 @@ def opened(file: File, apart: Collection[str] = ()) -> Model:
 
 
 def _open(argument: Argument, signature: Sequence[int]) -> Argument:
-    """Return the argument with a name for each open size."""
+    """Return an input or output with a name for each open size. In *signature*, open sizes are -1."""
     open_ = [s == -1 for s in signature] if len(signature) == len(argument.shape) else [False] * 8
     shape = tuple(f"{argument.name}.{i}" if open_[i] else d for i, d in enumerate(argument.shape))
     return dataclasses.replace(argument, shape=shape)
 
 
 def parsed(model: Any, signature: str | None = None) -> File:
-    """Return the parsed file; raise ModelError for every error in it."""
+    """Parse a .tflite file (`parse`). Raises ModelError for every error in its content."""
     try:
         return parse(model, signature)
     except ModelError:
@@ -116,7 +117,8 @@ def parsed(model: Any, signature: str | None = None) -> File:
 
 
 def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[str] = ()) -> Model:
-    """Return the file's operators as a graph; operators in *apart* become unknown operators."""
+    """Return the model with all operators of the file lowered. Operators in *apart*, and those that cannot be
+    lowered, become nodes ``foreign``."""
     sixteen = has_sixteen(file)
     try:
         low = Lowering(file := as_floats(file) if sixteen else file)
@@ -150,8 +152,8 @@ def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[s
 
 
 def _name_results(low: Lowering) -> None:
-    """Give each result the name of its tensor: rename the node's output, or add an Identity if the value is
-    also another result or an input."""
+    """Give each result the name of its tensor. The output of the node is renamed, or an Identity is added if
+    the value is also another result or an input."""
     results = {low.last_of(number): low.names[number] for number in low.file.outputs}
     renamed: dict[str, str] = {}
     made = {node.outputs[0] for node in low.nodes if len(node.outputs) == 1}
@@ -177,7 +179,7 @@ def _input(low: Lowering, number: int, shapes: Mapping[str, Sequence[int]]) -> A
     return Argument(name, tensor.dtype, shape)
 
 
-CONTROL = ("IF", "WHILE", "CALL", "CALL_ONCE")  # operators that run other subgraphs
+CONTROL = ("IF", "WHILE", "CALL", "CALL_ONCE")  # operators that call other subgraphs
 
 
 def _add(low: Lowering, operator: FileOperator, apart: bool) -> None:

@@ -1,4 +1,4 @@
-"""Operators of a file that rearrange whole images: blocks as batches, mirrored margins, reversed axes."""
+"""Translates operators that rearrange whole images: blocks as batches, mirrored margins, reversed axes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .movement import Rule, same_parameters
 
 
 def _block(low: Lowering, operator: FileOperator) -> tuple[list[int], list[list[int]], tuple[int, ...]]:
-    """Return the block's sizes, the margins, and the shape of x."""
+    """Return the two sizes of a block, the margins, and the shape of x."""
     x, shape = operator.inputs[0], low.shape(operator.inputs[0])
     same_parameters(low, [x], operator.outputs[0])
     block = low.numbers(operator.inputs[1], "block")
@@ -28,7 +28,7 @@ def _block(low: Lowering, operator: FileOperator) -> tuple[list[int], list[list[
 
 
 def space_to_batch(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SPACE_TO_BATCH_ND: each position in a block becomes a batch element."""
+    """Lower SPACE_TO_BATCH_ND. Pixels at one position of all blocks form a new batch element."""
     (a, b), margins, (n, h, w, c) = _block(low, operator)
     x, y = operator.inputs[0], operator.outputs[0]
     dtype = low.dtype(x)
@@ -45,7 +45,7 @@ def space_to_batch(low: Lowering, operator: FileOperator, activation: str) -> No
 
 
 def batch_to_space(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower BATCH_TO_SPACE_ND, the inverse of SPACE_TO_BATCH_ND; the margins are cropped at the end."""
+    """Lower BATCH_TO_SPACE_ND, the inverse of SPACE_TO_BATCH_ND. It then crops the margins."""
     (a, b), crops, (n, h, w, c) = _block(low, operator)
     x, y = operator.inputs[0], operator.outputs[0]
     if n % (a * b):
@@ -60,7 +60,7 @@ def batch_to_space(low: Lowering, operator: FileOperator, activation: str) -> No
 
 
 def _gathered(low: Lowering, operator: FileOperator, places: dict[int, Sequence[int]]) -> None:
-    """Emit a Gather of these indices along each axis in *places*."""
+    """Emit the result: the first input, gathered along each axis in *places* at the indices given there."""
     name = low.last_of(operator.inputs[0])
     same_parameters(low, operator.inputs[:1], operator.outputs[0])
     for axis, chosen in places.items():
@@ -69,8 +69,8 @@ def _gathered(low: Lowering, operator: FileOperator, places: dict[int, Sequence[
 
 
 def mirror_pad(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower MIRROR_PAD: margins repeat the inside, without the edge (0, REFLECT) or with it (1,
-    SYMMETRIC)."""
+    """Lower MIRROR_PAD. Its margins mirror the inside: mode 0 (REFLECT) leaves out the edge, and mode 1
+    (SYMMETRIC) repeats it."""
     shape, symmetric = low.shape(operator.inputs[0]), operator.options["mode"] == 1
     margins = np.array(low.numbers(operator.inputs[1], "margins")).reshape(-1, 2)
     most = [d - (not symmetric) for d in shape]
@@ -92,7 +92,7 @@ def reverse(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def filled(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower FILL, whose result is a constant."""
+    """Lower FILL. Its result is a constant."""
     shape, value = low.numbers(operator.inputs[0], "shape"), low.array(operator.inputs[1], "value")
     if min(shape, default=1) < 0 or value.size != 1:
         raise ModelError(

@@ -1,6 +1,7 @@
-"""LiteRT's own roots, quotients and comparisons of 8-bit values, in fixed point as in its kernels. LiteRT
-stops with an error at the root of a negative number and at a division by zero; each function here states the
-entry that its table has for this case."""
+"""Tables of LiteRT's own roots, quotients and comparisons of 8-bit values, in fixed point as in its kernels.
+
+LiteRT stops with an error at the root of a negative number and at a division by zero. Each function states
+the table's entry for these cases."""
 
 from __future__ import annotations
 
@@ -15,16 +16,17 @@ from ..numerics.qparams import QParams
 from .arithmetic import by_fixed, every, fixed_bounds, fixed_multiplier, rounding_shift, stored
 from .lowering import Unsupported
 
-ROOT_BITS = 20  # fraction bits of a reciprocal square root
+ROOT_BITS = 20  # fraction bits of a reciprocal square root of an integer
 WORD = 31  # bits of an int32 without its sign
 SCALED_BITS = 8  # bits by which compared integers are shifted left
-# 48 / 17 and -32 / 17 with 29 fraction bits: the linear start value of the Newton iteration.
+# 48 / 17 and -32 / 17 with 29 fraction bits. The line 48 / 17 - 32 / 17 * x approximates 1 / x for x from 0.5
+# to 1, as the start of the Newton iteration.
 LINE = 1515870810, -1010580540
 
 
 def reciprocal_root(x: QParams, y: QParams) -> Array:
-    """Return LiteRT's own RSQRT. The entries of 0 and of negative values, which LiteRT refuses at run time,
-    are the largest value."""
+    """Return LiteRT's own RSQRT as a table. Its entries for 0 and for negative values are the largest
+    value."""
     factor = fixed_multiplier(1.0 / (math.sqrt(x.scale) * y.scale))
     found = np.full(256, y.qmax, np.int64)
     for i, value in enumerate((every(x) - x.zero_point).tolist()):
@@ -36,8 +38,8 @@ def reciprocal_root(x: QParams, y: QParams) -> Array:
 
 
 def _inverse_root(value: int) -> tuple[int, int]:
-    """Return (whole, shift) with ``1 / sqrt(value) = whole * 2**(shift - 31)``, by five Newton steps in fixed
-    point."""
+    """Return (whole, shift) such that ``1 / sqrt(value)`` is about ``whole * 2**(shift - 31)``. Five Newton
+    steps in fixed point compute it."""
     if value <= 1:
         return 2**31 - 1, 0
     shift, pairs = 11, (31 - value.bit_length()) // 2 - 1
@@ -60,16 +62,16 @@ def _saturated_left(values: Array, shift: int) -> Array:
 
 
 def root(x: QParams, y: QParams) -> Array:
-    """Return LiteRT's own SQRT, which truncates its result to an integer. The entries of negative values,
-    which LiteRT refuses at run time, are 0."""
+    """Return LiteRT's own SQRT as a table. It truncates its result to an integer. Its entries for negative
+    values are those of 0."""
     real = np.float32(x.scale) * (every(x) - x.zero_point).astype(np.float32)
     steps = np.sqrt(np.maximum(real, np.float32(0))) / np.float32(y.scale)
     return stored(np.trunc(steps).astype(np.float64) + y.zero_point, y)
 
 
 def quotient(a: QParams, b: QParams, y: QParams, limits: tuple[float, float]) -> Array:
-    """Return LiteRT's own DIV as a table [a, b]: a times the reciprocal of b in fixed point. A quotient by
-    zero, which LiteRT refuses at run time, is the largest magnitude with a's sign."""
+    """Return LiteRT's own DIV as a table [a, b]: a times the reciprocal of b in fixed point. The entries for
+    a division by zero are the largest magnitude, with a's sign."""
     ratio = np.float32(a.scale) / (np.float32(b.scale) * np.float32(y.scale))
     whole, shift = fixed_multiplier(float(ratio))
     numbers = every(a) - a.zero_point
@@ -93,8 +95,9 @@ def quotient(a: QParams, b: QParams, y: QParams, limits: tuple[float, float]) ->
 
 
 def _shifted(values: Array, right: Array) -> Array:
-    """Return ``round_half_away(values / 2**right)``. For shifts of more than 31 bits, the result is that of
-    LiteRT's code on x86-64: a shift by the low five bits of *right*, plus 1 for values of 0 or more."""
+    """Return ``values / 2**right``, rounded half away from zero. For shifts of more than 31 bits, return the
+    result of LiteRT's code on x86-64: a shift by the low five bits of *right*, plus 1 for values of 0 or
+    more."""
     rounded = [
         int(rounding_shift(v, n)) for v, n in zip(values, np.minimum(right, WORD).tolist(), strict=True)
     ]
@@ -102,10 +105,10 @@ def _shifted(values: Array, right: Array) -> Array:
 
 
 def _inverse(value: int) -> tuple[int, int]:
-    """Return (whole, shift) with ``1 / value = whole * 2**(-31 - shift)``, by three Newton steps in fixed
-    point."""
+    """Return (whole, shift) such that ``1 / value`` is about ``whole * 2**(-31 - shift)``. Three Newton steps
+    in fixed point compute it."""
     bits = value.bit_length()
-    half = np.array(value << (WORD - bits))  # 0.5 to 1, with 31 fraction bits
+    half = np.array(value << (WORD - bits))  # from 0.5 to 1, with 31 fraction bits
     x = LINE[0] + _product(half, np.array(LINE[1]))
     for _ in range(3):
         rest = (1 << 29) - _product(half, x)
@@ -120,8 +123,8 @@ COMPARED: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def compared(op: str, a: QParams, b: QParams) -> Array:
-    """Return LiteRT's own comparison as a table [a, b] of 0 and 1, in a's type: real values are compared as
-    integer multiples of 1/256."""
+    """Return LiteRT's own comparison as a table [a, b] of 0 and 1 in a's type. The kernel rounds both
+    operands to integer multiples of 1/256 and compares these."""
     if max(a.scale, b.scale) >= 1:
         raise Unsupported(
             f"it compares values with scales {a.scale} and {b.scale}; LiteRT requires less than 1"

@@ -1,7 +1,7 @@
-"""LiteRT's public schema: the tables (the number, type and default of each field), the operators, the types.
+"""LiteRT's public schema: its tables (number, type and default of each field), operators and types.
 
-A field's type is a scalar's name, ``string``, a table's name, or one of these in brackets for a vector.
-Source: https://github.com/google-ai-edge/LiteRT, ``tflite/converter/schema/schema.fbs``.
+The type of a field is the name of a scalar, ``string``, or the name of a table; brackets around it mean a
+vector. Source: https://github.com/google-ai-edge/LiteRT, ``tflite/converter/schema/schema.fbs``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Fields = dict[str, tuple[int, str, float]]
 
 
 def _fields(*given: str) -> Fields:
-    """Return fields from texts ``number name type [default]``."""
+    """Return the fields of a table, each described by a text ``number name type [default]``."""
     found = {}
     for text in given:
         number, name, kind, *default = text.split()
@@ -59,7 +59,7 @@ TABLES: dict[str, Fields] = {
     "Metadata": _fields("0 name string", "1 buffer uint32"),
 }  # fmt: skip
 
-# Options of operators: their index in the union, and their fields.
+# Tables of options of operators: (number in the union of all options, fields).
 OPTIONS: dict[str, tuple[int, Fields]] = {
     "": (0, {}),
     "Conv2DOptions": (1, _fields(
@@ -135,6 +135,6 @@ ASSIGN_VARIABLE BROADCAST_ARGS RANDOM_STANDARD_NORMAL BUCKETIZE RANDOM_UNIFORM M
 DYNAMIC_UPDATE_SLICE RELU_0_TO_1"""
 OPERATORS: dict[int, str] = dict(enumerate(_NAMES.split()))
 CUSTOM = 32
-OLD_CODES = 127  # from this number on, an operator's number is stored only in ``builtin_code``
+OLD_CODES = 127  # operators with this number or a larger one are stored only in ``builtin_code``
 ACTIVATIONS = {0: "", 1: "RELU", 2: "RELU_N1_TO_1", 3: "RELU6", 4: "TANH", 5: "SIGN_BIT"}
 SAME, VALID = 0, 1  # numbers of the padding modes

@@ -1,4 +1,5 @@
-"""``vkq.tflite.InferenceSession``: a .tflite model on a device, with the interface of ``vkq.onnx``."""
+"""``vkq.tflite.InferenceSession``: a .tflite model on a device, with the interface of
+`vkq.onnx.InferenceSession`."""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ def nothing() -> None:
 
 
 class InferenceSession(session.InferenceSession):
-    """An int8 .tflite model on a Vulkan device, with the bytes of LiteRT and XNNPACK.
+    """An int8 .tflite model on a Vulkan device. Its results equal those of LiteRT and XNNPACK byte for byte.
 
-    Arguments and methods (run, map, explain, profile) are as in `vkq.onnx.InferenceSession`. Arrays have the
-    file's order of axes; for images (N, H, W, C). *model* is a path or bytes.
+    Arguments and methods (run, map, explain, profile) are those of `vkq.onnx.InferenceSession`. Arrays have
+    the file's order of axes; images are (N, H, W, C). *model* is a path or bytes.
 
     fallback: with "litert", the package ai-edge-litert runs operators that the device cannot run, on the CPU
     and with one warning; None refuses such models.
@@ -38,8 +39,8 @@ class InferenceSession(session.InferenceSession):
     _whole = LitertCpuModel
 
     def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
-        """Read the model. With a fallback, operators that no device can run become unknown operators, which
-        LiteRT runs."""
+        """Read the model. With a fallback, operators that the device cannot run become nodes ``foreign``,
+        which LiteRT runs."""
         super()._read(model, constant_inputs)
         apart = set[str]()
         while self._fallback and not self._unread:
@@ -47,7 +48,7 @@ class InferenceSession(session.InferenceSession):
             refused = refusals(graph)
             known = {node.source.split()[-1] for node, _ in refused if node.op != "foreign"}
             if not known:
-                for node, _ in refused[:1]:  # LiteRT is installed, and it accepts the file
+                for node, _ in refused[:1]:  # raises an error now if LiteRT is missing or refuses the file
                     node.attributes["part"](alone(graph, node))
                 return
             if isinstance(model, Model) or known <= apart:

@@ -1,5 +1,6 @@
 """Reads files with int16 activations (16x8) as float files, because LiteRT sums their products in 64 bits,
-which a device does not support. Each value is clipped to its 16-bit range, but not rounded to 16 bits."""
+which a device does not support. Each value is clipped to the range of its int16 type, but not rounded to its
+steps."""
 
 from __future__ import annotations
 
@@ -21,20 +22,21 @@ MOVED = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "PACK", "UNPACK", "SP
 
 
 def is_sixteen(tensor: FileTensor) -> bool:
-    """Return True if a tensor has quantized 16-bit elements."""
+    """Return True if a tensor is int16 and quantized."""
     return tensor.dtype == "int16" and bool(tensor.scales.size)
 
 
 def has_sixteen(file: File) -> bool:
-    """Return True if a file has int16 activations; refuse int16 inputs and outputs."""
+    """Return True if a file has int16 activations. Raises UnsupportedModelError for int16 inputs or
+    outputs."""
     if any(file.tensors[n].dtype == "int16" for n in (*file.inputs, *file.outputs)):
         raise UnsupportedModelError(ENDS, [ENDS])
     return any(is_sixteen(tensor) for tensor in file.tensors)
 
 
 def as_floats(file: File) -> File:
-    """Return the file with float32 tensors in place of int16 tensors, and a clip to the 16-bit range after
-    each."""
+    """Return the file with float32 tensors in place of its int16 tensors. Computed int16 tensors are clipped
+    to their range; those that an operator in MOVED only moves are in range already."""
     sixteen = [is_sixteen(tensor) for tensor in file.tensors]
     tensors = [_real(tensor) if real else tensor for tensor, real in zip(file.tensors, sixteen, strict=True)]
     operators: list[FileOperator] = []
@@ -52,7 +54,7 @@ def as_floats(file: File) -> File:
 
 
 def _real(tensor: FileTensor) -> FileTensor:
-    """Return the tensor as float32, without quantization parameters; a constant is dequantized."""
+    """Return the tensor as float32 without quantization parameters. If it is a constant, dequantize it."""
     data, none = tensor.data, np.zeros(0, np.float32)
     if data is not None and tensor.scales.size and data.dtype.kind == "i":
         along = [1] * data.ndim
@@ -66,7 +68,8 @@ def _real(tensor: FileTensor) -> FileTensor:
 
 
 def _converted(operator: FileOperator, tensors: Sequence[FileTensor]) -> str:
-    """Return the name of the operator that replaces QUANTIZE or DEQUANTIZE once int16 tensors are float."""
+    """Return the name of an operator after int16 tensors have become float. Only QUANTIZE and DEQUANTIZE
+    change."""
     if operator.op not in ("QUANTIZE", "DEQUANTIZE"):
         return operator.op
     x, y = tensors[operator.inputs[0]], tensors[operator.outputs[0]]
@@ -76,7 +79,8 @@ def _converted(operator: FileOperator, tensors: Sequence[FileTensor]) -> str:
 
 
 def _cut(one: FileOperator, given: Sequence[FileTensor], tensors: list[FileTensor]) -> list[FileOperator]:
-    """Return the operator, followed by clips of its int16 results to their ranges."""
+    """Return the operator *one*, followed by MAXIMUM and MINIMUM for each int16 result. They clip it to its
+    range."""
     made, outputs = list[FileOperator](), list[int]()
     for number in one.outputs:
         if not is_sixteen(given[number]):
