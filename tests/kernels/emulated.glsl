@@ -2,8 +2,8 @@
 // the functions of GL_KHR_cooperative_matrix with plain GLSL. An emulated subgroup is SUBGROUP neighbouring
 // invocations, whatever the device's subgroup size. Invocation i of the subgroup holds the accumulator's
 // elements e = i + j * SUBGROUP (m = e / MN, n = e % MN) and, for each of them, a row of W and a column of
-// X. emulated.py defines ELEMENTS (the number of j), K_RUNS (the uvec4s in a row of W) and HALF (1:
-// elements of 16 bits).
+// X. emulated.py defines ELEMENTS (number of values of j), K_RUNS (uvec4s in a row of W) and HALF (1 if
+// elements have 16 bits).
 #include "dot_forms.glslh"
 
 layout(constant_id = 10) const uint MM = 16;
@@ -62,7 +62,7 @@ struct MatrixAcc {
   SUM e[ELEMENTS];
 };
 
-#define subgroup_stores(n, n_end) true  // all subgroups meet at its barrier, which is a workgroup's here
+#define subgroup_stores(n, n_end) true  // all subgroups enter, because subgroupBarrier() is barrier() here
 
 #define element(i) (gl_LocalInvocationIndex % SUBGROUP + (i) * SUBGROUP)
 #define place_gl_CooperativeMatrixLayoutRowMajor(i) (element(i) / MN)
@@ -142,7 +142,7 @@ struct MatrixAcc {
 #define MOST_WORDS_X WORDS_W
 #define word_of_matrix(m, q) m.k[(q) / 4u][(q) % 4u]
 #define set_word(m, q, word) m.k[(q) / 4u][(q) % 4u] = word
-#define first_of(q) ((q) - (q) / 4u % 2u * 4u)  // K is contiguous in an invocation
+#define first_of(q) ((q) - (q) / 4u % 2u * 4u)  // words q and q + 4 of a row are a pair
 #define further(q) ((q) / 4u % 2u)
 #define LOADS_X (WORDS_X / 2u)
 #define MOST_LOADS_X LOADS_X

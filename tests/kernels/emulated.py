@@ -65,7 +65,7 @@ IN_PLACE = (  # (expression of the shader, macro of emulated.glsl)
 REPLAYS = 200 if "VKQ_TEST_DEVICE" in os.environ else 4
 
 Wrong = tuple[str, str] | None  # (pattern, replacement) in the shader's text
-NOTHING = (r"add_product\(.*\);", ";")  # removes all products, as a driver without this shape may
+NOTHING = (r"add_product\(.*\);", ";")  # removes all products, as a faulty driver might
 
 
 def row(shape: str, form: str = "s8s8") -> CooperativeMatrix:
@@ -167,7 +167,7 @@ def _frozen(source: str, variant: Variant, values: Mapping[str, Value]) -> str:
 
     def plain(match: re.Match[str]) -> str:
         kind, name = match[1], match[2]
-        if name not in values:  # a preprocessor branch that is not taken uses it
+        if name not in values:  # only code that the preprocessor removes uses it
             return match[0]
         value = str(values[name]).lower()
         return f"const {kind} {name} = {value}{'u' if kind == 'uint' else ''};"
@@ -202,7 +202,7 @@ def _source(
     for pattern, call in IN_PLACE:
         source = re.sub(pattern, call, source)
     elements = int(v["MM"]) * int(v["MN"]) // int(v["SUBGROUP"])
-    half = "shaderInt8" not in variant.requires  # the text cannot tell: it has both types
+    half = "shaderInt8" not in variant.requires  # the text includes both types
     runs = int(v["MK"]) // (8 if half else 16)
     defines = (
         f"#define ELEMENTS {elements}u\n#define K_RUNS {runs}u\n#define HALF {int(half)}\n"

@@ -250,7 +250,8 @@ def test_all_that_can_have_a_last_step_read_what_they_overwrite() -> None:
     operand."""
     for variant in catalog().variants.values():
         marked = [binding.name for binding in variant.bindings if binding.in_place]
-        with_sums = variant.shader.startswith(("conv2d_q8csw__direct", "conv2d_f32__direct"))  # y adds up
+        # These kernels add the partial sums of large windows to y.
+        with_sums = variant.shader.startswith(("conv2d_q8csw__direct", "conv2d_f32__direct"))
         tables_alone = variant.shader.startswith("conv2d_q8ta_q8csw__expand_depthwise")
         last_step = not tables_alone and bool({"AFTER", "CONTINUE"} & variant.specialization.keys())
         assert (marked == ["y"]) == (with_sums or last_step)

@@ -109,7 +109,7 @@ def planned(device: vkq.Device, excite: Excite, x: Spec, mean: QParams) -> Plan:
 def test_what_does_not_fit(device: vkq.Device) -> None:
     one, two = layers(device, 20, 6, "portable", "int8", False)
     other, _ = layers(device, 24, 6, "portable", "int8", False)
-    assert not excite_of(device, other, two).fits  # 20 channels against 24
+    assert not excite_of(device, other, two).fits  # the layers have 20 and 24 channels
     wide, back = layers(device, 20, 260, "portable", "int8", False)
     assert not excite_of(device, wide, back).fits  # too many hidden channels
     assert excite_of(device, one, two).fits

@@ -154,7 +154,7 @@ def test_every_number_of_rows(
     profile_says(monkeypatch, floats, gemv_unroll=unroll)
     monkeypatch.setattr(floats.gemv, "max_rows", lambda *_, **__: rows)
     sixteen_bits.provide(device, monkeypatch)
-    for k in (37, 64):  # not a multiple of a vector; a multiple
+    for k in (37, 64):  # 37 leaves a partial vector
         data, x, want = expected(f"linear[M={rows + 1},K={k},N=9]", rows)
         layer = vkq.Linear(
             data.w, data.w_scale, bias=data.float_bias, w_zero_point=data.w_zero_point, method="gemv",
@@ -284,8 +284,8 @@ def test_rows_that_lanes_share(device: vkq.Device, m: int, k: int, x: str) -> No
     ],
 )
 def test_pixels_that_lanes_share(device: vkq.Device, name: str, x: str) -> None:
-    """Lanes that share loads of pixels are right. There are channels for subgroups of 32 lanes, and some
-    lanes have no channel."""
+    """Lanes that share loads of pixels give results within the bound. The layers have channels for subgroups
+    of 32 lanes, and some lanes have no channel."""
     shared(device, f"conv2d[{name}]", f"{CONV_LANES}:{x}")
 
 
@@ -303,7 +303,7 @@ def test_lines_that_results_share(device: vkq.Device, name: str, x: str) -> None
 
 @pytest.mark.parametrize(
     ("name", "texels", "read", "instead"),
-    [  # *texels*: of the weights, or of x
+    [  # *texels*: number of texels of the weights, or of x
         ("linear[M=11,K=64,N=45]", 192, f"{floats.GEMM_LANES}:four", "gemm_q8csw__tiled"),
         ("conv2d[N=1,IC=8,H=6,W=40,OC=88,KH=1,KW=1]", 480, f"{CONV_LANES}:texels", f"{CONV_LANES}:float32"),
         (

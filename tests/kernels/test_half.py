@@ -30,7 +30,7 @@ EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PROD
 
 @pytest.fixture
 def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    known(monkeypatch, straight_tile_cycles={})  # test_half_configs.py tests these kernels
+    known(monkeypatch, straight_tile_cycles={})  # test_half_configs.py tests the STRAIGHT kernels
     if half_refusal(strict_device):
         emulated.emulate(strict_device, monkeypatch, "16x16x16", form="f16")
     return strict_device

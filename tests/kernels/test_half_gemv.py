@@ -48,7 +48,8 @@ def test_rows_as_they_are(
     rows: int, k: int, shape: str, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = units(strict_device, monkeypatch, shape)
-    profile_says(monkeypatch, half_gemv, multiprocessors=2, matrix_pairs=True)  # one for each workgroup
+    # One multiprocessor for each workgroup.
+    profile_says(monkeypatch, half_gemv, multiprocessors=2, matrix_pairs=True)
     rng, tall = np.random.default_rng(rows + k), next(most for most in half_gemv.ROWS if rows <= most)
     n = 44 if rows <= 32 else 64
     data = random_data(parse(f"linear[M={rows},K={k},N={n}]"), rng, "int8", "int8", w_zero_points="channel")

@@ -59,7 +59,7 @@ STRAIGHT_CASES = {
 
 @pytest.fixture
 def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    known(monkeypatch, straight_tile_cycles={})  # test_half_configs.py tests these kernels
+    known(monkeypatch, straight_tile_cycles={})  # test_half_configs.py tests the STRAIGHT kernels
     if half_refusal(strict_device):
         emulated.emulate(strict_device, monkeypatch, "16x8x16", form="f16")
     return strict_device
@@ -83,7 +83,7 @@ def test_every_tile_of_pixels(units: vkq.Device, tile: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tile", "name", "words"),  # *words* alternates; with VKQ_EVERY_DRIVER=1 both
+    ("tile", "name", "words"),  # words alternates over the cases; VKQ_EVERY_DRIVER=1 runs both
     [
         (tile, name, words)
         for tile in STRAIGHT

@@ -97,7 +97,8 @@ def convolved(x: npt.NDArray[np.int8], w: npt.NDArray[np.int8], groups: int) -> 
 
 @pytest.mark.parametrize("weights", ["int8", "float32"])
 @pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("most", [12, 50, 100])  # taps: a row; part of a channel; two channels
+# Most taps of a dispatch: one row of taps, part of a channel, two channels.
+@pytest.mark.parametrize("most", [12, 50, 100])
 def test_float_convolutions_in_several_dispatches(
     device: vkq.Device, weights: str, groups: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

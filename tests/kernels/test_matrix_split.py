@@ -167,7 +167,7 @@ def test_tilings_keep_their_rules() -> None:
 
 
 @pytest.mark.parametrize(("rows", "n", "k", "tiling"), [
-    (1568, 512, 4608, Tiling("128x128", 4)),  # ResNet-50 at batch 32: reads gathered pixels more often
+    (1568, 512, 4608, Tiling("128x128", 4)),  # ResNet-50 at batch 32
     (25088, 128, 1152, Tiling("128x128")),
     (392, 512, 4608, Tiling("64x64", 4)),  # at batch 8
     (49, 512, 4608, Tiling("64x64_deep", 6)),

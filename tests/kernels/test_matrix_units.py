@@ -59,7 +59,7 @@ def test_order_of_preference(any_device: vkq.Device) -> None:
         (32, 64, 0x1002, 32),
         (64, 128, 0x5143, 64),
         (16, 16, 0x13B5, 16),
-        (8, 32, 0x8086, 8),  # Intel: as many as a matrix has rows
+        (8, 32, 0x8086, 8),  # Intel: as many invocations as a matrix has rows
         (16, 32, 0x8086, 16),
         (4, 4, 0x1AE0, None),
     ],
@@ -239,7 +239,7 @@ def test_a_smaller_tile_where_the_device_has_no_room(
 
 
 @pytest.mark.parametrize(
-    ("name", "wide", "narrow"),  # with 16x16x32 alone; with 16x8x32, too
+    ("name", "wide", "narrow"),  # expected tile if only 16x16x32 is listed; if 16x8x32 is, too
     [
         ("conv2d[N=10,IC=128,H=72,W=120,OC=128,KH=3,KW=3,padding=1]", "8x16x128_c128", "8x16x128_c128"),
         ("conv2d[N=32,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1]", "8x16x64_c64", "8x16x64_c64"),
@@ -276,7 +276,7 @@ def test_tile_of_a_convolution(
     [
         ((8, 16), (33, 16), {}, "", BLOCKED),
         ((8, 16), (3, 11, 16), {}, "", BLOCKED),
-        ((8, 16), (28, 16), {}, "", MATRIX),  # few rows
+        ((8, 16), (28, 16), {}, "", MATRIX),  # 28 rows are too few for matrix units
         ((8, 16), (64, 16), {"method": "tiled"}, "", MATRIX),
         ((8, 0), (64, 0), {}, "", MATRIX),
         ((0, 16), (64, 16), {}, "", MATRIX),
@@ -284,7 +284,7 @@ def test_tile_of_a_convolution(
         ((8, 16), (64, 16), {"x_qparams": "dynamic", "y_qparams": None}, "", BLOCKED),
         ((8, 16), (28, 16), {"x_qparams": "dynamic", "y_qparams": None}, "", MATRIX),
         ((8, 16, 1, 1), (1, 16, 6, 6), {}, "pointwise", BLOCKED),
-        ((8, 16, 1, 1), (1, 16, 4, 7), {}, "pointwise", IMAGE),  # few rows
+        ((8, 16, 1, 1), (1, 16, 4, 7), {}, "pointwise", IMAGE),  # 28 pixels are too few
         ((8, 16, 1, 1), (2, 16, 11, 9), {"stride": (2, 1)}, "pointwise", BLOCKED),
         (
             (8, 16, 1, 1),
@@ -292,13 +292,13 @@ def test_tile_of_a_convolution(
             {"stride": 2},
             "matrix",
             BLOCKED,
-        ),  # few rows, and no other kernel has strides
+        ),  # 25 pixels are few, but no other kernel has strides
         ((8, 16, 1, 1), (1, 16, 9, 9), {"stride": 2, "method": "pointwise"}, "pointwise", BLOCKED),
         ((8, 16, 1, 1), (1, 16, 9, 9), {"padding": 1}, "implicit", BLOCKED),
         ((32, 16, 1, 1), (1, 32, 9, 9), {"groups": 2}, "pointwise", BLOCKED),
         ((32, 12, 1, 1), (1, 24, 9, 9), {"groups": 2}, "direct", IMAGE),
         ((32, 32, 3, 3), (1, 64, 9, 9), {"groups": 2}, "implicit", BLOCKED),
-        ((24, 32, 3, 3), (1, 64, 9, 9), {"groups": 2}, "im2col", IMAGE),  # 12 outputs a group
+        ((24, 32, 3, 3), (1, 64, 9, 9), {"groups": 2}, "im2col", IMAGE),  # 12 outputs do not fill a block
         ((64, 1, 3, 3), (1, 64, 9, 9), {"groups": 64}, "depthwise", BLOCKED),
         ((64, 3, 7, 7), (1, 3, 30, 30), {"stride": 2}, "stem", IMAGE),
         ((64, 64, 3, 3), (1, 64, 9, 9), {"method": "direct"}, "direct", IMAGE),
@@ -593,8 +593,8 @@ def test_every_tile_and_shape_of_a_convolution(
     "name", ["linear[M=70,K=37,N=10]", "conv2d[N=1,IC=40,H=9,W=17,OC=20,KH=3,KW=3,padding=1]"]
 )
 def test_on_a_second_driver(any_device: vkq.Device, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers are exact on both drivers. The convolution has the smallest tile, because lavapipe compiles
-    unrolled loops slowly."""
+    """Layers are exact on both software drivers. The convolution has the smallest tile, because lavapipe
+    compiles unrolled loops slowly."""
     units(any_device, monkeypatch, matrices := Matrices(16, 8, 32))
     variant = catalog().find(CONV, out="q8to", dot="s8s8", tile="8x16x64_c32")
     monkeypatch.setattr(matrix_conv, "conv_shader", lambda p, out, capabilities: (variant, matrices))

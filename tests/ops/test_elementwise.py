@@ -22,7 +22,7 @@ from vkq.runtime.eager import run
 from ..referees import ort_ops
 
 OPS: list[BinaryOp] = ["add", "sub", "mul"]
-SHAPES = {  # (a, b): the reason for the shapes
+SHAPES = {  # shapes of (a, b) -> reason for the case
     ((4, 5), (4, 5)): "one shape: the flat kernel, five words, in vectors that take eight",
     ((2, 5, 9, 7), (2, 5, 9, 7)): "images with padding lanes in channels and width",
     ((1,), (1,)): "one element",

@@ -8,7 +8,7 @@ import pytest
 import vkq
 from vkq import ArgumentError, QParams, Tensor, reference
 
-CASES = {  # (shape, axes): the reason
+CASES = {  # (shape, axes) -> reason for the case
     ((2, 5, 4, 7), (2, 3)): "pixels: the global average",
     ((2, 5, 4, 7), (1,)): "channels",
     ((3, 9), (-1,)): "rows",

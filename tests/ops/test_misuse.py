@@ -150,7 +150,7 @@ def test_a_wrong_argument_is_named(name: str, any_device: vkq.Device) -> None:
     found = []
     for parameter in inspect.signature(call).parameters:
         if parameter == "buffer":
-            continue  # an object that belongs to the device
+            continue  # a buffer belongs to its device
         for what, value in WRONG.items():
             if (parameter, what) == ("function", "a class"):
                 continue  # the callable argument runs, and raises its own error

@@ -24,7 +24,7 @@ from vkq.reference.operators import mean_of_table
 from vkq.runtime.builder import Builder
 from vkq.runtime.eager import run
 
-WINDOWS = {  # (x shape, kernel, stride, padding, dilation, ceil_mode): the reason
+WINDOWS = {  # (x shape, kernel, stride, padding, dilation, ceil_mode) -> reason for the case
     ((1, 3, 8, 8), 2, 2, 0, 1, False): "the usual halving, three channels",
     ((2, 5, 9, 7), 3, 2, 1, 1, False): "ResNet's first pool: ragged channels and width, two images",
     ((1, 6, 7, 7), (7, 7), 1, 0, 1, False): "the whole image at once",

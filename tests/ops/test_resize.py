@@ -110,7 +110,7 @@ def test_reference_equals_onnxruntime(coordinates: Coordinates, dtype: str) -> N
         np.testing.assert_array_equal(got, want, err_msg=f"{shape} {how}")
 
 
-CASES = {  # (shape, arguments): the reason
+CASES = {  # (shape, arguments) -> reason for the case
     ((1, 3, 4, 5), (("scale", 2),)): "doubling; a ragged word of channels",
     ((2, 5, 7, 9), (("size", (3, 20)),)): "down and up at once, two images",
     ((1, 8, 1, 1), (("size", (3, 3)),)): "from one pixel",
@@ -143,7 +143,7 @@ def test_linear_without_trust_in_the_floats_of_the_device(
         np.testing.assert_array_equal(got, resize(x, how))
 
 
-REAL = {  # (shape, size): (parameters of x, parameters of y)
+REAL = {  # (shape, new size) -> quantization parameters of x and y
     ((1, 3, 4, 5), (8, 15)): (QParams(0.037, -5), QParams(0.037, -5)),  # float rounding decides many ties
     ((2, 20, 6, 7), (4, 9)): (QParams(0.3, 11), QParams(0.21, -100)),
     ((1, 5, 2, 3), (2, 3)): (QParams(0.02, 0), QParams(0.05, 3)),  # the same size, other parameters

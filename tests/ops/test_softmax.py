@@ -17,7 +17,7 @@ from vkq.reference.softmax import softmax, softmax_litert, softmax_onnxruntime
 
 from ..referees import ort_ops
 
-SHAPES = {  # shape: the reason
+SHAPES = {  # shape -> reason for the case
     (1, 1): "one number",
     (7,): "a vector",
     (3, 10): "a ragged word",
