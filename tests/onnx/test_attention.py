@@ -64,8 +64,8 @@ def test_causal_multi_head_attention(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("form", ["ends", "ends and starts", "queries", "widths"])
 def test_masks_and_widths(device: vkq.Device, form: str) -> None:
-    """Results are within BOUND if a mask is a length, a start and a length, or a mask for each query, and
-    if values are wider than keys."""
+    """Attention is within BOUND for masks that give each text's end, its end and start, or a flag for each
+    query and key, and for values that are wider than keys."""
     masks = {
         "ends": np.int32([5, 3]),
         "ends and starts": np.int32([5, 4, 0, 2]),

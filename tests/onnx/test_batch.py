@@ -113,6 +113,6 @@ def test_what_keeps_images_apart_is_mapped(
 
 
 def test_a_model_of_one_batch(any_device: vkq.Device, images: np.ndarray) -> None:
-    """`map` runs a model that allows only one batch size with this size."""
+    """`map` runs a model whose shapes fix the batch size with batches of this size."""
     opened = session(any_device, [node("Reshape", ["q", "row"], ["y"])], 1)
     assert [y.shape for y in opened.map(images, 1)] == [(12,)] * 5

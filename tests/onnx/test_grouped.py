@@ -53,8 +53,8 @@ def grouped(
     device: vkq.Device, tokens: int, held: int, lengths: list[int], *, packed: bool = False,
     dtype: Any = np.float32, rotary: bool = True, more: Arrays | None = None, **a: Any,
 ) -> None:  # fmt: skip
-    """Compare results for *tokens* new tokens in each batch, after a cache with room for *held*; *lengths*:
-    the length of each batch afterwards."""
+    """Compare results with ONNX Runtime: *tokens* new tokens for each batch element, after a cache with room
+    for *held* tokens. *lengths*: the length of each batch element afterwards."""
     batch, total = len(lengths), max(lengths)
     widths = (HEADS + 2 * KV_HEADS,) if packed else (HEADS, KV_HEADS, KV_HEADS)
     fed = {
@@ -85,8 +85,8 @@ TOKENS = [(1, 5, [6]), (1, 12, [6]), (1, 12, [6, 4]), (1, 12, [12, 1]), (3, 5, [
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("sizes", PROMPTS + TOKENS)
 def test_caches(device: vkq.Device, sizes: tuple[int, int, list[int]], packed: bool) -> None:
-    """Caches are correct whether the present one is the past one plus the new tokens, or as long as the past
-    one; each batch element has its own length."""
+    """Results and caches are right if the present cache is longer than the past one by the new tokens, and
+    if both are equally long. Each batch element has its own length."""
     grouped(device, *sizes, packed=packed)
 
 
@@ -131,8 +131,8 @@ def test_further_inputs(device: vkq.Device, name: str) -> None:
 
 
 def test_a_total_of_the_run(any_device: vkq.Device) -> None:
-    """A total length given in each run decides a shape, so each new value prepares the model again; a mask
-    gives the length by its shape."""
+    """If the total length is an input, it decides a shape: each new value prepares the model again. With a
+    mask, the mask's shape gives the length."""
     fed = {"q": normal(1, 1, 160), "y": normal(1, 2, 4, 16), "z": normal(1, 2, 4, 16)}
     node = helper.make_node(
         "GroupQueryAttention", ["q", "", "", "y", "z", "last", "total"], ["o", "py", "pz"],

@@ -237,5 +237,6 @@ def test_offsets_give_every_sum() -> None:
 
 
 def test_ties_have_no_offsets() -> None:
-    sums = (QParams(0.025, 3), QParams(0.12, 127), QParams(0.14, 110))  # sums in steps of 1/28: one in 28 is a tie
+    # Sums are multiples of 1/28: one in 28 is a tie.
+    sums = (QParams(0.025, 3), QParams(0.12, 127), QParams(0.14, 110))
     assert offsets(sums, False, False) is None
