@@ -1,8 +1,9 @@
-// Find the index of the largest (or least) number along an axis; among equal numbers, of the first (or last).
+// Find the index of the largest or smallest number along an axis. Among equal numbers, take the first or the
+// last (`later`).
 //
-// Memory    x: Int8x4 words in any layout; y: row-major int32.
-// Threads   THREADS (a power of two) invocations find one index: each reads every THREADS-th number;
-//           then they reduce in shared memory, halving the number of active invocations.
+// Memory    x: Int8x4 words in any layout; y: int32 indices, row-major.
+// Threads   THREADS invocations (a power of two) find one index. Each invocation reads every THREADS-th
+//           number. Then they reduce in shared memory, halving the number of active invocations.
 #version 450
 
 layout(local_size_x_id = 0) in;
@@ -15,11 +16,11 @@ layout(set = 0, binding = 1) writeonly buffer Y { int y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint count;               // indices to find
-  uint steps, inner;        // numbers along the axis; product of the later axes
-  int sign;                 // 1: the largest, -1: the smallest
-  int later;                // 1: the last of equal numbers, 0: the first
-  uint x_n, x_c, x_h, x_w;  // extent of x
+  uint count;               // number of indices to find
+  uint steps, inner;        // steps: numbers along the axis; inner: product of the later axes
+  int sign;                 // 1: find the largest; -1: find the smallest
+  int later;                // 1: take the last of equal numbers; 0: take the first
+  uint x_n, x_c, x_h, x_w;  // shape of x
 } p;
 
 #include "workgroup.glslh"
@@ -27,7 +28,7 @@ layout(push_constant) uniform Push {
 #include "row_major.glslh"
 #include "layout/any.glslh"
 
-shared ivec2 found[LOCAL_X];  // (the largest number, its index)
+shared ivec2 found[LOCAL_X];  // for each invocation: its largest number, and that number's index
 
 bool is_better(ivec2 a, ivec2 b) {
   return a.x > b.x || (a.x == b.x && (p.later == 1 ? a.y > b.y : a.y < b.y));

@@ -1,20 +1,20 @@
-// y = a op b of two quantized tensors. The results have the bits of a table of all 65,536 results, which the
-// host computes.
+// y = a op b for two int8 tensors with scales and zero points. The host computes a table of all 65,536
+// results; every result equals the table's entry.
 //
-// add and mul compute the value in float and round it. If the value is farther than `safe` from the nearest
-// integer, it is so near a tie that a device's own rounding could change the result, which is then read from
-// the table. So no device needs exact floats, and most elements need no table. On devices that round products
-// and sums to nearest even, mul needs no table, nor does add with parameters for which the host has checked
-// every result (SURE).
+// OP_ADD and OP_MUL compute the result in float32 and round it. If the float result is farther than `safe`
+// from the nearest integer, the device's own rounding could change it; the shader then reads the result from
+// the table. Devices that round products and sums to nearest even need no table for OP_MUL, nor for OP_ADD if
+// the host has checked every result for these parameters (SURE).
 //   OP_ADD    a * ra + b * rb + offset          OP_MUL   (a - a_zero) * (b - b_zero) * ra + offset
-//   OP_TABLE  only the table
+//   OP_TABLE  read every result from the table
 //
-// Memory    a, b, y: Int8x4 words in one layout; table: byte 256 * (b + 128) + (a + 128), four to a word.
-//   SAME      equal shapes, any layout: vectors of four words. With REPEATED, the vectors of a smaller
-//             operand repeat.
-//   PIXELS    broadcast images in a layout of vectors of pixels (pixels.glslh).
-//   otherwise broadcast tensors: a word of y holds four elements along the axis LANE_AXIS; it is computed
-//             from one word of a and one of b.
+// Memory    a, b, y: int8, four to a word, in the same layout; table: int8 results, four to a word; the
+//           result of (a, b) is byte 256 * (b + 128) + (a + 128).
+//   SAME      a, b and y have equal shapes, in any layout, read as vectors of four words. With REPEATED, the
+//             vectors of a smaller operand repeat.
+//   PIXELS    images that broadcast, in a layout of vectors of pixels (pixels.glslh).
+//   otherwise tensors that broadcast: a word of y holds four elements along the axis LANE_AXIS. Each is
+//             computed from one word of a and one word of b.
 // Threads   one invocation writes one vector (SAME, PIXELS) or one word.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -26,13 +26,13 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const int LAYOUT = 0;
-// the layout's extent is (1, 1, product of the other dims, last dim)
+// FOLDED: the layout is applied to the shape (1, 1, product of the other dims, last dim)
 layout(constant_id = 2) const bool FOLDED = false;
 layout(constant_id = 3) const uint LANE_AXIS = 1;
-layout(constant_id = 4) const bool GATE = false;  // b: images of one pixel in kPackedInt8_4W4C; y: 16C
-layout(constant_id = 5) const bool ONE_PIXEL = false;  // PIXELS: b has images of one pixel, a the shape of y
+layout(constant_id = 4) const bool GATE = false;  // b has images of one pixel in 4W4C; y is in 16C
+layout(constant_id = 5) const bool ONE_PIXEL = false;  // PIXELS: images of b have one pixel; a has y's shape
 layout(constant_id = 6) const bool SURE = false;  // the float formula is exact for all inputs: no table
-layout(constant_id = 7) const bool REPEATED = false;  // SAME: a and b have a_n and b_n vectors
+layout(constant_id = 7) const bool REPEATED = false;  // SAME: a has a_n vectors, b has b_n; they repeat
 
 #if SAME || PIXELS
 #define Element ivec4
@@ -46,11 +46,11 @@ layout(set = 0, binding = 3) writeonly buffer Y { Element y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint count;             // vectors or words of y
+  uint count;             // number of vectors or words of y
   float ra, rb, offset, safe;
   int a_zero, b_zero, y_min, y_max;
-  uint y_n, y_c, y_h, y_w, a_n, a_c, a_h, a_w, b_n, b_c, b_h, b_w;  // logical dims; broadcast only
-  int y_shift;            // OP_MUL: stored int8 = result - y_shift; y_min and y_max are stored numbers
+  uint y_n, y_c, y_h, y_w, a_n, a_c, a_h, a_w, b_n, b_c, b_h, b_w;  // shapes; broadcast only
+  int y_shift;            // OP_MUL: stored int8 = result - y_shift; y_min and y_max bound the stored number
   uint first_multiplier, first_shift, second_multiplier, second_shift, third_multiplier, third_shift;
 } p;
 
@@ -93,8 +93,8 @@ ivec4 gate_at(Pixels at, uvec4 size) {
 #elif !SAME
 uvec4 extent_of(uvec4 dims) { return FOLDED ? uvec4(1u, 1u, dims.x * dims.y * dims.z, dims.w) : dims; }
 
-// Return the word that holds logical element e of an operand (an index beyond `dims` is broadcast), and the
-// lane of e in it.
+// Return the index of the word that holds element e of an operand of shape `dims`, and the lane of e in
+// that word. Indices of e beyond `dims` are clamped, which broadcasts the operand.
 uvec2 place(uvec4 e, uvec4 dims) {
   uvec4 extent = extent_of(dims);
   e = min(e, dims - 1u);
@@ -102,7 +102,7 @@ uvec2 place(uvec4 e, uvec4 dims) {
   return uvec2(any_layout_word(LAYOUT, e, extent), any_layout_lane(LAYOUT, e));
 }
 
-// Return the word, or if `one` its lane `lane` repeated in all four lanes.
+// Return `word`; if `one`, return its lane `lane` repeated in all four lanes.
 Int8x4 lanes(Int8x4 word, uint lane, bool one) {
   return one ? int8x4_broadcast(int8x4_lane(word, lane)) : word;
 }
@@ -134,7 +134,7 @@ void main() {
   if (i < p.count) {
     uvec4 y_dims = uvec4(p.y_n, p.y_c, p.y_h, p.y_w), a_dims = uvec4(p.a_n, p.a_c, p.a_h, p.a_w);
     uvec4 b_dims = uvec4(p.b_n, p.b_c, p.b_h, p.b_w), extent = extent_of(y_dims);
-    // lanes of padding compute the result of the last element
+    // lanes of padding repeat the last element
     uvec4 e = min(any_layout_element(LAYOUT, i, 0u, extent), extent - 1u);
     if (FOLDED) e = from_row_major(row_major(e, extent), y_dims);
     uvec2 at_a = place(e, a_dims), at_b = place(e, b_dims);

@@ -1,8 +1,9 @@
-// y = take(a, id) op b: rows of a table, chosen by ids on the device and combined with rows of b as in
-// binary_q8.comp; with SECOND, b op take(a, id). A negative id counts from the end, and an id outside the
-// table reads the nearest row.
+// y = take(a, id) op b, or b op take(a, id) with SECOND: select rows of the table a by int32 ids, and combine
+// each row with a row of b by binary_q8.comp's operations. A negative id counts from the end. An id outside
+// the table reads the nearest row.
 //
-// Memory    a, b, y: kPackedInt8_4H4W; the vectors of b repeat; table: as in binary_q8.comp.
+// Memory    a, b, y: int8 in kPackedInt8_4H4W; b has `period` vectors, which repeat over y; id: int32, one
+//           for each row of y; table: all results of op, as in binary_q8.comp.
 // Threads   one invocation writes one vector: four columns of four rows.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -14,7 +15,8 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const bool SECOND = false;
-layout(constant_id = 6) const bool SURE = false;  // the float formula is exact for all inputs: no table
+// the float formula is exact for all inputs, so no table is read
+layout(constant_id = 6) const bool SURE = false;
 
 layout(set = 0, binding = 0) readonly buffer A { int a[]; };
 layout(set = 0, binding = 1) readonly buffer Id { int id[]; };
@@ -24,14 +26,14 @@ layout(set = 0, binding = 4) writeonly buffer Y { ivec4 y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint count;             // vectors of y
+  uint count;             // number of vectors of y
   float ra, rb, offset, safe;
   int a_zero, b_zero, y_min, y_max;
   int y_shift;
-  uint width;             // words of a row
-  uint rows;              // rows of y
-  uint period;            // vectors of b
-  int axis;               // rows of the table
+  uint width;             // number of words in a row
+  uint rows;              // number of rows of y
+  uint period;            // number of vectors of b
+  int axis;               // number of rows of the table a
 } p;
 
 #include "workgroup.glslh"

@@ -1,9 +1,9 @@
-// Convert float16 to float32, exactly, or float32 to float16, with the device's rounding (to nearest, or
-// toward zero); numbers beyond 65504 become infinite. It needs no 16-bit storage: two float16 numbers are
-// read or written as one word.
+// Convert float16 to float32, which is exact, or float32 to float16. The second rounds as the device does (to
+// nearest, or toward zero), and numbers beyond 65504 become infinite. The shader needs no 16-bit storage: it
+// reads or writes two float16 numbers as one word.
 //
-// Memory    x: float32, or words of two float16; y: the other type. With an odd number of elements, half of
-//           the last word is unused.
+// Memory    x: float32, or words of two float16; y: the other of these two types. If the number of elements
+//           is odd, half of the last word is unused.
 // Threads   one invocation converts two elements.
 #version 450
 
@@ -33,7 +33,8 @@ void main() {
     y[at] = values.x;
     if (at + 1u < p.elements) y[at + 1u] = values.y;
 #else
-    // Pack each half alone: packHalf2x16 of some drivers lets an infinite half change bits of the other half.
+    // Pack the two halves separately: in some drivers' packHalf2x16, an infinite half changes bits of the
+    // other.
     y[word] = float16_bits(x[at]) | float16_bits(at + 1u < p.elements ? x[at + 1u] : 0.0) << 16;
 #endif
   }

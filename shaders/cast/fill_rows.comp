@@ -1,8 +1,9 @@
-// Pad rows of float16 or float32 with zeros: y[row, k] = k < x_k ? x[row, k] : 0, bit for bit. It needs no
-// 16-bit storage: two float16 numbers are read or written as one word.
+// Pad rows of float16 or float32 with zeros: y[row, k] = k < x_k ? x[row, k] : 0, bit for bit. The shader
+// needs no 16-bit storage: it reads or writes two float16 numbers as one word.
 //
-// Memory    x, y: row-major with x_k and y_k numbers a row; a row of y is whole vectors of four words. If x
-//           has an odd number of float16 elements, half of its last word is unused.
+// Memory    x, y: float32 or float16, row-major; a row of x has x_k numbers, a row of y has y_k numbers,
+//           which are whole vectors of four words. If x has an odd number of float16 elements, half of its
+//           last word is unused.
 // Threads   one invocation writes one vector of y.
 #version 450
 

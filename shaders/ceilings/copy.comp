@@ -1,4 +1,4 @@
-// The bandwidth ceiling of a device: y = x, 16 bytes an invocation.
+// Measure the memory bandwidth of a device: copy x to y, 16 bytes an invocation.
 #version 450
 
 layout(local_size_x_id = 0) in;

@@ -1,9 +1,10 @@
-// The int8 ceiling of a device's matrix units (VK_KHR_cooperative_matrix): products of matrices that stay in
-// registers.
+// Measure the int8 rate of a device's matrix units (VK_KHR_cooperative_matrix): multiply matrices that stay
+// in registers. Every element of an accumulator grows by MK * a * b in each step, so the host can verify the
+// sums.
 //
-// Every accumulator grows by MK * a * b in each step, so the host can verify the products.
-// Threads   each subgroup has CHAINS accumulators of MM x MN and stores their sum.
-// Needs     the shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
+// Memory    y: int32 matrices of MM x MN, one for each subgroup.
+// Threads   each subgroup adds to CHAINS accumulators of MM x MN, and stores their sum.
+// Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require
@@ -21,7 +22,7 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint groups;
   uint loops;
-  int a, b;  // the elements of the matrices
+  int a, b;  // value of all elements of the left and of the right matrix
 } p;
 
 #include "workgroup.glslh"

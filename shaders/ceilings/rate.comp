@@ -1,10 +1,11 @@
-// The arithmetic ceiling of a device: independent chains of one instruction in registers, with no memory
-// traffic in the loop.
+// Measure the arithmetic rate of a device: run independent chains of one instruction in registers. The loop
+// has no memory traffic.
 //
-// WHAT 0    packed dot products, acc += dot(acc, neighbour): each depends on the previous one, so a compiler
-//           can hoist nothing out of the loop
+// WHAT 0    packed dot products, acc += dot(acc, neighbour): each depends on the previous one, so the
+//           compiler cannot hoist any of them out of the loop
 // WHAT 1    float32 multiply-adds, acc = acc * a + b (fused if the device has such an instruction)
-// Threads   every invocation has 16 chains of PER_LOOP steps per loop; y keeps the results alive.
+// Memory    y: int32, one result for each invocation, so that the compiler keeps the chains.
+// Threads   every invocation has 16 chains, and runs PER_LOOP steps of each in an iteration.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #if WHAT == 0
@@ -21,7 +22,7 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint groups;
   uint loops;
-  float a, b;  // near 1 and near 0, unknown to the compiler
+  float a, b;  // a is near 1 and b near 0; push constants hide this from the compiler
 } p;
 
 #include "workgroup.glslh"

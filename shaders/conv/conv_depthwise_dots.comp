@@ -1,20 +1,21 @@
-// Depthwise convolution in int8 on packed dot products: OC = IC, kernels of 3x3 or 5x5, stride 1 or 2.
+// Depthwise int8 convolution with packed dot products: OC = IC, kernels of 3x3 or 5x5, stride 1 or 2.
 //
-// A dot product needs four bytes of one channel, but a word holds four channels of a pixel. So an invocation
-// transposes four words: those of four neighbours on an input line, or (TALL) of four input lines in one
-// column. Each word then holds four input pixels of one channel, and serves all output pixels that read
-// these.
+// A dot product needs four bytes of one channel, but a word of x holds four channels of a pixel. So an
+// invocation transposes four words: those of four neighbours on an input line, or (TALL) of four input lines
+// in one column. A transposed word holds four input pixels of one channel, and serves all output pixels that
+// read these four.
 //
-// Memory    x, y: words of kPackedInt8_16C (BLOCKED 1) or vectors of kPackedInt8_4W4C; w: see the strips;
-//           channels: gemm_output.glslh.
-// Threads   an invocation computes ROWS lines x 4 pixels x 4 channels; neighbours compute neighbouring
-//           pixels, in kPackedInt8_16C after the four blocks of channels of a pixel.
+// Memory    x, y: int8 images, read as words of kPackedInt8_16C (BLOCKED 1) or vectors of kPackedInt8_4W4C;
+//           w: int8 taps, whose order depthwise_lines.glslh or (TALL) depthwise_columns.glslh states;
+//           channels: int32 parameters of output channels (gemm_output.glslh).
+// Threads   an invocation computes ROWS lines x 4 pixels x 4 channels. Neighbouring invocations compute
+//           neighbouring pixels; in kPackedInt8_16C, the four blocks of channels of a pixel come first.
 // Needs     no shared memory and no barrier.
 //
-//   y: ROWS lines x 4 pixels   | 0 0 0 0 | 1 1 1 1 | ..    which invocation, each with 4 channels
-//                              | 0 0 0 0 | 1 1 1 1 | ..
-//   x: a strip, which is an input line or column, transposed: four taps of a channel in a word, for all 0
-//   that see them
+//   y: ROWS lines x 4 pixels   | 0 0 0 0 | 1 1 1 1 | ..    a number: the invocation that computes the pixel,
+//                              | 0 0 0 0 | 1 1 1 1 | ..    for 4 channels
+//   x: a strip (an input line or column) is transposed: a word holds four taps of one channel, which serve
+//   all pixels 0 that read them
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_integer_dot_product : require
@@ -45,11 +46,12 @@ layout(set = 0, binding = 3) buffer Y { Element y[]; };
 #define OUT 1
 #define NO_STORE_BLOCK
 
-// The strips define
-//   STRIPS                       the input columns or lines that the output pixels read
-//   bool locate(uint i)          find the pixels and channels of invocation i; false if there are none
-//   void begin()                 find the inputs, and load what all strips need
-//   void multiply_strip(int k)   add the products of input column or line k
+// A strip is an input line (depthwise_lines.glslh) or an input column (depthwise_columns.glslh). These files
+// define
+//   STRIPS                       the number of strips that the output pixels read
+//   bool locate(uint i)          set the pixels and channels of invocation i; return false if it has none
+//   void begin()                 set the position in x, and load the data that all strips need
+//   void multiply_strip(int k)   add the products of strip k
 //   void store_results()         requantize and store the results
 #if TALL
 #include "depthwise_columns.glslh"

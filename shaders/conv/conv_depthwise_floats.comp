@@ -1,16 +1,17 @@
 // Depthwise convolution of float images: every output channel reads one input channel. The weights are int8,
-// or float32 with each product and sum rounded (scheme f32). y = sum * scale + bias, with the sum over (kh,
-// kw) in order. Kernel and stride along w are constants.
+// or float32 with each product and sum rounded (scheme f32). y = sum * scale + bias; the sum over (kh, kw) is
+// computed in this order. Kernel and stride along w are constants.
 //
-// Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); (WHOLE_LINES) lines of whole vectors of
-//           4 numbers; w and the parameters of channels: see the taps.
-// Threads   an invocation computes ROWS lines x PIXELS pixels of a channel; neighbours compute neighbouring
-//           pixels.
+// Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); with WHOLE_LINES, lines are whole
+//           vectors of 4 numbers. w: taps, and the float32 parameters of channels: depthwise_numbers.glslh
+//           and depthwise_vectors.glslh state their order.
+// Threads   an invocation computes ROWS lines x PIXELS pixels of a channel; neighbouring invocations compute
+//           neighbouring pixels.
 // Needs     no shared memory and no barrier.
 //
-//   y: ROWS lines x PIXELS pixels   | 0 .. 0 | 1 .. 1 | ..    which invocation, of one channel
-//                                   | 0 .. 0 | 1 .. 1 | ..
-//   x: the lines under them, each number read once for all pixels 0 of a line that see it
+//   y: ROWS lines x PIXELS pixels   | 0 .. 0 | 1 .. 1 | ..    a number: the invocation that computes the
+//                                   | 0 .. 0 | 1 .. 1 | ..    pixel of one channel
+//   x: the input lines of these pixels; an invocation reads each number once for all its pixels of a line
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #if FLOAT16_IMAGES && !WHOLE_LINES
@@ -22,10 +23,11 @@ layout(local_size_x_id = 0) in;
 #include "push.glslh"
 #include "workgroup.glslh"
 
-// The taps declare LOCAL_X (and LOCAL_Y), the buffers and
-//   LINES                        input lines that the output lines read
+// depthwise_numbers.glslh or depthwise_vectors.glslh declares LOCAL_X (and LOCAL_Y) and the buffers, and
+// defines
+//   LINES                        the number of input lines that the output lines read
 //   void begin()                 set the position, and load the weights
-//   void multiply_line(uint k)   multiply input line k (counted from the first) by the taps that read it
+//   void multiply_line(uint k)   multiply input line k, counted from the first, by all taps that read it
 //   void store_results()         scale and store the sums
 #define PIXELS 8u
 #if WHOLE_LINES

@@ -1,19 +1,19 @@
 // Direct convolution of float images with int8 weights: any kernel, stride, dilation, padding and groups,
-// depthwise too. y = sum * scale + bias, with the sum over (channel, kh, kw) in order. Many taps take several
-// dispatches: each adds the channels and lines of taps in its push constants to the sums in y (CONTINUE);
-// only the last one scales them (SCALED).
+// depthwise too. y = sum * scale + bias; the sum over (channel, kh, kw) is computed in this order. Many taps
+// take several dispatches: each adds the channels and lines of taps in its push constants to the sums in y
+// (CONTINUE), and the last one scales the sums (SCALED).
 //
-// Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); w: words [channel of the
-//           group][kh][kw][c4], lane = output channel, an invocation's words of a tap contiguous; or
-//           (FLOAT_WEIGHTS, scheme f32) vectors of float32 in that order, with each product and sum rounded,
-//           so that every device gives the same bits; channels: float_output.glslh.
-// Threads   a workgroup is LOCAL_X blocks of PIXELS pixels of a line x LOCAL_Y blocks of CHANNELS output
-//           channels of one group; an invocation computes a block of both. Pixel (line, column) of this
-//           dispatch is output (line * out_stride_h + out_first_h, column * out_stride_w + out_first_w):
-//           a transposed convolution is stride_h * stride_w ordinary ones; padding may be negative then.
+// Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); w: int8 words [channel of the group][kh]
+//           [kw][c4], lane = output channel; or (FLOAT_WEIGHTS, scheme f32) float32 vectors in this order,
+//           with each product and sum rounded, so that every device gives the same bits; channels: float32
+//           parameters (float_output.glslh).
+// Threads   an invocation computes PIXELS pixels of a line x CHANNELS output channels of one group. Pixel
+//           (line, column) of this dispatch is output (line * out_stride_h + out_first_h, column *
+//           out_stride_w + out_first_w): a transposed convolution is stride_h * stride_w ordinary ones, whose
+//           padding may be negative.
 // Needs     no shared memory and no barrier.
-//   a line of y   | 0 .. 0 | 1 .. 1 | ..    PIXELS pixels x CHANNELS channels of an invocation, in registers
-//   x under 1     PIXELS columns a tap; SLIDE: PIXELS + KW - 1 in all, each read once
+//   a line of y   | 0 .. 0 | 1 .. 1 | ..    a number: the invocation that has the pixel's CHANNELS sums
+//   x under 1     PIXELS columns for each tap; SLIDE: PIXELS + KW - 1 for all taps, each read once
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #if FLOAT16_IMAGES
@@ -24,8 +24,8 @@ layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 16;
 layout(constant_id = 1) const uint LOCAL_Y = 4;
 layout(constant_id = 3) const bool SLIDE = false;  // stride_w and dilation_w are 1
-layout(constant_id = 7) const uint KW = 0;  // taps of a line, for unrolling; 0: from the push constants
-layout(constant_id = 8) const uint KH = 0;  // lines of taps; 0: from the push constants
+layout(constant_id = 7) const uint KW = 0;  // taps of a line, as a constant for unrolling; 0: read p.kw
+layout(constant_id = 8) const uint KH = 0;  // lines of taps, as a constant; 0: read p.kh
 #define taps_of_line() (KW > 0u ? KW : p.kw)
 #include "part_of_taps.glslh"
 
@@ -55,17 +55,17 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #include "float_output.glslh"
 
 #define BLOCKS ((CHANNELS + 3) / 4)
-#define word_blocks() ceil_div(p.channels, 4u * BLOCKS)  // in the weights of a tap
+#define word_blocks() ceil_div(p.channels, 4u * BLOCKS)  // words of one tap's weights
 #if CHANNELS == 1
 #define Lanes float
 #else
 #define Lanes vec4
 #endif
 
-uint channel;         // the first output channel
-uint x_at, y_at;      // the first input channel of its group; the first result
-uint pixels;          // pixels to store; 0 beyond the edge, where the last block is computed
-int h0, w0;           // the input pixel under the first tap of the first pixel
+uint channel;         // first output channel
+uint x_at, y_at;      // x_at: index in x of the group's first channel; y_at: of the first result in y
+uint pixels;          // number of pixels to store; 0 beyond the edge: compute the last block instead
+int h0, w0;           // input pixel of the first tap of the first output pixel
 Lanes zeros[BLOCKS];
 
 void begin() {
@@ -92,7 +92,7 @@ void begin() {
   }
 }
 
-// Load the weights of a tap; the first word is number `at`.
+// Load the weights of a tap, whose first word is w[at].
 #if FLOAT_WEIGHTS
 Lanes weights_of(uint at, uint b) {
 #if CHANNELS == 1
@@ -133,10 +133,10 @@ Lanes added(Lanes sum, float value, Lanes weights) {
 #define added(sum, value, weights) (sum + value * weights)
 #endif
 
-// Pixel i of a window, which is an array of vectors: some drivers keep a float array of this size in memory.
+// Pixel i of the window, an array of vectors: some drivers keep a float array of this size in memory.
 #define PIXEL(i) window[(i) / 4u][(i) % 4u]
 
-// Multiply one line of taps of one input channel; `at` is the word of its first weights.
+// Multiply one line of taps of one input channel by its pixels; w[at] is the first word of these taps.
 void multiply_line(bool inside, uint line, uint at) {
   uint blocks = word_blocks();
   vec4 window[PIXELS / 4];
@@ -159,7 +159,7 @@ void store(uint pixel, uint c, float value) {
   if (pixel < pixels && channel + c < p.channels) store_number(y, place(pixel, c), value);
 }
 
-// Load the sum so far of a result or, for several channels, of four results.
+// Load the unfinished sum from y: of one channel, or of four if an invocation computes several.
 Lanes sum_so_far(uint pixel, uint first) {
   vec4 sum = vec4(0.0);
 #if PARTS

@@ -1,18 +1,20 @@
 // Direct convolution of float images, y = sum * scale + bias; the lanes of a subgroup share the pixels that
-// they read (float_lanes.glslh). Any kernel, stride, dilation and padding; int8 weights, or (FLOAT_WEIGHTS,
-// scheme f32) float32 weights, with sums over (channel, kh, kw) in this order, each product and sum rounded.
-// In each group, the output channels are whole blocks of four, and with int8 weights also the input channels.
+// they read (float_lanes.glslh). Any kernel, stride, dilation and padding. Weights are int8, or
+// (FLOAT_WEIGHTS, scheme f32) float32; each product and sum of the latter is rounded, in the order (channel,
+// kh, kw). The output channels of a group are whole blocks of four; with int8 weights, so are its input
+// channels.
 //
-// Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); w: texels, see the lines of taps;
-//           channels: float_output.glslh.
-// Threads   a workgroup is a subgroup of LANES invocations, for ROWS pixels of a line x LANES blocks of
-//           channels of one group.
+// Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); w: texels, whose order
+//           lanes_of_channels.glslh or (FLOAT_WEIGHTS) lanes_of_columns.glslh states; channels: float32
+//           parameters as texels (float_output.glslh).
+// Threads   a workgroup is one subgroup of LANES invocations. It computes ROWS pixels of a line x LANES
+//           blocks of four channels of one group.
 // Needs     shuffles; no shared memory and no barrier.
 //
-//   channels -->  0 | 1 | 2 | .. LANES-1 |    int8 weights: which lane reads channels in, of all ROWS pixels
-//   columns  -->  0 | 1 | 2 | .. LANES-1 |    FLOAT_WEIGHTS: which lane reads columns of a line of x
-//               +---+---+---+------------+    a subgroup: shuffles give what a lane has read to all lanes
-//         y     | 0 | 1 | 2 | .. LANES-1 |    blocks of four channels: which lane has their ROWS x 4 sums
+//   channels -->  0 | 1 | 2 | .. LANES-1 |    int8 weights: which lane reads a channel of x
+//   columns  -->  0 | 1 | 2 | .. LANES-1 |    FLOAT_WEIGHTS: the lane that reads a column of a line of x
+//               +---+---+---+------------+    shuffles give the numbers that a lane has read to all lanes
+//         y     | 0 | 1 | 2 | .. LANES-1 |    the lane that has the ROWS x 4 sums of a block of four channels
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -21,8 +23,8 @@
 #endif
 
 layout(local_size_x_id = 0) in;
-layout(constant_id = 0) const uint LANES = 8;  // a multiple of four for int8 weights
-layout(constant_id = 4) const uint ASIDE = 0;  // X_TEXELS: columns from a texel's first to the window's
+layout(constant_id = 0) const uint LANES = 8;  // number of invocations, with int8 weights a multiple of four
+layout(constant_id = 4) const uint ASIDE = 0;  // X_TEXELS: position in a texel of the first column read
 layout(constant_id = 9) const uint ROWS = 8;
 
 #include "float_numbers.glslh"
@@ -40,16 +42,17 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #define NO_STORE_ROW
 #include "float_lanes.glslh"
 
-uint image, group, n4, oh, ow;  // position of the first pixel, and the lane's channels
+// position of the first pixel (image, oh, ow); the lane's block of channels (group, n4)
+uint image, group, n4, oh, ow;
 #define own_n4 min(n4, p.n4 - 1u)
 
-// Lines of taps are multiplied by
-//   AT_ONCE                    the input channels of a line of taps
+// lanes_of_columns.glslh or lanes_of_channels.glslh multiplies lines of taps, and defines
+//   AT_ONCE                    the number of input channels of a line of taps
 //   void begin_lines()         go to the first line of the group's first channels
 //   void multiply_line(uint kh, uint h)   multiply line h of x by line kh of the taps of AT_ONCE channels
 //   void next_line(bool last)  go to the next line; last: to the first line of the next AT_ONCE channels
-// Read push constants before the loop over lines, and use a single loop: in a loop, lavapipe reads push
-// constants for each lane, and in nested loops it blends all sums twice in every iteration of each loop.
+// Read push constants before the loop over lines, and use a single loop. In a loop, lavapipe reads push
+// constants for each lane; in nested loops, it blends all sums twice in every iteration of each loop.
 #if FLOAT_WEIGHTS
 #include "lanes_of_columns.glslh"
 #else

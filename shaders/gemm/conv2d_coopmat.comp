@@ -1,11 +1,13 @@
 // A convolution on matrix units (VK_KHR_cooperative_matrix, subgroup scope), as an implicit GEMM of output
 // pixels x output channels: int8 with exact int32 accumulation (INT8), or floats with int8 weights and
-// float32 sums, whose weights go through shared memory or (STRAIGHT) directly from memory into matrices.
+// float32 sums. For floats, weights go through shared memory, or (STRAIGHT) directly from memory into
+// matrices.
 //
-// Memory    the buffers are those of the tiles below. The input pixels of all taps of a tile of TH x TW
-//           outputs are loaded into shared memory once for each chunk of CH channels; a run of MN outputs
-//           along w is then MN rows of a matrix for every tap, and no tap is gathered again. A pixel takes
-//           its CH channels and 16 bytes, which keeps neighbours in different banks.
+// Memory    tiles_int8.glslh, tiles_staged.glslh and tiles_straight.glslh declare the buffers. For each chunk
+//           of CH channels, the input pixels of all taps of a tile of TH x TW outputs are loaded into shared
+//           memory once. MN neighbouring outputs along w are then MN rows of a matrix for every tap, so taps
+//           need no further loads. A pixel takes CH channels and 16 bytes of padding, so that neighbouring
+//           pixels are in different banks.
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels.
 // Needs     the matrix shape MM x MN x MK in the device's list, a required subgroup size of SUBGROUP, and
 //           shared memory for the input pixels of a tile.
@@ -13,10 +15,10 @@
 //   input, HALO_H x HALO_W      rows of x for a tap    y: TH x TW pixels x BN channels
 //   +---------------------+     (MN pixels of a line)  +------------+------------+
 //   |  +---------------+ .|                            | subgroup 0 | subgroup 1 |  each FRAGMENTS_M x
-//   |  | TH x TW, as a | .|  -------------------->     +------------+------------+  FRAGMENTS_N matrices,
-//   |  | tap shifts it | .|     channels: CH at once,  | subgroup 2 | subgroup 3 |  MN pixels x MM
+//   |  | TH x TW, as a | .|  -------------------->     +------------+------------+  FRAGMENTS_N matrices of
+//   |  | tap shifts it | .|     channels: CH a chunk,  | subgroup 2 | subgroup 3 |  MN pixels x MM
 //   |  +---------------+ .|     BK of them a step      +------------+------------+  channels
-//   +---------------------+                              WGM x WGN = 2 x 2
+//   +---------------------+                              here WGM x WGN = 2 x 2
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require
@@ -34,21 +36,22 @@
 
 #define BM (TH * TW)
 #include "sizes.glslh"
-// Specialization constants, so that matrices are loaded with constant strides.
+// Tile sizes are specialization constants, so that matrices are loaded with constant strides.
 layout(constant_id = 3) const uint STRIDE_H = 1;
 layout(constant_id = 4) const uint STRIDE_W = 1;
-layout(constant_id = 5) const uint HALO_W = 18;  // input pixels under a line of the tile
+layout(constant_id = 5) const uint HALO_W = 18;  // columns of input pixels that a line of the tile reads
 layout(constant_id = 6) const uint HALO_H = 10;
 layout(constant_id = 7) const uint KW = 3;
 
 #include "push.glslh"
 #include "workgroup.glslh"
-uint group, n;               // the workgroup's group and first output
-uint image, tile_h, tile_w;  // position of the tile's first output
-uint chunks;                 // chunks of CH channels of the group
+uint group, n;               // group and first output channel of the workgroup
+uint image, tile_h, tile_w;  // position of the tile's first output pixel
+uint chunks;                 // number of chunks of CH channels in the group
 
-// The tiles declare the buffers and shared memory, and define
-//   void begin()                     set the position and the chunks
+// tiles_int8.glslh, tiles_staged.glslh or tiles_straight.glslh declares the buffers and shared memory, and
+// defines
+//   void begin()                     set the position and the number of chunks
 //   void multiply_chunk(uint chunk)  load the pixels of a chunk, and multiply them by all taps
 //   void store_tile()                convert and store the sums
 #if INT8

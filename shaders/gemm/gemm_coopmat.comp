@@ -1,12 +1,12 @@
-// Y[M,N] = X[M,K] W[N,K]^T on matrix units (VK_KHR_cooperative_matrix, subgroup scope), for matrices and
+// Y[M,N] = X[M,K] W[N,K]^T on matrix units (VK_KHR_cooperative_matrix, subgroup scope), for matrices or
 // (CONV) as an implicit GEMM on images: floats with int8 weights and float32 sums, or (INT8) int8 with exact
 // int32 accumulation.
 //
 // Memory    coopmat_int8.glslh and coopmat_floats.glslh declare the buffers. In shared memory, a row of x or
-//           an output of w has BK numbers and then 16 bytes of padding, so that neighbouring rows and outputs
-//           are in different banks.
-// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh), with SPLIT
-//           for one part of k.
+//           of w (an output) has BK numbers and then 16 bytes of padding, so that neighbouring rows are in
+//           different banks.
+// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh); with SPLIT,
+//           it sums one part of k.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 //
 //           <------ BN outputs ------>
@@ -15,7 +15,7 @@
 //    BM   | +------------+------------+          +---------+---------+---------+
 //   rows  | | subgroup 2 | subgroup 3 |          | MN x MM | MN x MM | MN x MM |
 //         v +------------+------------+          +---------+---------+---------+
-//             WGM x WGN = 2 x 2                  | MN x MM | MN x MM | MN x MM |
+//            here WGM x WGN = 2 x 2              | MN x MM | MN x MM | MN x MM |
 //                                                +---------+---------+---------+
 #version 450
 #pragma use_vulkan_memory_model
@@ -39,11 +39,12 @@
 #include "workgroup.glslh"
 uint group, n, first_row;  // the workgroup's group, first output and first row
 
-// The tiles of x and w declare the buffers and shared memory, include coopmat_split.glslh and
-// coopmat_pipeline.glslh, for which they define the steps, and define
-//   ROWS, ALL_OUTPUTS, ALL_STEPS   rows, outputs and steps of a group's product
-//   count_of(steps)            the number of steps to multiply, if a part of k has `steps` steps
-//   void begin_loads()         set the places of this invocation's row and output
+// coopmat_int8.glslh or coopmat_floats.glslh declares the buffers and shared memory of the tiles. It includes
+// coopmat_split.glslh and coopmat_pipeline.glslh, defines the loads and stores that these two call, and
+// defines
+//   ROWS, ALL_OUTPUTS, ALL_STEPS   the number of rows, outputs and steps of a group's product
+//   count_of(steps)            the number of steps to multiply for a part of k of `steps` steps
+//   void begin_loads()         set the offsets of this invocation's row of x and output of w
 //   void store_tile()          convert and store the sums
 #if INT8
 #include "coopmat_int8.glslh"

@@ -1,16 +1,17 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] like gemm_tiled.comp, except that the lanes of a
 // subgroup share their loads of rows (common/float_lanes.glslh) and there is one group.
 //
-// Memory    x: float32 rows [m][k], texels (WHOLE_VECTORS) or numbers; w: kPackedInt8_4N4K blocks [k4][n4];
-//           channels: float_output.glslh; y: rows [m][n].
-// Threads   a workgroup is a subgroup of LANES invocations, for ROWS rows x LANES blocks of channels. Each
-//           lane reads one of LANES blocks of k, in every row.
+// Memory    x: float32 rows [m][k], read as texels of four (WHOLE_VECTORS) or as single numbers; w: int8 in
+//           kPackedInt8_4N4K blocks [k4][n4]; channels: float32 parameters (float_output.glslh); y: float32
+//           rows [m][n].
+// Threads   a workgroup is one subgroup of LANES invocations. It computes ROWS rows x LANES blocks of four
+//           channels. Each lane reads one of LANES blocks of k, of every row.
 // Needs     shuffles; no shared memory and no barrier.
 //
-//   k -->   0 | 1 | 2 | .. LANES-1 |      blocks of four k: which lane reads them, of all ROWS rows
-//   ROWS  +---+---+---+------------+      a subgroup: shuffles give each to all lanes
+//   k -->   0 | 1 | 2 | .. LANES-1 |      the lane that reads a block of four k, of all ROWS rows
+//   ROWS  +---+---+---+------------+      shuffles give each block to all lanes
 //         +---+---+---+------------+
-//   y     | 0 | 1 | 2 | .. LANES-1 |      blocks of four channels: which lane has their ROWS x 4 sums
+//   y     | 0 | 1 | 2 | .. LANES-1 |      the lane that has the ROWS x 4 sums of a block of four channels
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_shuffle : require

@@ -1,13 +1,14 @@
 // Y[M,N] = X[M,K] W[N,K]^T on float16 matrix units with float32 sums, like gemm_coopmat.comp, except that
-// weights are loaded directly from memory into matrices, where they become float16: int8 weights as whole
-// matrices or (WORDS) assembled in registers, or weights in groups along K (GROUPED). A subgroup computes all
-// rows of a tile, so no other subgroup needs its weights. Only x goes through shared memory: the bandwidth of
-// shared memory limits gemm_coopmat.comp.
+// weights are loaded directly from memory into matrices, where they become float16. The weights are int8, as
+// whole matrices or (WORDS) assembled in registers, or quantized in groups along K (GROUPED). A subgroup
+// computes all rows of a tile, so no other subgroup needs its weights. Only x goes through shared memory,
+// whose bandwidth limits gemm_coopmat.comp.
 //
-// Memory    the buffers are those of the weights below. In shared memory a row is a run of BK halves and 16
-//           bytes of padding, which keep neighbours in different banks.
-// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results; SPLIT: for one part of k. While a
-//           step is multiplied, x of the next steps and weights of later ones are being loaded.
+// Memory    straight_pairs.glslh, straight_words.glslh and straight_groups.glslh declare the buffers. In
+//           shared memory, a row has BK float16 numbers and then 16 bytes of padding, so that neighbouring
+//           rows are in different banks.
+// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results; with SPLIT, it sums one part of k.
+//           While a step is multiplied, x of the next steps and weights of later steps are being loaded.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 //
 //           <---------- BN outputs --------->
@@ -36,11 +37,12 @@
 #define thread gl_LocalInvocationIndex
 uint n, first_row;  // the workgroup's first output and first row
 
-// The weights declare the buffers and shared memory, include coopmat_split.glslh, and define
-//   ALL_OUTPUTS, ALL_STEPS           outputs and steps of a group's product
+// straight_pairs.glslh, straight_words.glslh or straight_groups.glslh declares the buffers and shared memory,
+// includes coopmat_split.glslh, and defines
+//   ALL_OUTPUTS, ALL_STEPS           the number of outputs and of steps of a group's product
 //   void locate(uint index, uint tiles_n, uint tiles_m)   set the position of tile `index`
 //   void begin()                     load the first steps
-//   void multiply_steps(uint steps)  multiply, and load further steps
+//   void multiply_steps(uint steps)  multiply `steps` steps, while loading later ones
 //   void store_results()             convert and store the sums
 #if GROUPED
 #include "straight_groups.glslh"

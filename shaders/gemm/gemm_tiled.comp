@@ -1,19 +1,19 @@
-// Y[M,N] = X[M,K] W[N,K]^T, with sums in registers: float rows with int8 weights, float32 or float16
-// matrices with the same bits on every device (F32), products and convolutions in float16 arithmetic
-// (HALVES), or int8 with exact int32 accumulation (INT8). Operands are read straight from memory. All forms
-// but HALVES run on every device.
+// Y[M,N] = X[M,K] W[N,K]^T, with sums in registers: float rows with int8 weights, float32 or float16 matrices
+// with the same bits on every device (F32), products and convolutions in float16 arithmetic (HALVES), or int8
+// with exact int32 accumulation (INT8). Operands are read directly from memory. HALVES needs float16
+// arithmetic; the others run on every device.
 //
-// Memory    the buffers are those of the products below.
-// Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; with F32 it has so many for each of SLICES parts of
-//           k. An invocation computes several blocks of results. They are LOCAL_X blocks apart along a row
-//           and LOCAL_Y along a column, so that neighbouring invocations load neighbouring blocks.
+// Memory    tiled_floats.glslh, tiled_f32.glslh, tiled_halves.glslh and tiled_int8.glslh declare the buffers.
+// Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; with F32, as many for each of SLICES parts of k. An
+//           invocation computes several blocks of results. They are LOCAL_X blocks apart along a row and
+//           LOCAL_Y along a column, so that neighbouring invocations load neighbouring blocks.
 //
-//   y of a workgroup, two blocks of an invocation each way: a cell is a block of
-//   results, its number that of their invocation
+//   y of a workgroup whose invocations compute two blocks along each axis: a cell is a block of results, its
+//   number the invocation that computes it
 //       LOCAL_X       LOCAL_X
 //     +---+---+-   +---+---+-
-//     | 0 | 1 |..  | 0 | 1 |..     LOCAL_Y     an invocation: sums of all its cells in registers, k after k;
-//     +---+---+-   +---+---+-                  operands straight from memory
+//     | 0 | 1 |..  | 0 | 1 |..     LOCAL_Y     an invocation has the sums of all its cells in registers, and
+//     +---+---+-   +---+---+-                  reads operands directly from memory, k after k
 //     | 0 | 1 |..  | 0 | 1 |..     LOCAL_Y
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -35,7 +35,8 @@ layout(constant_id = 1) const uint LOCAL_Y = 8;
 #include "push.glslh"
 #include "workgroup.glslh"
 
-// The products declare the buffers and
+// tiled_floats.glslh, tiled_f32.glslh, tiled_halves.glslh or tiled_int8.glslh declares the buffers, and
+// defines
 //   void begin()          set the position and clear the sums
 //   void sum_products()   add all products of this invocation
 //   void finish()         convert and store the sums

@@ -1,17 +1,18 @@
 // Y[M,N] = X[M,K] W[N,K]^T for few rows of float16 on float16 matrix units with float32 sums, with int8
-// weights or (GROUPED) weights in groups along K: gemm_straight_coopmat.comp without a barrier of the
-// workgroup in its loop. Each subgroup has its own part of k and its own part of shared memory: while some
-// subgroups wait for memory, others multiply.
+// weights or (GROUPED) weights in groups along K. The shader is gemm_straight_coopmat.comp without a barrier
+// of the workgroup in its loop. Each subgroup has its own part of k and its own part of shared memory: while
+// some subgroups wait for memory, others multiply.
 //
-// Memory    the buffers are those of the weights below. In shared memory a row of x is a run of k, a row of
-//           sums a run of outputs; 16 bytes of padding keep neighbours in different banks.
-// Threads   a workgroup computes a tile of rows, in matrices of BM rows, of BN outputs. The subgroups' sums
+// Memory    gemv_pairs.glslh and gemv_groups.glslh declare the buffers. Shared memory has rows of x (BK
+//           numbers along k) and rows of sums (outputs); 16 bytes of padding after a row keep neighbouring
+//           rows in different banks.
+// Threads   a workgroup computes BN outputs of a tile of rows, in matrices of BM rows. The subgroups' sums
 //           are added in the same order every time.
-// Needs     matrices of 16 outputs x 16 k, of at most BM rows, and a required subgroup size.
+// Needs     matrices of 16 outputs x 16 k and at most BM rows, and a required subgroup size.
 //
-//     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w, and x beneath it: a subgroup has matrices
-//   BN outputs  |            |            |            |       of MN rows x MM outputs, FRAGMENTS_M x
-//               +------------+------------+------------+       FRAGMENTS_N of them, with the sums of its k
+//     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w above x: each subgroup has a part of k, and
+//   BN outputs  |            |            |            |       for it FRAGMENTS_M x FRAGMENTS_N matrices of
+//               +------------+------------+------------+       sums, MN rows x MM outputs each
 //   BM rows     |            |            |            |
 //                 sums: shared memory, added from subgroup 0 on --> y, BM rows x BN outputs
 #version 450
@@ -33,7 +34,7 @@ layout(local_size_x_id = 0) in;
 #include "workgroup.glslh"
 #define lane own_lane
 #define me gl_LocalInvocationIndex
-// Position of the workgroup; the first step of the subgroup's part of k, and its number of steps.
+// The position of the workgroup, the first step of the subgroup's part of k, and the number of its steps.
 uint n, first_row, first_step, steps;
 
 // The weights declare the buffers and shared memory, and define

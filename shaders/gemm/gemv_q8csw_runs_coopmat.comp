@@ -1,16 +1,16 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for 17 to 64 rows on float16 matrix units with float32
-// sums: gemv_words_coopmat.comp for more rows. Invocations load 16 bytes (a run) of x and of weights at
-// a time. Two neighbouring words of a run are an invocation's words of one matrix, so x is not copied.
+// sums; gemv_words_coopmat.comp is for more rows. An invocation loads 16 bytes (a run) of x or of weights at
+// a time. Two neighbouring words of a run are the invocation's words of one matrix, so x is not copied.
 //
-// Memory    x: rows of k, whole chunks, of float16 in uvec4; w: blocks of 16 outputs x CHUNK k, each in the
-//           order of the invocations' words (half_weights.in_runs); the parameters as vec4, as
-//           straight_pairs.glslh; y: rows of float16.
+// Memory    x: float16 rows, whose k is whole chunks of CHUNK, as uvec4; w: int8 blocks of 16 outputs x CHUNK
+//           k, in the order of the invocations' words (half_weights.in_runs); numbers: float32 parameters as
+//           vec4 (straight_pairs.glslh); y: float16 rows.
 // Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups
 //           compute the ROW_TILES tiles of rows of the same outputs. WGN subgroups share a part of k, each
 //           with its own outputs. The parts' sums are added in the same order every time.
-// Needs     matrices of 16 outputs x 16 k and at most 16 rows, in which an invocation holds elements in pairs
-//           along k, and in matrices of x with each pair the pair 8 k after it; LOCAL_X is at least WGN
-//           subgroups.
+// Needs     matrices of 16 outputs x 16 k and at most 16 rows. In a matrix of weights, an invocation holds
+//           pairs of elements along k; in a matrix of x, it holds the pair at k and the pair at k + 8.
+//           LOCAL_X is at least WGN subgroups.
 //
 //     k -->     | 0, 1 | 2, 3 | 4, 5 | ...   the subgroups of a part of k, where WGN = 2: 0, 2, 4 have the
 //   BN outputs  |      |      |      |       first half of the outputs, the others the second; matrices of
@@ -41,12 +41,12 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #include "coopmat_half.glslh"
 #include "half_words.glslh"
 
-#define CHUNK 32u  // k of two matrices; half the words of a run of x belong to each
+#define CHUNK 32u  // k of two matrices, each of which takes half the words of a run of x
 #define RUNS (CHUNK / RUN)
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, SLICES = SUBGROUPS / WGN;
 const uint PARAMETERS = 3u * BN, OWN = (PARAMETERS + LOCAL_X - 1u) / LOCAL_X;
-const uint OWN_N = BN / WGN, SUM_ROW = OWN_N / 4u + 1u;  // padding keeps neighbours in different banks
-const uint PIECE = ROUND * SUM_ROW;  // uvec4 for a subgroup: places and zero points, later sums
+const uint OWN_N = BN / WGN, SUM_ROW = OWN_N / 4u + 1u;  // one uvec4 pads a row against bank conflicts
+const uint PIECE = ROUND * SUM_ROW;  // uvec4 of a subgroup: offsets and zero points, later sums
 shared uvec4 tile[SUBGROUPS * PIECE];
 shared vec4 parameters[PARAMETERS / 4u];
 #define mine (gl_SubgroupID * PIECE)
@@ -59,7 +59,7 @@ MatrixX lower;
 uint n, first_row, first_chunk, biased;
 uint w_first[FRAGMENTS_N], x_first[FRAGMENTS_M][MOST_LOADS_X];
 
-// Load the next chunk of this subgroup. Addresses are incremented, because recomputing them takes more
+// Load the next chunk of this subgroup. Addresses are incremented: recomputing them takes more
 // instructions.
 void load(uint set) {
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
@@ -87,8 +87,8 @@ void multiply(uint set) {
     }
 }
 
-// Find the runs of this invocation's elements, by loading a matrix whose words, 8 in a row, are their own
-// numbers.
+// Find the runs that hold this invocation's elements: load a matrix from memory in which every word holds
+// its own index, 8 words in a row.
 void find_places() {
   for (uint i = lane; i < 32u; i += SUBGROUP) tile[mine + i] = 4u * i + uvec4(0u, 1u, 2u, 3u);
   subgroupBarrier();
@@ -132,7 +132,8 @@ void main() {
   float parameter[OWN];
   [[unroll]] for (uint i = 0u; i < OWN; i++)
     parameter[i] = numbers[min(3u * tile_n + (i * LOCAL_X + me) % PARAMETERS, 3u * last + 2u)];
-  [[unroll]] for (uint i = 0u; i < OWN; i++)  // here: after the loop, the compiler would not hoist the loads
+  // load here: after the loop, the compiler would not hoist the loads
+  [[unroll]] for (uint i = 0u; i < OWN; i++)
     parameters[(i * LOCAL_X + me) % PARAMETERS / 4u][me % 4u] = parameter[i];
   uint t = 0u;
   [[dont_unroll]] for (; t + 2u < count; t += 2u) {
@@ -149,7 +150,7 @@ void main() {
     multiply(0u);
   }
   [[unroll]] for (uint first = 0u; first < FRAGMENTS_M; first += ROUND / MN) {
-    if (first == 0u) subgroupBarrier();  // only this subgroup uses this memory
+    if (first == 0u) subgroupBarrier();  // only this subgroup uses this part of shared memory
     else barrier();
     [[unroll]] for (uint j = 0u; j < ROUND / MN; j++)
       [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)

@@ -1,19 +1,19 @@
 // Y[N] = X[K] W[N,K]^T for a single row of float16 on float16 matrix units with float32 sums. The weights are
-// int8, with few outputs, or (GROUPED) of 4 bits in groups along K. All weights are requested at once:
-// invocations load 16 bytes of them at a time and assemble the matrices in registers. Shared memory holds
-// only x and what scales the sums, later the sums. There is no loop, because entering a loop waits for all
-// outstanding loads.
+// int8, with few outputs, or (GROUPED) 4-bit in groups along K. An invocation requests all its weights at
+// once, in loads of 16 bytes, and assembles the matrices in registers. Shared memory holds x and the scales
+// and zero points, later the sums. There is no loop, because entering a loop waits for all outstanding loads.
 //
-// Memory    x: k of float16 in uvec4; y: float16; w and the scales: see the weights.
-// Threads   a workgroup computes MM outputs, each subgroup its own chunks of k. The subgroups' sums are
+// Memory    x: float16, K numbers as uvec4; y: float16; w and the scales: row_pairs.glslh and
+//           row_groups.glslh state their order.
+// Threads   a workgroup computes MM outputs; each subgroup has its own chunks of k. The subgroups' sums are
 //           added in the same order every time.
-// Needs     matrices of 16 outputs x 16 k and 8 rows, in which an invocation holds elements in pairs along
-//           k; whole subgroups.
+// Needs     matrices of 16 outputs x 16 k and 8 rows, in which an invocation holds pairs of elements along k;
+//           whole subgroups.
 //
-//     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w: a matrix of MM outputs x 16 k after the
-//   MM outputs  |            |            |            |       other, into one matrix of sums a subgroup;
-//               +------------+------------+------------+       x: a whole matrix; only its first row
-//   x, one row  |            |            |            |       counts
+//     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w: a subgroup adds the products of matrices of
+//   MM outputs  |            |            |            |       MM outputs x 16 k to one matrix of sums;
+//               +------------+------------+------------+       x: matrices of which only the first row is
+//   x, one row  |            |            |            |       used
 //                 sums: shared memory, added from subgroup 0 on --> y, MM outputs
 #version 450
 #pragma use_vulkan_memory_model

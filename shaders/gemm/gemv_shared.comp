@@ -1,19 +1,18 @@
-// Y[M,N] = X[M,K] W[N,K]^T for few rows of floats like gemv_split.comp, with x in shared memory, a slice of
-// k at a time: int8 weights, a single row with weights in groups (GROUPED, ROW), or several rows with such
-// weights (GROUPED). It is for devices bound by memory latency or by
-// instructions.
+// Y[M,N] = X[M,K] W[N,K]^T for few rows of floats like gemv_split.comp, with a slice of x in shared memory at
+// a time: int8 weights, a single row with weights in groups (GROUPED, ROW), or several rows with weights in
+// groups (GROUPED). The shader is for devices bound by memory latency or by instructions.
 //
-// Memory    as gemv_split.comp.
+// Memory    the buffers of gemv_split.comp.
 // Threads   a workgroup is blocks of columns x parts of k. Chunks or blocks of k are assigned to the parts
 //           round-robin. The parts' sums are added in the same order every time.
 // Needs     shared memory for a slice of x, and for the sums of all parts.
 //
-//     k -->    0   1   2  ..  parts-1   0   1  ..       chunks of k: which part sums them
+//     k -->    0   1   2  ..  parts-1   0   1  ..       the part of k that sums a chunk of k
 //            +---+---+---+---+---------+---+---+---
 //   blocks   |   |   |   |   |         |   |   |        w: an invocation sums a part of k for one block of
 //   of       |   |   |   |   |         |   |   |        columns, with rows x columns sums in registers
 //   columns  +---+---+---+---+---------+---+---+---
-//   rows     | a slice                 | the next ..    x: in shared memory, brought by all
+//   rows     | a slice                 | the next ..    x: all invocations load a slice into shared memory
 //            +-------------------------+-----------
 //              the sums of all parts: shared memory --> y
 #version 450
@@ -32,10 +31,11 @@ layout(local_size_y_id = 1) in;
 #include "push.glslh"
 #include "workgroup.glslh"
 
-// The products declare LOCAL_X and LOCAL_Y, the buffers and
-//   SLICE, along             chunks or blocks of k in a slice, and in all
+// shared_floats.glslh, shared_row.glslh or shared_rows.glslh declares LOCAL_X, LOCAL_Y and the buffers, and
+// defines
+//   SLICE, along             the number of chunks (or blocks) of k in a slice, and in K
 //   void begin()             set the position, and request the first weights
-//   void bring(uint slice)   load the slice of x whose first chunk is `slice` to shared memory
+//   void bring(uint slice)   load the slice of x whose first chunk is `slice` into shared memory
 //   void multiply_slice(uint slice)   add the slice's products to this invocation's sums
 //   void store_results()     add the parts' sums, convert and store them
 #if !GROUPED

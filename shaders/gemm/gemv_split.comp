@@ -1,14 +1,14 @@
 // Y[M,N] = X[M,K] W[N,K]^T for few rows: float rows with int8 weights, float rows with weights in groups
 // along K (GROUPED), or int8 rows with int8 weights and exact int32 accumulation (INT8). Reading the weights
-// limits the speed, so many threads share the sum over k.
+// limits the speed, so many invocations share the sum over k.
 //
-// Memory    the buffers are those of the products below. Neighbouring invocations read neighbouring memory
-//           of w.
-// Threads   a workgroup is LOCAL_X blocks of four columns x LOCAL_Y parts of k, and computes ROWS rows. The
-//           parts' sums are added by a tree, in the same order every time.
+// Memory    split_floats.glslh, split_groups.glslh and split_int8.glslh declare the buffers. Neighbouring
+//           invocations read neighbouring words of w.
+// Threads   a workgroup is LOCAL_X blocks of four columns x LOCAL_Y parts of k, and computes ROWS rows. A
+//           tree adds the parts' sums, in the same order every time.
 // Needs     16 bytes of shared memory for each invocation and row.
 //
-//     k -->      0   1   2  ..  LOCAL_Y-1   0   1  ..     blocks of k: which part sums them
+//     k -->      0   1   2  ..  LOCAL_Y-1   0   1  ..     the part of k that sums a block of k
 //             +---+---+---+---+-----------+---+---+---
 //   LOCAL_X   |   |   |   |   |           |   |   |       w: an invocation sums a part of k for one block of
 //   blocks    |   |   |   |   |           |   |   |       four columns, with ROWS x 4 sums in registers
@@ -29,10 +29,10 @@ layout(local_size_x_id = 0, local_size_y_id = 1) in;
 #include "push.glslh"
 #include "workgroup.glslh"
 
-// The products declare the buffers, LOCAL_X, LOCAL_Y and `sums` of ROWS rows, include split_sum.glslh for the
-// type of these sums, and define
+// split_floats.glslh, split_groups.glslh or split_int8.glslh declares the buffers, LOCAL_X, LOCAL_Y and the
+// array `sums` of ROWS rows, includes split_sum.glslh for the type of these sums, and defines
 //   void multiply()        set `sums` to the products of this invocation's part of k
-//   void store_results()   convert and store the sums; called by all invocations
+//   void store_results()   convert and store the sums; all invocations call it
 #define part gl_LocalInvocationID.y
 #if INT8
 #include "split_int8.glslh"

@@ -4,17 +4,18 @@
 // load weights and x of a whole chunk (CHUNK k) at once, 16 bytes at a time, and assemble the matrices in
 // registers.
 //
-// Memory    x: rows of k in uvec4, k being whole chunks; w: as in straight_pairs.glslh, and so are the
-//           parameters, but as vec4; y: rows of the type of x.
+// Memory    x: float16 or (BRAIN) float32 rows, whose k is whole chunks, as uvec4; w: int8, in the order of
+//           straight_pairs.glslh; numbers: float32 parameters as vec4 (float_output.glslh); y: rows of the
+//           type of x.
 // Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups
 //           compute the ROW_TILES tiles of rows of the same outputs. The subgroups' sums are added in the
 //           same order every time.
 // Needs     matrices of 16 outputs x 16 k and at most BM rows (BRAIN: 16 rows), in which an invocation holds
-//           elements in pairs along k; LOCAL_X is whole subgroups.
+//           pairs of elements along k; LOCAL_X is whole subgroups.
 //
-//     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w, and x beneath it: a subgroup has matrices
-//   BN outputs  |            |            |            |       of MN rows x MM outputs, with the sums of its
-//               +------------+------------+------------+       part of k
+//     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w above x: each subgroup has a part of k, and
+//   BN outputs  |            |            |            |       for it matrices of sums, MN rows x MM outputs
+//               +------------+------------+------------+       each
 //   BM rows     |            |            |            |
 //                 sums: shared memory, added from subgroup 0 on --> y, BM rows x BN outputs
 #version 450
@@ -51,22 +52,24 @@ layout(set = 0, binding = 3) writeonly buffer Y { Row y[]; };
 // (of row r and of columns c and c + 1) is the offset of their words in a chunk.
 #define BLOCK 32u
 #define CHUNK 128u
-#define LINES (CHUNK / BLOCK * 2u * MM)  // uvec4 of a chunk
+#define LINES (CHUNK / BLOCK * 2u * MM)  // uvec4 of weights in a chunk
 #define place_row(place) ((place) / 2u % 16u)
 #define lane own_lane
 #define me gl_LocalInvocationIndex
-uint n, chunks, first_chunk, biased;  // biased: 1024 in both halves, in a register
+// n: first output; biased: the float16 number 1024 in both halves of a register
+uint n, chunks, first_chunk, biased;
 
-float number(uint c, uint what);  // a parameter of channel c
+float number(uint c, uint what);  // return a float32 parameter of channel c
 
-// The matrices are assembled and multiplied by
+// words_halves.glslh or words_parts.glslh assembles and multiplies the matrices, and defines
 //   void begin_rows()                     set the first row, of ROW_TILES tiles of rows
 //   void find_places()                    find the offsets of this invocation's words in a chunk
 //   void load(uint t), multiply(uint t)   load and multiply chunk t of the subgroup
 //   void load_zeros()                     make matrices of the zero points `zero`, through shared memory
 //   void clear_sums(), share_sums()       clear the subgroup's sums, and store them to shared memory
 //   void store_results()                  add the sums of all subgroups, scale and store them
-// They use the subgroup's part of `tile`, which begins at `mine`: places and zero points, later sums.
+// These functions use the subgroup's part of `tile`, which begins at `mine`. It holds offsets and zero
+// points, later sums.
 #ifdef BRAIN
 #include "words_parts.glslh"
 #else
@@ -97,7 +100,8 @@ void main() {
   multiply(steps - 1u);
   subgroupBarrier();
   share_sums();
-  parameters[me % PARAMETERS / 4u][me % 4u] = parameter;  // all load: a branch would delay it
+  // no branch around the load: it would delay the load
+  parameters[me % PARAMETERS / 4u][me % 4u] = parameter;
   barrier();
   store_results();
 }

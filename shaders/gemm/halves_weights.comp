@@ -2,9 +2,10 @@
 // (tiled_halves.glslh). Weights are scaled by 2^-5, so that sums of 16 products are finite for activations
 // up to 500.
 //
-// Memory    w: kPackedInt8_4N4K blocks [group][k4][n4], k = (tap, channel); y: [group][tap][k][n4] uvec2, k
-//           of a tap padded with zeros to whole 16; channels: float_output.glslh.
-// Threads   one invocation for each uvec2; neighbours have neighbouring blocks of channels.
+// Memory    w: int8 in kPackedInt8_4N4K blocks [group][k4][n4], k = (tap, channel); y: float16
+//           [group][tap][k] [n4] as uvec2, the k of each tap padded with zeros to a multiple of 16; channels:
+//           float32 parameters (float_output.glslh).
+// Threads   one invocation for each uvec2; neighbouring invocations have neighbouring blocks of channels.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -17,7 +18,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { uvec2 y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint groups, taps;
-  uint group_channels, padded;  // channels of a tap, and their padded number
+  uint group_channels, padded;  // channels of a tap, and this number rounded up to whole 16
   uint n4;
 } p;
 

@@ -1,12 +1,12 @@
-// Pack x for the matrix-unit kernels of the scheme q8csw (gemm_coopmat.comp): runs of 8 channels of a
-// pixel, or (ROWS) of 8 k of a row, with neighbouring pixels or rows contiguous. A number becomes float16, or
-// (BRAIN) three bfloat16 parts of 8 bits, the smallest first, whose sum it is exactly. The largest part of an
-// infinity or NaN is that value; the others are zero.
+// Pack x for the matrix-unit kernels of the scheme q8csw (gemm_coopmat.comp) in runs of 8 channels of a
+// pixel, or (ROWS) of 8 k of a row; runs of neighbouring pixels or rows are contiguous. A number becomes
+// float16, or (BRAIN) three bfloat16 parts of 8 bits, the smallest first, whose sum is the number exactly.
+// For an infinity or NaN, the largest part is the infinity or NaN and the other two are zero.
 //
-// Memory    x: [image][channel][pixel] float32 or (HALF) words of two float16; ROWS: [row][k], where k is a
-//           multiple of 8 (WHOLE), as uvec4; y: (BRAIN [part]) [image][group][run][pixel] uvec4. Beyond a
-//           group's channels there are zeros.
-// Threads   one invocation for 8 numbers; neighbours have neighbouring pixels.
+// Memory    x: [image][channel][pixel], float32 or (HALF) words of two float16; with ROWS, [row][k], as uvec4
+//           if k is a multiple of 8 (WHOLE); y: float16 [image][group][run][pixel] or (BRAIN) bfloat16 [part]
+//           [image][group][run][pixel], a run as uvec4. Channels beyond a group's are zeros.
+// Threads   one invocation packs 8 numbers; neighbouring invocations have neighbouring pixels.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -24,8 +24,8 @@ layout(set = 0, binding = 1) writeonly buffer Y { uvec4 y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint images, groups;
-  uint group_channels, runs;  // channels of a group; its runs of 8 channels
-  uint plane;                 // pixels of an image (ROWS: rows)
+  uint group_channels, runs;  // channels of a group, and runs of 8 channels of a group
+  uint plane;                 // pixels of an image (ROWS: number of rows)
 } p;
 
 #include "workgroup.glslh"
@@ -44,7 +44,7 @@ float value_at(uint at) {
 #endif
 }
 
-// Store a run; `all` is the number of runs of a part.
+// Store run number `index` of each part; a part has `all` runs.
 void store_run(uint index, uint all, vec4 values[2]) {
 #if BRAIN
   uvec4 parts[3];

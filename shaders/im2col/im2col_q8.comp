@@ -1,9 +1,11 @@
-// Write the im2col matrix of an int8 convolution: a row is an output pixel, a column is a filter tap and a
-// channel; padding is x_zero_point.
+// Write the im2col matrix of an int8 convolution: a row for each output pixel, a column for each filter tap
+// and channel. Pixels of padding are x_zero_point. WHOLE_WORDS: every group has a multiple of four channels,
+// so four columns are one word of the input.
 //
-// Memory    x: kPackedInt8_4W4C; y: kPackedInt8_4H4W blocks [group][m4][k4] for the rows of one chunk.
-// Threads   one invocation writes one block (4 rows x 4 k); its neighbours write the next blocks along k.
-// WHOLE_WORDS: every group has a multiple of four channels, so four columns are one word of the input.
+// Memory    x: int8 in kPackedInt8_4W4C; y: int8 in kPackedInt8_4H4W blocks [group][m4][k4], for the rows of
+//           one chunk of output pixels.
+// Threads   one invocation writes one block (4 rows x 4 k); neighbouring invocations write neighbouring
+//           blocks along k.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -32,7 +34,7 @@ void main() {
   uint group = DIVIDED(run, p.m4, group), m4 = run - group * p.m4;
   uvec4 extent = uvec4(p.images, p.c, p.h, p.w);
   ivec4 words = ivec4(int8x4_broadcast(p.x_zero_point));
-  Pixel at[4];  // a line's pixels are padded to whole blocks of four rows
+  Pixel at[4];  // the pixels of a line of y are padded to whole blocks of four
   at[0] = window_of_row(4u * (p.first_m4 + m4));
   [[unroll]] for (int r = 1; r < 4; r++) at[r] = Pixel(at[0].image, at[0].h, at[r - 1].w + int(p.stride_w));
 #if WHOLE_WORDS

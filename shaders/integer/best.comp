@@ -1,12 +1,12 @@
-// Find the place with the best score in each score map, the first of equal ones; each workgroup searches a
-// segment of a map.
+// Find the position with the best score in each score map, the first among equal scores. Each workgroup
+// searches a segment of one map.
 //
 //   score = y, or (SQUARES) squares - 2 y: the squared difference without the template's sum of squares
 //
-// Memory    y: [row][plane], int32, or (WIDE) low and high word of int64; a row is one image with one
-//           template, the plane its map of places. squares: int64 [image][plane]. best: low and high word of
-//           the best score, and its place.
-// Threads   a workgroup searches SEGMENT places of one row.
+// Memory    y: scores [row][position], int32 or (WIDE) int64 as low and high word; a row is the score map of
+//           one image and one template. squares: int64 [image][position]. best: for each segment, the best
+//           score as low and high word, and its position.
+// Threads   a workgroup searches SEGMENT positions of one row.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -23,7 +23,8 @@ layout(set = 0, binding = 2) writeonly buffer Best { uvec4 best[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint rows, channels, plane, segments;
-  uint first, first_place;  // index in `best`; this plane's first place in the whole map
+  // index of the first result in `best`; position in the whole map of this map's first one
+  uint first, first_place;
 } p;
 
 #include "workgroup.glslh"
@@ -46,7 +47,7 @@ uvec2 score(uint row, uint i) {
 
 bool less(uvec2 a, uvec2 b) { return a.y == b.y ? a.x < b.x : int(a.y) < int(b.y); }
 
-// w is 0 if there is no place yet.
+// The w component is 0 until a position has been found.
 uvec4 better(uvec4 a, uvec4 b) {
   if (a.w == 0u || b.w == 0u) return a.w == 0u ? b : a;
   if (a.xy == b.xy) return a.z < b.z ? a : b;

@@ -1,15 +1,16 @@
-// The last step of an exact integer correlation on matrix units: combine the sums of all parts and digits
-// (correlate_coopmat.comp) to integers.
+// The last step of an exact integer correlation on matrix units: add the partial sums of all parts and
+// digits, which correlate_coopmat.comp has computed, and store the integers.
 //
 //   y = constant + sum_parts sum_ij 256^(i+j) part[digit i of x][digit j of w] + w_offset * (window sum of x)
 //
-// modulo 2^32, or (WIDE) 2^64. The window sums are the results of one more template, which is all ones.
+// modulo 2^32, or (WIDE) 2^64. The window sums are the results of one further template, which is all ones.
 //
-// Memory    part: as correlate_coopmat.comp writes it; the digits of a template are `quads` * 4 columns
-//           apart, and the template of ones is the last. constants: low and high word per template, then
-//           those of w_offset. y: integer_result.glslh.
-// Threads   one invocation computes one place and four templates; neighbours read 32 contiguous bytes. With
-//           few places memory latency dominates, so the loads of AT_ONCE parts are issued together.
+// Memory    part: int32 partial sums, as correlate_coopmat.comp writes them; the digits of a template are
+//           `quads` * 4 columns apart, and the template of ones is the last. constants: int32 low and high
+//           word for each template, then those of w_offset. y: integers (integer_result.glslh).
+// Threads   one invocation computes four templates at one position; two neighbouring invocations read 32
+//           contiguous bytes. With few positions, memory latency dominates, so the loads of AT_ONCE parts are
+//           issued together.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -19,7 +20,7 @@ layout(constant_id = 1) const uint TH = 16;
 layout(constant_id = 2) const uint TW = 8;
 layout(constant_id = 3) const bool WIDE = false;
 layout(constant_id = 4) const bool WINDOW_SUMS = false;
-layout(constant_id = 5) const uint AT_ONCE = 1;  // at most MOST_AT_ONCE
+layout(constant_id = 5) const uint AT_ONCE = 1;  // parts whose loads are issued together
 layout(constant_id = 6) const uint BN = 128;     // columns of a block, which are contiguous
 
 layout(set = 0, binding = 0) readonly buffer Part { uvec4 part[]; };
@@ -37,7 +38,7 @@ void load_parts(uint first, uint size, uint count) {
     sums[b] = b < count ? ivec4(part[first + b * size]) : ivec4(0);
 }
 
-// Return the index in `part` of four columns (number `quad`) of a place of a tile.
+// Return the index in `part` of columns 4 * quad to 4 * quad + 3 of position `place` in a tile.
 uint vector_of(uint tile, uint place, uint quad) {
   const uint QUADS = BN / 4u;
   uint block = tile * (p.columns / BN) + quad / QUADS;

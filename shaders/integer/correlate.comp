@@ -1,22 +1,23 @@
 // y[n,t,oy,ox] = sum_{c,ky,kx} x[n,c,oy+ky,ox+kx] * w[t,c,ky,kx]: exact integer correlation of images with
-// large windows. Other strides and dilations become this problem on rearranged images (integer/phases.py); a
-// matrix product is the case ow = 1.
+// large windows. The host rearranges images with other strides and dilations into this problem
+// (integer/phases.py). A matrix product is the case ow = 1.
 //
 // Numbers   x = x_offset + sum_i 256^i x_i with digits x_i in [-128, 127], and w likewise; y = sum_ij
 //           256^(i+j) (x_i * w_j) + w_offset * (window sum of x) + a constant per template (derived in
 //           integer/digits.py), modulo 2^32, or (WIDE) modulo 2^64. Sums modulo 2^32 or 2^64 are exact in any
 //           order, so workgroups may share a sum and add to it atomically. MUL32 multiplies 16-bit numbers as
 //           one digit, in 32 bits, modulo 2^32.
-// Memory    x: [digit][image][channel][x_rows][x_words], 4 bytes a word along the width (MUL32: 2 int16);
-//           elements outside the stored rectangle are `fill`. w: [group][block][digit][channel][ky][kx / 4]
-//           [TEMPLATES], Int8x4 (MUL32: [kx], int). constants: low and high word per template, then those of
-//           w_offset. y: integer_result.glslh.
-// Threads   LOCAL_X x LOCAL_Y; each computes TEMPLATES templates x 4 pixels. The pixels are neighbours along
-//           x, so the input word of each is a funnel shift of two neighbouring words. For COLUMN (ow = 1),
-//           the pixels are LOCAL_Y apart along y instead. A workgroup computes `steps_per_split` steps of the
-//           reduction; a step is a block of `channel_block` x `row_block` x `word_block` words of the
-//           windows.
-// Needs     16 KiB of shared memory: the step's part of the image and of the templates.
+// Memory    x: [digit][image][channel][x_rows][x_words], words of four int8 along the width (MUL32: two
+//           int16); elements outside this stored rectangle are `fill`. w:
+//           [group][block][digit][channel][ky][kx / 4] [TEMPLATES], words of four int8 (MUL32: [kx], int32).
+//           constants: int32 low and high word for each template, then those of w_offset. y: integers
+//           (integer_result.glslh).
+// Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; each computes TEMPLATES templates x 4 pixels. The
+//           pixels are neighbours along x, so the input word of each is a funnel shift of two neighbouring
+//           words. With COLUMN (ow = 1), the pixels are LOCAL_Y apart along y instead. A workgroup computes
+//           `steps_per_split` steps of the reduction; a step is a block of `channel_block` x `row_block` x
+//           `word_block` words of the windows.
+// Needs     16 KiB of shared memory for a step's part of the image and of the templates.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #if !defined(FLOAT_LANES) && !defined(MUL32)
@@ -28,7 +29,7 @@ layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 16;
 layout(constant_id = 1) const uint LOCAL_Y = 4;
 layout(constant_id = 2) const bool COLUMN = false;
-layout(constant_id = 3) const bool WIDE = false;        // 64-bit sums
+layout(constant_id = 3) const bool WIDE = false;        // WIDE: sums are 64-bit
 layout(constant_id = 4) const bool WINDOW_SUMS = false; // w_offset is not zero
 
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
@@ -49,8 +50,8 @@ const uint TILE_ROWS = COLUMN ? 4u * LOCAL_Y : LOCAL_Y;
 
 #include "integer_steps.glslh"
 
-Sum4 sums[TEMPLATES], x_sums;           // sums of the current pair of digits; each component is a pixel
-uvec4 low[TEMPLATES], high[TEMPLATES];  // totals of all pairs so far, as two words
+Sum4 sums[TEMPLATES], x_sums;           // sums of the current pair of digits; a component is a pixel
+uvec4 low[TEMPLATES], high[TEMPLATES];  // totals of all pairs so far, as low and high words
 uvec4 x_low, x_high;
 
 void multiply(XOperand v[4], uint word) {
@@ -99,7 +100,7 @@ void reduce(uint split, uint image, uint group, uint block, uvec2 tile) {
   uint last = min((split + 1u) * p.steps_per_split, p.steps);
   for (uint s = split * p.steps_per_split; s < last; s++) {
     Step at = step_at(s);
-    if (only_zeros(at, tile)) continue;  // equal in the whole workgroup
+    if (only_zeros(at, tile)) continue;  // the condition is the same in the whole workgroup
     uint words = at.channels * at.rows * at.words;
     if (pending > 0u && (pending + words > p.flush_words || at.x_digit != x_digit || at.w_digit != w_digit)) {
       flush(x_digit, w_digit);

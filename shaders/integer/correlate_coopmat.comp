@@ -1,20 +1,21 @@
 // Exact integer correlation of images with large windows on matrix units (VK_KHR_cooperative_matrix, subgroup
-// scope): y[n,t,oy,ox] = sum_{c,ky,kx} x[n,c,oy+ky,ox+kx] * w[t,c,ky,kx]. It is a matrix product of places
-// and templates; its k runs along the window's columns, not its channels, so one channel is enough to fill a
-// matrix.
+// scope): y[n,t,oy,ox] = sum_{c,ky,kx} x[n,c,oy+ky,ox+kx] * w[t,c,ky,kx]. It is a matrix product of output
+// positions and templates. k runs along the window's columns, not along channels, so one channel is enough to
+// fill a matrix.
 //
-// Tile      a workgroup computes TH x TW places x BN templates. Shared memory holds the lines under the tile
-//           TW times, once for each column of the tile: the words (16 pixels) of the copy for column s begin
-//           at pixels s + 16 q. So for any tap, the MN places of a matrix, one below the other, are 16-byte
-//           words that are PITCH words apart, and nothing is gathered. PITCH is odd, so that rows are in
+// Tile      a workgroup computes TH x TW positions x BN templates. Shared memory holds TW copies of the lines
+//           under the tile, one for each column of the tile: the 16-byte words of the copy for column s begin
+//           at pixels s + 16 q. So for any tap, the MN positions of a matrix, which are one below the other,
+//           are words PITCH words apart, and no pixels are gathered. PITCH is odd, so that rows are in
 //           different banks.
 // Chunk     ROWS lines x WORDS words of the window, of one channel and one digit of x: the data that shared
 //           memory holds at a time. A workgroup computes `chunks_per_part` chunks. Each part (a range of
 //           chunks) and digit of x has its own sums, which must fit 32 bits (integer/matrix.py ensures it).
-// Memory    x: as in correlate.comp. w: [group][chunk][run of 16 k][column], 16 bytes each; each digit of a
-//           template is a column, and a chunk is padded with zeros to whole iterations of the loop. part:
-//           int32 [part][group][image][tile][block of BN columns][place][column], the places of a tile
-//           column by column, so that a matrix is stored with a literal stride.
+// Memory    x: words of four int8, as in correlate.comp. w: int8 [group][chunk][16 k][column], 16 contiguous
+//           bytes along k; each digit of a template is a column, and a chunk is padded with zeros to whole
+//           iterations of the loop. part: int32 [part][group][image][tile][block of BN columns][position]
+//           [column]; the positions of a tile are column by column, so that a matrix is stored with a literal
+//           stride.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
 #pragma use_vulkan_memory_model
@@ -35,7 +36,7 @@ layout(set = 0, binding = 2) writeonly buffer Part { uvec4 part[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint images, groups, channels;  // channels: of one group
+  uint images, groups, channels;  // number of channels in one group
   uint tiles_h, tiles_w, columns;
   uint splits, parts, chunks_per_part, row_blocks, word_blocks, steps;
   uint x_rows, x_words, x_first_row, x_first_word;
@@ -51,13 +52,13 @@ layout(push_constant) uniform Push {
 const uint PITCH = WORDS | 1u, LINES = TH + ROWS - 1u, HALO = TW * LINES * PITCH;
 shared uvec4 tile[HALO + 2 * STAGE];
 
-uint plane;                   // first word of the chunk's channel in x
-uint tile_row, tile_word;     // line and word of the tile's first place, relative to the stored rectangle
-uint chunk_row, chunk_word;   // the chunk's first line and word in the window
+uint plane;                   // first word in x of the chunk's channel
+uint tile_row, tile_word;     // line and word of the tile's first position, counted from x's first
+uint chunk_row, chunk_word;   // first line and word of the chunk in the window
 uint padding;
 
-// Load the pixels under the tile for the chunk, for four columns of the tile at a time.
-#define BATCH 2  // items that are loaded at once
+// Load the chunk's pixels under the tile. An item is one word for each of four columns of the tile.
+#define BATCH 2  // number of items that an invocation loads before it stores them
 void load_lines() {
   const uint items = WORDS * LINES * (TW / 4u);
   [[dont_unroll]] for (uint first = gl_LocalInvocationIndex; first < items; first += BATCH * INVOCATIONS) {
@@ -103,8 +104,8 @@ void store_step(uint slot, uint stage) {
           next_w[slot][i];
 }
 
-// The runs of a chunk are those of its lines, one line after the other, without gaps even if WORDS is odd;
-// then the run after the last line is multiplied by zeros.
+// A chunk's lines follow each other along k without gaps, even if WORDS is odd. Then the words beyond the
+// last line are multiplied by zeros.
 uint x_place(uint t, uint stage) {
   uint run = min(t, p.steps - 1u) * W_RUNS, line = run / WORDS;
   return subgroup_m / TH * (LINES * PITCH) + run + line * (PITCH - WORDS);
@@ -124,7 +125,8 @@ void find_chunk(uint chunk, uint digit, uint group, uint image) {
 
 void main() {
   uint index = workgroup_index(), tiles = p.tiles_h * p.tiles_w, tiles_n = p.columns / BN;
-  uint place = index / tiles_n, n = index % tiles_n * BN;  // place: index of the tile in the part
+  // place: index of the tile among the tiles of all parts
+  uint place = index / tiles_n, n = index % tiles_n * BN;
   uint image_tile = place / tiles, at = place - image_tile * tiles;
   uint image = image_tile % p.images, group = image_tile / p.images % p.groups;
   uint number = image_tile / (p.images * p.groups), digit = number / p.splits, split = number % p.splits;

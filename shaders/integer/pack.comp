@@ -1,12 +1,12 @@
 // Pack images of integers for the exact integer correlations: subtract the smallest value and split the
-// numbers into digits (integer/digits.py). The sub-images of strides and dilations are stored apart
+// numbers into digits (integer/digits.py). For strides and dilations, each sub-image is stored separately
 // (integer/phases.py).
 //
 //   y = digit i of (x - least) with its top bit flipped; x is 0 outside the image
 //
-// Memory    x: integer_numbers.glslh. y: [digit][image][rh][rw][channel][ph][pw][rows][words], of
-//           32 / DIGIT_BITS elements along the width.
-// Threads   one invocation packs one word for every digit.
+// Memory    x: integers of images (integer_numbers.glslh). y: [digit][image][rh][rw][channel][ph][pw][rows]
+//           [words], words of 32 / DIGIT_BITS digits along the width.
+// Threads   one invocation packs one word of every digit.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -21,8 +21,8 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint words, digits;
   int least;
-  uint images, channels, h, w;    // sizes of x
-  uint first_image;               // the first image to pack
+  uint images, channels, h, w;    // shape of x
+  uint first_image;               // index of the first image to pack
   uint residues_h, residues_w, phases_h, phases_w;
   uint rows, row_words, first_row, first_word;
   int stride_h, stride_w, dilation_h, dilation_w, pad_h, pad_w, step_h, step_w;
@@ -31,7 +31,7 @@ layout(push_constant) uniform Push {
 #include "workgroup.glslh"
 #include "integer_numbers.glslh"
 
-// Split the last index off `i`, a row-major combination of indices; `size`: its number of values.
+// Divide the row-major index `i` by `size`, the length of its last axis; return the remainder.
 uint split(inout uint i, uint size) {
   uint at = i % size;
   i /= size;

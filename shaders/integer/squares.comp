@@ -1,11 +1,13 @@
-// Sums of the squares of an image's numbers over every window, along one axis at a time, in 64 bits:
+// Sum the squares of an image's numbers over every window, along one axis at a time, in 64 bits:
 //
 //   AXIS 0   y[n, line, ox] = sum_{c, kx} x[n, c, line - pad_h, ox + kx - pad_w]^2
 //   AXIS 1   y[n, oy, ox] = sum_ky x[n, oy + ky, ox]; x is the result of AXIS 0
 //
-// Memory    x: integer_numbers.glslh, or 64-bit numbers as (low, high). y: 64-bit numbers.
-// Threads   one invocation computes SEGMENT neighbouring sums: for each, it adds one number to the previous
-//           sum and subtracts another. Differences modulo 2^64 are exact.
+// Memory    x: integers of images (integer_numbers.glslh), or (AXIS 1) int64 as low and high word. y: int64
+//           as low and high word.
+// Threads   one invocation computes SEGMENT neighbouring sums. From one sum to the next, it adds the number
+//           that enters the window and subtracts the number that leaves it. Differences modulo 2^64 are
+//           exact.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -21,9 +23,9 @@ layout(set = 0, binding = 1) writeonly buffer Y { uvec2 y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint images, channels, h, w;         // sizes of x
-  uint first_image, count;             // the images to sum
-  uint lines, columns, taps, segments; // size of y; taps of a window along the axis; segments of a line
+  uint images, channels, h, w;         // shape of x
+  uint first_image, count;             // index of the first image, and number of images
+  uint lines, columns, taps, segments; // lines, columns: shape of y; taps: of a window; segments: of a line
   int pad_h, pad_w;
 } p;
 
@@ -40,7 +42,7 @@ uvec2 negative(uvec2 a) { return add(~a, uvec2(1u, 0u)); }
 
 #if AXIS == 0
 #include "integer_numbers.glslh"
-// Return element i of a line; those before element 0 are padding.
+// Return element i of a line: the sum of the squares of its channels, or 0 if the element is padding.
 uvec2 element(uint image, uint line, uint i) {
   uvec2 sum = uvec2(0u);
   uint row = uint(int(line) - p.pad_h), column = uint(int(i) - p.pad_w);
@@ -62,7 +64,7 @@ uvec2 element(uint image, uint column, uint i) {
 
 void main() {
   uint id = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
-  // across: lines of y along the axis, which are neighbours; along: their length
+  // across: number of neighbouring lines along the axis; along: length of a line
 #if AXIS == 0
   uint across = p.lines, along = p.columns;
 #else

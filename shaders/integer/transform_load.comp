@@ -1,11 +1,11 @@
 // Copy blocks of images, or templates, modulo a prime, for the number-theoretic transform
 // (transform_pass.comp).
 //
-// Memory    x: integer_numbers.glslh. y: [image][channel][block row][block column][SIZE_H][SIZE_W]. Block
-//           (i, j) of an image begins at row i * step_h - pad_h and column j * step_w - pad_w, and is 0
-//           outside the image. FLIPPED: a template's tap (ky, kx) is stored at (-ky, -kx) modulo the size,
-//           so that the cyclic convolution becomes a correlation.
-// Threads   one invocation writes one element.
+// Memory    x: integers of images (integer_numbers.glslh). y: uint32 [image][channel][block row][block
+//           column] [SIZE_H][SIZE_W]. Block (i, j) of an image begins at row i * step_h - pad_h and column j
+//           * step_w - pad_w; elements outside the image are 0. With FLIPPED, a template's tap (ky, kx) is
+//           stored at (-ky, -kx) modulo the size, so that the cyclic convolution becomes a correlation.
+// Threads   one invocation writes one element of y.
 #version 450
 
 layout(local_size_x_id = 0) in;
@@ -17,8 +17,8 @@ layout(set = 0, binding = 1) writeonly buffer Y { uint y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint images, channels, h, w;  // sizes of x
-  uint first_image, count;      // the images to load
+  uint images, channels, h, w;  // shape of x
+  uint first_image, count;      // index of the first image, and number of images
   uint size_h, size_w, blocks_h, blocks_w, step_h, step_w;
   int pad_h, pad_w;
   uint prime;

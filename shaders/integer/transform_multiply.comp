@@ -1,9 +1,9 @@
-// The product of transformed images and templates: z[n,t] = factor * sum_c x[n,c] * w[t,c] modulo a prime.
-// The factor is the inverse of the transforms' length.
+// Multiply transformed images by transformed templates: z[n,t] = factor * sum_c x[n,c] * w[t,c] modulo a
+// prime. The factor is the inverse of the transforms' length.
 //
-// Memory    x: [image][channel][block][element], w: [template][channel][element], z: [image][template]
-//           [block][element].
-// Threads   one invocation computes one element.
+// Memory    uint32: x: [image][channel][block][element], w: [template][channel][element], z:
+//           [image][template] [block][element].
+// Threads   one invocation computes one element of z.
 #version 450
 
 layout(local_size_x_id = 0) in;

@@ -1,11 +1,11 @@
 // One pass of the number-theoretic transform over one axis, in place. A run is RADIX elements that are `span`
-// elements apart; the pass transforms each run in registers and multiplies it by the twiddle factors that
-// join the passes of an axis. The results of a pass are in bit-reversed order, which element-wise products
-// allow; the INVERSE passes run in the opposite order and restore it.
+// elements apart. The pass transforms each run in registers, and multiplies it by the twiddle factors that
+// join the passes of an axis. The results of a pass are in bit-reversed order. Element-wise products allow
+// this order, and the INVERSE passes, which run in the opposite order, restore the original one.
 //
-// Memory    x: [outer][length][inner] elements modulo p.prime; a pass transforms groups of RADIX * span
-//           elements along the axis. roots: the powers of a root of unity of order ROOTS, times 2^32.
-// Threads   one invocation transforms one run in registers.
+// Memory    x: uint32 [outer][length][inner], modulo p.prime; a pass transforms groups of RADIX * span
+//           elements along the axis. roots: uint32 powers of a root of unity of order ROOTS, times 2^32.
+// Threads   one invocation transforms one run.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -17,8 +17,8 @@ layout(set = 0, binding = 1) readonly buffer Roots { uint roots[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint runs, inner, span;  // number of all runs; distance of neighbours on the axis; see above
-  uint prime, inverse;     // inverse: of the prime, modulo 2^32
+  uint runs, inner, span;  // runs: their number; inner: distance of neighbours along the axis
+  uint prime, inverse;     // inverse of the prime modulo 2^32
 } p;
 
 #include "workgroup.glslh"
@@ -29,7 +29,8 @@ layout(push_constant) uniform Push {
 
 uint values[RADIX];
 
-// Do the butterflies of one level, on pairs that are `far` apart, with powers of a root of order 2 * far.
+// Compute the butterflies of one level: combine elements that are `far` apart, with powers of a root of
+// order 2 * far.
 void level(const uint far) {
   [[unroll]] for (uint k = 0u; k < far; k++) {
     uint power = ROOTS / (2u * far) * k;

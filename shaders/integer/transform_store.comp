@@ -2,18 +2,19 @@
 // or two primes to integers.
 //
 // The modulus is the prime, or the product of both. Sums are in [most - modulus + 1, most], most >= 0:
-// residues above `most` are negative sums. With two primes the number is r0 + first_prime * ((r1 - r0) /
+// residues above `most` are negative sums. With two primes, the sum is r0 + first_prime * ((r1 - r0) /
 // first_prime modulo the second prime), by the Chinese remainder theorem.
 //
-// Memory    z: [image][template][block row][block column][SIZE_H][SIZE_W] modulo the first prime; z1: the
-//           same modulo the second. y: integer_result.glslh. bias: low and high word for each template.
+// Memory    z: uint32 [image][template][block row][block column][SIZE_H][SIZE_W] modulo the first prime; z1:
+//           the same modulo the second prime. y: integers (integer_result.glslh). bias: low and high word for
+//           each template.
 // Threads   one invocation computes one sum.
 #version 450
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const bool WIDE = false;
-layout(constant_id = 2) const bool TWO = false;  // two primes
+layout(constant_id = 2) const bool TWO = false;  // the sums are known modulo two primes
 
 layout(set = 0, binding = 0) readonly buffer Z { uint z[]; };
 layout(set = 0, binding = 1) readonly buffer Z1 { uint z1[]; };
@@ -34,7 +35,7 @@ void main() {
     uint from = ((map * p.blocks_h + block_h) * p.blocks_w + block_w) * p.size_h + at_h - block_h * p.step_h;
     from = from * p.size_w + at_w - block_w * p.step_w;
     uvec4 low = uvec4(z[from]), high = uvec4(0u);
-    if (TWO) {  // p.prime is the second prime, the larger one
+    if (TWO) {  // p.prime is the second and larger prime
       uint digit = multiply(subtract(z1[from], low.x), p.first_inverse), more_low, more_high;
       umulExtended(digit, p.first_prime, more_high, more_low);
       low = uvec4(low.x + more_low);

@@ -1,9 +1,8 @@
-// y = table[c][x]: apply to each int8 number the function of its slice c along an axis.
+// y = table[c][x]: map each int8 number by the table of its slice c along an axis.
 //   OUT_Q8    y is int8 in the layout of x        OUT_F32   y is float32, row-major
 //
-// Memory    x: Int8x4 words in the layout of number LAYOUT; table: 256 results for each slice, the one for
-//           -128 first (int8: four to a word). Element i in row-major order belongs to slice
-//           (i / inner) % count.
+// Memory    x: Int8x4 words in layout number LAYOUT; table: 256 results for each slice, the result for -128
+//           first (int8: four to a word). Element i in row-major order belongs to slice (i / inner) % count.
 // Threads   one invocation writes one word of y (OUT_Q8) or one element (OUT_F32).
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -26,7 +25,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { float y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint threads;           // words or elements of y
+  uint threads;           // number of words (OUT_Q8) or elements of y
   uint n, c, h, w;
   uint inner, count;
 } p;

@@ -1,7 +1,7 @@
-// y = table[x]: apply a function of one int8 number, in any layout.
+// y = table[x]: map each int8 number by one table, in any layout.
 //
-// Memory    x, y: vectors of four Int8x4 words in the same layout; table: 64 Int8x4 words; byte i is the
-//           result for the number i - 128.
+// Memory    x, y: vectors of four Int8x4 words in the same layout; table: 64 words of 256 int8 results; byte
+//           i is the result for the number i - 128.
 // Threads   a workgroup holds the table in shared memory; each invocation maps VECTORS vectors that are
 //           LOCAL_X vectors apart.
 #version 450
@@ -22,7 +22,7 @@ layout(push_constant) uniform Push {
 #include "workgroup.glslh"
 #include "int8x4.glslh"
 
-shared int entries[256];  // indexed by the number's byte as uint8 (0..127, -128..-1); result in the low byte
+shared int entries[256];  // index: the number's byte as uint8, so 0..127, -128..-1; low byte: its result
 
 Int8x4 map_word(Int8x4 word) {
   uint u = uint(word);
@@ -32,7 +32,7 @@ Int8x4 map_word(Int8x4 word) {
 
 void main() {
   uint first = workgroup_index() * LOCAL_X * VECTORS + gl_LocalInvocationID.x;
-  ivec4 words[VECTORS];  // issue all loads before the first use
+  ivec4 words[VECTORS];  // issue all loads before the first lookup
   [[unroll]] for (uint i = 0u; i < VECTORS; i++) words[i] = x[min(first + i * LOCAL_X, p.vectors - 1u)];
   for (uint i = gl_LocalInvocationID.x; i < 64u; i += LOCAL_X) {
     int word = table[i ^ 32u];

@@ -1,14 +1,14 @@
 // y = (a - a_zero) (b - b_zero)^T for each matrix of a batch; both operands are int8 activations: ONNX
 // QLinearMatMul without a constant operand.
-//   OUT_F32   float(acc) * multiplier, row-major        OUT_Q8   saturate(round_half_even(float(acc) *
-//             multiplier) + y_zero)
-//   OUT_I32   acc, row-major; zero points are read from buffers: one a_zero, or one for each row of a (m or
+//   OUT_F32   y = float(acc) * multiplier, row-major
+//   OUT_Q8    y = saturate(round_half_even(float(acc) * multiplier) + y_zero)
+//   OUT_I32   y = acc, row-major. Buffers hold the zero points: one a_zero, or one for each row of a (m or
 //             batch * m); one b_zero, or one for each column of y
 //
-// Memory    a: (batch * m, k), b: (batch * n, k), y: (batch * m, n), Int8x4 words in kPackedInt8_4H4W; zero
-//           points: one row in this layout.
-// Threads   one invocation computes four columns of one row. Padding along k may hold any number, because it
-//           is masked.
+// Memory    a: (batch * m, k), b: (batch * n, k), int8 in kPackedInt8_4H4W; y: (batch * m, n), with OUT_Q8 in
+//           this layout; zero points: one row of int8 in this layout.
+// Threads   one invocation computes four columns of one row. Padding along k is masked, so it may hold any
+//           number.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -18,7 +18,7 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
-const uint TURNS = 4u;  // words along k in one iteration; some drivers end loops with many iterations
+const uint TURNS = 4u;  // words along k in one iteration: some drivers abort loops with many iterations
 
 layout(set = 0, binding = 0) readonly buffer A { int a[]; };
 layout(set = 0, binding = 1) readonly buffer B { int b[]; };
@@ -37,7 +37,7 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint batch, m, n, k;
 #if OUT == OUT_I32
-  uint a_zeros, b_zeros;  // numbers of zero points
+  uint a_zeros, b_zeros;  // number of zero points of a and of b
 #else
   int a_zero, b_zero, y_zero;
   float multiplier;

@@ -1,15 +1,15 @@
-// y = (a - a_zero) (b - b_zero)^T for each matrix of a batch; both operands are int8 activations. It computes
-// the same as matmul_q8.comp, with packed dot products. Every block of four rows, and of four columns, must
-// belong to one matrix: m and n are multiples of 4, or the batch is 1.
-//   OUT_F32   float(acc) * multiplier, row-major        OUT_Q8   saturate(round_half_even(float(acc) *
-//             multiplier) + y_zero)
+// y = (a - a_zero) (b - b_zero)^T for each matrix of a batch, as in matmul_q8.comp, but with packed dot
+// products. Every block of four rows, and of four columns, must belong to one matrix: m and n are multiples
+// of 4, or the batch is 1.
+//   OUT_F32   y = float(acc) * multiplier, row-major
+//   OUT_Q8    y = saturate(round_half_even(float(acc) * multiplier) + y_zero)
 //
-// Memory    a: (batch * m, k), b: (batch * n, k), y: (batch * m, n): ivec4 blocks [row/4][k/4] of 4 rows x 4
-//           along k in kPackedInt8_4H4W. Padding along k may hold any number, because it is masked. If
-//           A_HEADS > 1, a has the matrices of A_HEADS heads side by side: its shape is (batch / heads * m,
-//           heads * k) and k is a multiple of 4. B_HEADS and Y_HEADS do the same for b (k a multiple of 4)
+// Memory    a: (batch * m, k), b: (batch * n, k), y: (batch * m, n): int8 in kPackedInt8_4H4W, whose blocks
+//           [row/4][k/4] of 4 rows x 4 k are ivec4. Padding along k is masked, so it may hold any number. If
+//           A_HEADS > 1, the matrices of A_HEADS heads lie side by side in a: its shape is (batch / heads *
+//           m, heads * k) and k is a multiple of 4. B_HEADS and Y_HEADS do the same for b (k a multiple of 4)
 //           and y (n a multiple of 4).
-// Threads   one invocation computes four rows x four columns; neighbours share the rows:
+// Threads   one invocation computes four rows x four columns; neighbouring invocations share the rows:
 //
 //             b:  columns 4c .. 4c+3      an ivec4 of b is 4 columns x 4 k
 //           a: +--+
@@ -40,7 +40,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { ivec4 y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint batch, m, n, k;
-  int a_zero, b_zero, y_zero;  // a_zero, b_zero: with the shift of the dot form
+  int a_zero, b_zero, y_zero;  // a_zero and b_zero include the shift of the dot form
   float multiplier;
 } p;
 
@@ -49,7 +49,7 @@ layout(push_constant) uniform Push {
 #include "dot_block.glslh"
 #include "requantize.glslh"
 
-const uint TURNS = 4u;  // blocks along k in one iteration; some drivers end loops with many iterations
+const uint TURNS = 4u;  // blocks along k in one iteration: some drivers abort loops with many iterations
 void add_up(inout Block block, uint a_at, uint b_at) {
   uint blocks = ceil_div(p.k, 4u);
   int last = last_mask(p.k);

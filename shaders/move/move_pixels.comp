@@ -1,8 +1,9 @@
-// Move int8 images by whole pixels and whole blocks of channels: padding and cropping, or one input of a
+// Move int8 images by whole pixels and whole blocks of channels: pad, crop, or copy one input of a
 // concatenation (KEEP: the rest of y is left unchanged).
 //   y[n, block, h, w] = x[n - before_n, block - before_block, h - before_h, w - before_w], or `fill`
 //
-// Memory    x: words, y: vectors of pixels (pixels.glslh); x in kPackedInt8_16C is also read in vectors.
+// Memory    x: int8, read as words, or in kPackedInt8_16C as vectors; y: int8, written as vectors of pixels
+//           (pixels.glslh).
 // Threads   one invocation writes one vector of y, or (KEEP) one vector of the part of y that comes from x.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

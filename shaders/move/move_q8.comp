@@ -1,11 +1,12 @@
 // Move int8 elements: y[d] = x[sum of (d_i - before_i) * stride_i] where every d_i - before_i is in
-// [0, size_i). This covers transposition (permuted strides), slicing (before < 0, or a stride), padding
-// (before > 0) and one input of a concatenation. Elsewhere y is `fill`, or (KEEP) is left unchanged.
+// [0, size_i). Transpose by permuted strides, slice by before < 0 or a stride, pad by before > 0, or copy one
+// input of a concatenation. All other elements of y are `fill`, or (KEEP) are left unchanged.
 //
-// Memory    x: Int8x4 words in the layout of number X_LAYOUT; y: Int8x4 words in the layout of number LAYOUT.
-//           Elements of x are indexed in row-major order. The logical dims of y are its layout's extent, or
-//           (FOLDED) other sizes for the same elements in row-major order.
-// Threads   one invocation writes one word of y inside the box: all of y, or whole words along one axis.
+// Memory    x: Int8x4 words in layout number X_LAYOUT; y: Int8x4 words in layout number LAYOUT. The index of
+//           an element of x counts in row-major order. The indices d of y are those of its layout's shape, or
+//           (FOLDED) of another shape with the same row-major order.
+// Threads   one invocation writes one word of y inside the box, which is all of y, or a range of whole words
+//           along one axis.
 // WORDS     a word of y is one word of x (same lane axis, offset a multiple of four): one load instead of
 //           four.
 #version 450
@@ -27,13 +28,13 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint words;
   int fill;
-  // the box: all of y, or a range along one axis of its extent
+  // the box of y that is written: all of y, or a range along one axis of the layout's shape
   uint box_axis, box_first, box_size;
-  uint y_n, y_c, y_h, y_w, x_n, x_c, x_h, x_w;                 // extents of the layouts
-  uint dims_n, dims_c, dims_h, dims_w;                         // logical dims of y
+  uint y_n, y_c, y_h, y_w, x_n, x_c, x_h, x_w;                 // shapes of the two layouts
+  uint dims_n, dims_c, dims_h, dims_w;                         // logical shape of y
   int before_n, before_c, before_h, before_w;
   uint size_n, size_c, size_h, size_w;
-  int stride_n, stride_c, stride_h, stride_w;                  // in elements of x
+  int stride_n, stride_c, stride_h, stride_w;                  // distances in x, in row-major elements
 } p;
 
 #include "workgroup.glslh"
@@ -41,12 +42,12 @@ layout(push_constant) uniform Push {
 #include "row_major.glslh"
 #include "layout/any.glslh"
 
-// Return true if element e of y's extent comes from x. at: its index in the moved part of x; from: its index
-// in the extent of x.
+// Return true if element e of y, an index in its layout's shape, comes from x. at: the index of this
+// element in the moved part of x; from: its index in the shape of x.
 bool source(uvec4 e, uvec4 y_extent, out uvec4 at, out uvec4 from) {
   uvec4 d =
       FOLDED ? from_row_major(row_major(e, y_extent), uvec4(p.dims_n, p.dims_c, p.dims_h, p.dims_w)) : e;
-  // An unsigned negative index is larger than any size.
+  // A negative index is a uint larger than any size.
   at = uvec4(ivec4(d) - ivec4(p.before_n, p.before_c, p.before_h, p.before_w));
   ivec4 steps = ivec4(at) * ivec4(p.stride_n, p.stride_c, p.stride_h, p.stride_w);
   from = from_row_major(uint(steps.x + steps.y + steps.z + steps.w), uvec4(p.x_n, p.x_c, p.x_h, p.x_w));

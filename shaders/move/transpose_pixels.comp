@@ -1,14 +1,15 @@
-// Reorder the axes of int8 images: axis i of y is axis ORDER_i of x. ORDER_1 is not 1, so the lanes of a word
-// of y are elements along an axis of x other than its channels.
+// Permute the axes of int8 images: axis i of y is axis ORDER_i of x. ORDER_1 is not 1, so a word of y holds
+// four elements along an axis of x other than its channels.
 //
-// Words of x hold four channels and words of y four elements along x's axis ORDER_1, so four words of y are
-// four words of x with their bytes transposed.
+// A word of x holds four channels; a word of y holds four elements along x's axis ORDER_1. So four words of y
+// are four words of x with their bytes transposed.
 //
-// Memory    x: words; y: vectors (pixels.glslh).
-// Threads   kPackedInt8_16C: one invocation moves four channels of 16 elements along axis ORDER_1; neighbours
-//           move neighbouring parts of x. kPackedInt8_4W4C: one invocation moves 16 channels of four elements
-//           along it; neighbours write neighbouring parts of y. So whole cache lines are read and written.
-// Needs     in kPackedInt8_16C, if the channels become a line of y: shared memory and a barrier.
+// Memory    x: int8 words; y: int8, written as vectors of pixels (pixels.glslh).
+// Threads   in kPackedInt8_16C, one invocation moves four channels of 16 elements along axis ORDER_1, and
+//           neighbouring invocations read neighbouring words of x. In kPackedInt8_4W4C, one invocation moves
+//           16 channels of four elements along that axis, and neighbouring invocations write neighbouring
+//           words of y. So whole cache lines are read and written.
+// Needs     shared memory and a barrier, in kPackedInt8_16C if the channels of x become lines of y.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -25,7 +26,7 @@ layout(set = 0, binding = 1) writeonly buffer Y { ivec4 y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint threads;
-  uint n, c, h, w;  // sizes of x
+  uint n, c, h, w;  // shape of x
 } p;
 
 #include "workgroup.glslh"
@@ -43,7 +44,7 @@ uint word_of(uvec4 e) {
 #if BLOCKED
 // Return the first element of x that invocation i moves.
 uvec4 first_of(uint i) {
-  uvec4 runs = uvec4(p.n, p.c, p.h, p.w);  // runs of 16 elements along the transposed axis
+  uvec4 runs = uvec4(p.n, p.c, p.h, p.w);  // counts of blocks of 16 elements along axis ORDER_1
   runs[ORDER_1] = ceil_div(runs[ORDER_1], 16u);
   uint pixel = i / 4u, line = pixel / runs.w, plane = line / runs.z, block = plane / runs.x;
   uvec4 e = uvec4(plane - block * runs.x, 16u * block + 4u * (i % 4u), line - plane * runs.z,
@@ -52,8 +53,8 @@ uvec4 first_of(uint i) {
   return e;
 }
 #else
-const uint COLUMNS = ORDER_1 == 3u ? 1u : 4u;  // invocations whose columns form a vector
-const uint NEXT = ORDER_1 == 3u ? 2u : 3u, LAST = ORDER_1 == 0u ? 2u : 0u;  // the other axes
+const uint COLUMNS = ORDER_1 == 3u ? 1u : 4u;  // number of invocations whose columns form a vector
+const uint NEXT = ORDER_1 == 3u ? 2u : 3u, LAST = ORDER_1 == 0u ? 2u : 0u;  // the other two axes
 
 uvec4 first_of(uint i) {
   uvec4 counts = uvec4(p.n, ceil_div(p.c, 16u), p.h, ceil_div(p.w, COLUMNS)), e;
@@ -69,21 +70,22 @@ uvec4 first_of(uint i) {
 }
 #endif
 
-// Return the vector of y for an element of x.
+// Return the index of the vector of y that holds element e of x.
 uint place_of(uvec4 e) {
   uvec4 to = ordered(e);
   return vector_of(Pixels(to.x, to.y / VECTOR_CHANNELS, to.z, to.w), ordered(uvec4(p.n, p.c, p.h, p.w)));
 }
 
 #if BLOCKED
-// If channels lie side by side in y, invocations exchange their vectors through shared memory, so that
+// If the channels of x become lines of y, invocations exchange their vectors through shared memory, so that
 // neighbouring invocations store neighbouring vectors.
 const bool SIDE_BY_SIDE = ORDER_3 == 1u;
 shared ivec4 staged[SIDE_BY_SIDE ? 4u * LOCAL_X : 1u];
-shared uvec2 places[SIDE_BY_SIDE ? LOCAL_X : 1u];  // (an invocation's first vector in y, channels left)
+// of an invocation: index of its first vector in y, and number of channels left
+shared uvec2 places[SIDE_BY_SIDE ? LOCAL_X : 1u];
 
-// Return the place in shared memory of vector k of an invocation. Vectors k of neighbouring invocations are
-// in different banks.
+// Return the index in shared memory of vector k of an invocation, so that vectors k of neighbouring
+// invocations are in different banks.
 uint staged_at(uint invocation, uint k) { return 4u * invocation + (k ^ (invocation >> 1 & 3u)); }
 
 void store_staged(uint me) {
@@ -95,8 +97,8 @@ void store_staged(uint me) {
 }
 #endif
 
-// Return the transposed words of run `run`, of four along the axis (kPackedInt8_16C) or of four channels
-// each.
+// Load four words from element e on and return them with their bytes transposed. `run` counts blocks of
+// four elements along axis ORDER_1 (kPackedInt8_16C), or blocks of four channels (kPackedInt8_4W4C).
 ivec4 moved(uvec4 e, uint run) {
   uvec4 size = uvec4(p.n, p.c, p.h, p.w);
   ivec4 words;
@@ -110,7 +112,7 @@ ivec4 moved(uvec4 e, uint run) {
 }
 
 #if !BLOCKED
-// Store the words of four channels of run `run`, from element e on.
+// Store the transposed words of four channels: block `run` of channels from element e on.
 void store_run(uvec4 e, uint run, ivec4 words) {
   e.y += 4u * run;
   if (ORDER_3 == 1u) {
@@ -130,7 +132,7 @@ void main() {
   if (SIDE_BY_SIDE) places[me] = uvec2(0u);
 #endif
   if (i < p.threads && e.y < p.c && e.w < p.w) {
-    // Four variables, not an array: some drivers keep an array in memory if a loop indexes it.
+    // Use four variables: some drivers keep an array in memory if a loop indexes it.
     ivec4 first = moved(e, 0u), second = moved(e, 1u), third = moved(e, 2u), fourth = moved(e, 3u);
 #if BLOCKED
     if (SIDE_BY_SIDE) places[me] = uvec2(place_of(e), p.c - e.y);

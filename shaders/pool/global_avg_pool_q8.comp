@@ -1,12 +1,13 @@
 // The mean of each channel of int8 images: y = saturate(round_half_even(float(sum(x - x_zero)) * multiplier)
-// + y_zero), the sum exact.
+// + y_zero), with an exact sum.
 //
-// Memory    x: vectors of pixels (pixels.glslh); y: images of one pixel, or a matrix (images, channels).
-// Threads   a workgroup adds up ACROSS neighbouring vectors of channels of one image. LOCAL_X / ACROSS
-//           invocations share such a vector: each adds every (LOCAL_X / ACROSS)-th pixel vector, then they
-//           reduce in shared memory, halving the number of active invocations.
+// Memory    x: int8 images as vectors of pixels (pixels.glslh); y: int8 images of one pixel, or an int8
+//           matrix (images, channels).
+// Threads   a workgroup adds the pixels of ACROSS neighbouring vectors of channels of one image. LOCAL_X /
+//           ACROSS invocations share such a vector: each adds every (LOCAL_X / ACROSS)-th pixel vector. Then
+//           they reduce in shared memory, halving the number of active invocations.
 // OFFSET    y = saturate(round_half_even(float(sum(x)) * multiplier + offset)), each step rounded to float32.
-// EXCITE    y is the gates of an image's channels, computed by the image's last workgroup (excite.glslh).
+// EXCITE    the image's last workgroup computes the gates of its channels (excite.glslh), which are y.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #if defined(EXCITE) && !defined(FLOAT_LANES)
@@ -17,11 +18,11 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
 layout(constant_id = 1) const uint ACROSS = 1;
-layout(constant_id = 3) const uint AT_ONCE = 1;  // loads that an invocation issues at once
-layout(constant_id = 2) const uint TO = 0;  // the layout of y, one of these:
+layout(constant_id = 3) const uint AT_ONCE = 1;  // loads that an invocation issues together
+layout(constant_id = 2) const uint TO = 0;  // the layout of y:
 #define AS_X 0u
 #define TO_4W4C 1u
-#define TO_4H4W 2u  // a matrix (images, channels)
+#define TO_4H4W 2u  // matrix (images, channels) in kPackedInt8_4H4W
 
 layout(constant_id = 9) const bool OFFSET = false;
 layout(constant_id = 8) const bool LONG = false;  // an invocation adds more than MOST vectors
@@ -33,8 +34,8 @@ layout(set = 0, binding = 2) readonly buffer W1 { ivec4 w1[]; };
 layout(set = 0, binding = 3) readonly buffer Channels1 { ivec4 channels1[]; };
 layout(set = 0, binding = 4) readonly buffer W2 { ivec4 w2[]; };
 layout(set = 0, binding = 5) readonly buffer Channels2 { ivec4 channels2[]; };
-layout(set = 0, binding = 6) coherent buffer Squeezed { int squeezed[]; };  // the means of all images
-layout(set = 0, binding = 7) coherent buffer Arrivals { uint arrivals[]; };  // an image's arrived workgroups
+layout(set = 0, binding = 6) coherent buffer Squeezed { int squeezed[]; };  // means of all images
+layout(set = 0, binding = 7) coherent buffer Arrivals { uint arrivals[]; };  // an image's done workgroups
 #endif
 
 layout(push_constant) uniform Push {
@@ -54,13 +55,13 @@ layout(push_constant) uniform Push {
 #include "exact_sum.glslh"
 #include "pixels.glslh"
 
-#define WORDS (BLOCKED == 1 ? 4 : 1)  // words of channels in a vector
+#define WORDS (BLOCKED == 1 ? 4 : 1)  // words of four channels in a vector
 shared ivec4 sums[WORDS * LOCAL_X];
 #ifdef EXCITE
 #include "excite.glslh"
 shared uint arrived;
 
-// If this workgroup is the image's last to arrive, compute the gates: all means of the image are then in
+// If this workgroup is the image's last to finish, compute the gates: all means of the image are then in
 // memory.
 void excite_when_last(uint image, uint tiles, uint me) {
   uint c4 = ceil_div(p.c, 4u);
@@ -76,7 +77,7 @@ void excite_when_last(uint image, uint tiles, uint me) {
 }
 #endif
 
-// Requantize with the bounds of y's type, and return the number as stored (int8).
+// Requantize, clamp to the bounds of y's type, and return the result as stored (int8).
 int round_with_offset(int acc) {
   float v = clamp(sum(multiply(int_to_float(acc), p.multiplier), p.offset), -512.0, 512.0);
   return clamp(round_to_int(v), p.y_min, p.y_max) - (p.y_min + 128);
@@ -89,7 +90,7 @@ Int8x4 mean(ivec4 total) {
   return int8x4_pack(q);
 }
 
-// Store y for four channels, in a layout whose vectors have one word of an image.
+// Store y of four channels, if y's layout has one word of an image in a vector.
 void store_word(uint image, uint c4, uint c4s, Int8x4 word) {
   uint at = (TO == TO_4H4W ? image / 4u : image) * c4s + c4, row = image % 4u;
   if (TO != TO_4H4W) y[at] = ivec4(word, 0, 0, 0);
@@ -101,7 +102,7 @@ void store_word(uint image, uint c4, uint c4s, Int8x4 word) {
 
 ivec4 total[WORDS];  // sums of x + 128
 uvec2 halves[WORDS];  // 16-bit partial sums: .x of bytes 0 and 2, .y of bytes 1 and 3
-const uint MOST = 256u / VECTOR_PIXELS;  // vectors that 16-bit sums can hold
+const uint MOST = 256u / VECTOR_PIXELS;  // number of vectors that 16-bit sums can hold
 
 void clear_total() {
   [[unroll]] for (int k = 0; k < WORDS; k++) { total[k] = ivec4(0); halves[k] = uvec2(0u); }
@@ -115,9 +116,9 @@ void flush() {
   }
 }
 
-// Add vector i of the pixels.
+// Add vector i of the pixels to the sums.
 void add(ivec4 vector, uint i, uint columns) {
-  uint pixels = 4u;  // pixels of the line from this vector on
+  uint pixels = 4u;  // pixels of the line in this vector
 #if !BLOCKED
   if (AT_ONCE == 1u || p.w % 4u != 0u) pixels = p.w - 4u * (i % columns);
 #endif

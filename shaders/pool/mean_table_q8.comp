@@ -1,12 +1,12 @@
-// The mean of a function of int8 numbers, given as a table, over each channel's pixels:
+// The mean over each channel's pixels of a function of int8 numbers, given as a table:
 // y = saturate(round_half_even(float(sum of table[x]) * multiplier) + y_zero). The table holds integers of at
-// most 2^29; their sum is kept in two 32-bit words, so it is exact.
+// most 2^29. Their sum is kept in two 32-bit words, so it is exact.
 //
-// Memory    x: Int8x4 words in the layout of number LAYOUT, each of four channels of one pixel; y: images of
-//           one pixel in the layout of number Y_LAYOUT; table: 256 numbers, the one for -128 first: one table
-//           for all channels, or one for each (COUNT is 1 or c).
-// Threads   a workgroup adds up four channels of one image: each invocation adds every LOCAL_X-th pixel, then
-//           they reduce in shared memory, halving the number of active invocations.
+// Memory    x: Int8x4 words in layout number LAYOUT; a word is four channels of one pixel; y: int8 images of
+//           one pixel in layout number Y_LAYOUT; table: 256 int32 numbers, the number for -128 first; one
+//           table for all channels, or one for each (COUNT is 1 or c).
+// Threads   a workgroup adds the pixels of four channels of one image. Each invocation adds every LOCAL_X-th
+//           pixel. Then they reduce in shared memory, halving the number of active invocations.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -50,7 +50,7 @@ float total_of(int high_, int low_) {
   uint sign_ = negative ? 0x80000000u : 0u;
   if (most == 0 && least == 0u) return 0.0;
   if (most == 0 && least < 0x80000000u) return compose(sign_, 150, least, false);
-  int shift = (most != 0 ? 32 + findMSB(most) : 31) - 29;  // keeps 30 bits
+  int shift = (most != 0 ? 32 + findMSB(most) : 31) - 29;  // so that 30 bits remain
   uint kept = (least >> shift) | (uint(most) << (32 - shift));
   return compose(sign_, 150 + shift, kept, (least & ((1u << shift) - 1u)) != 0u);
 }

@@ -1,14 +1,15 @@
-// Maximum or mean of a window sliding over int8 images.
+// Maximum or mean of a window that slides over int8 images.
 //
 //   KIND_MAX      y = max x
-//   KIND_AVERAGE  y = saturate(round_half_even((sum / count) / y_scale + y_zero)), sum = sum of x_scale * (x
-//                 - x_zero) in row-major order, every step rounded to float32. First, an integer sum and one
-//                 float product give the value. Only if it is farther than `safe` from the nearest integer,
-//                 so near a tie that the roundings of the steps could matter, the steps are computed.
+//   KIND_AVERAGE  y = saturate(round_half_even((sum / count) / y_scale + y_zero)), where sum adds x_scale *
+//                 (x - x_zero) in row-major order, every step rounded to float32. The shader first computes
+//                 an exact integer sum and one float product. If this value is farther than `safe` from the
+//                 nearest integer, it is so near a tie that the roundings of the steps could matter; only
+//                 then does the shader compute the steps.
 //
-// Memory    x, y: vectors of pixels (pixels.glslh).
-// Threads   one invocation computes one vector; for large windows THREADS = LOCAL_X (a power of two)
-//           invocations share one (large_window.glslh).
+// Memory    x, y: int8 images as vectors of pixels (pixels.glslh).
+// Threads   one invocation computes one vector of y; for large windows, THREADS = LOCAL_X (a power of two)
+//           invocations compute one together (large_window.glslh).
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -17,18 +18,19 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
-// The kernel's size and stride along both axes, at most 3 and 2, with a dilation of 1; 0: p has the sizes.
+// Kernel size (at most 3) and stride (at most 2) along both axes, for a dilation of 1; 0: push constants
+// have them.
 layout(constant_id = 1) const uint KERNEL = 0;
 layout(constant_id = 2) const uint STRIDE = 1;
-layout(constant_id = 3) const uint ASIDE = 0;  // 4W4C: the lane of a vector's first input column
+layout(constant_id = 3) const uint ASIDE = 0;  // 4W4C: lane of the first input column in its vector
 layout(constant_id = 5) const uint THREADS = 1;
 #if KIND == KIND_AVERAGE
-// KERNEL > 0: every mean divides by the number of taps, and no possible sum is too near a tie.
+// KERNEL > 0: the divisor of every mean is the number of taps, and no possible sum is too near a tie.
 layout(constant_id = 4) const bool SURE = false;
 #endif
 
 #if BLOCKED
-#define Element ivec4  // the part of y that is computed at once
+#define Element ivec4  // the part of y that is computed at a time
 #define WORDS 4        // words in an Element
 #else
 #define Element int
@@ -43,7 +45,7 @@ layout(push_constant) uniform Push {
   uint n, c, x_h, x_w, y_h, y_w;
   uint kernel_h, kernel_w, stride_h, stride_w, pad_t, pad_l, dilation_h, dilation_w;
 #if KIND == KIND_AVERAGE
-  uint count;             // divisor of every mean, or 0: the number of elements inside the image
+  uint count;             // divisor of every mean; 0: divide by the number of elements inside the image
   int x_zero, y_zero;     // y_zero in the type of y; stored int8 = result - y_shift
   int y_shift, y_min, y_max;
   float x_scale, y_scale, ratio, safe;
@@ -59,7 +61,7 @@ layout(push_constant) uniform Push {
 #include "exact_sum.glslh"
 #endif
 
-// The input's rows or columns under a window: from `first` to before `last`, in steps of the dilation.
+// The input rows or columns under a window: from `first` to `last` - 1, in steps of the dilation.
 struct Span { uint first, last; };
 
 Span under(uint out_index, uint stride, uint pad, uint kernel, uint dilation, uint size) {
@@ -70,12 +72,13 @@ Span under(uint out_index, uint stride, uint pad, uint kernel, uint dilation, ui
       uint(min(first + int((kernel - 1u) * dilation), int(size) - 1) + 1));
 }
 
-// Return the first vector of line h of x; `plane` is the first vector of the image's channels.
+// Return the index of the first vector of line h of x; `plane` is that of the first vector of the image's
+// channels.
 uint line_of(uint plane, uint h) {
   return plane + h * (BLOCKED == 1 ? p.x_w : ceil_div(p.x_w, 4u) * blocks_of(p.c));
 }
 
-// Pixel w of a line as numbers: 16 channels (BLOCKED) or four.
+// A pixel as integers: 16 channels (BLOCKED) or four.
 struct Words { ivec4 lanes[WORDS]; };
 
 Words pixel(uint line, uint w) {
@@ -125,7 +128,8 @@ void main() {
       y[i] = result(plane, rows, columns_under(at.w));
 #else
       ivec4 words = ivec4(0);
-      [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {  // shifts each result in, without a dynamic index
+      // shift each result in: the loop needs no dynamic index
+      [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {
         uint w = min(at.w + k, p.y_w - 1u);
         words = ivec4(words.yzw, result(plane, rows, columns_under(w)));
       }

@@ -1,7 +1,8 @@
 // y = (x - zero_point) * scale for images, rounded once: ONNX DequantizeLinear per tensor.
 //
-// Memory    x: kPackedInt8_16C (BLOCKED) or kPackedInt8_4W4C; y: float32, row-major.
-// Threads   one invocation converts 16 channels of one pixel; its neighbours convert the next pixels.
+// Memory    x: int8 in kPackedInt8_16C (BLOCKED) or kPackedInt8_4W4C; y: float32, row-major.
+// Threads   one invocation converts 16 channels of one pixel; neighbouring invocations convert neighbouring
+//           pixels.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

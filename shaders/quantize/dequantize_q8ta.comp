@@ -1,6 +1,6 @@
 // y = (x - zero_point) * scale, rounded once: ONNX DequantizeLinear per tensor.
 //
-// Memory    x: Int8x4 words in the layout of number LAYOUT; y: float32, row-major.
+// Memory    x: Int8x4 words in layout number LAYOUT; y: float32, row-major.
 // Threads   one invocation writes one element.
 #version 450
 

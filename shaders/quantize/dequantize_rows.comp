@@ -1,8 +1,8 @@
 // y = (x - zero_point) * scale for rows of whole words, rounded once: ONNX DequantizeLinear per tensor.
 //
-// Memory    x: kPackedInt8_16C with one pixel (BLOCKED) or kPackedInt8_4H4W; y: float32, row-major.
-// Threads   one invocation converts four columns of one row (BLOCKED) or of four rows; its neighbours convert
-//           the next columns, so that they store neighbouring vectors.
+// Memory    x: int8 in kPackedInt8_16C with one pixel (BLOCKED) or kPackedInt8_4H4W; y: float32, row-major.
+// Threads   one invocation converts four columns of one row (BLOCKED) or of four rows. Neighbouring
+//           invocations convert neighbouring columns, so that they store neighbouring vectors.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -20,7 +20,7 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint threads;
   uint rows;
-  uint width;  // words of a row
+  uint width;  // number of words in a row
   float scale;
   int zero_point;
 } p;

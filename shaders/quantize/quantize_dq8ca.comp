@@ -1,16 +1,16 @@
 // Compute the scale and zero point of every row from its own values, and convert the row to int8: ONNX
 // DynamicQuantizeLinear applied to rows, with int8 results.
 //   scale = (max(0, row) - min(0, row)) / 255, at least 2^-126; 1 for a row of zeros
-//   zero_point = saturate(-128 + round_half_even(-min(0, row) / scale)),  q = saturate(round_half_even(x /
-//   scale) + zero_point)
-// min and max are over the finite values; infinities saturate, NaN becomes -128. With INFINITIES, the range
-// includes infinities, as in ONNX: if it exceeds float32, the scale is infinity, numbers become the zero
-// point (-128, or 127 if the minimum is -infinity), and infinities become -128. All arithmetic is in integers
-// (exact_float.glslh).
+//   zero_point = saturate(-128 + round_half_even(-min(0, row) / scale))
+//   q = saturate(round_half_even(x / scale) + zero_point)
+// min and max are over the finite values; infinities saturate, NaN becomes -128. With INFINITIES, as in ONNX,
+// min and max include infinities. If the range then exceeds float32, the scale is infinity, numbers become
+// the zero point (-128, or 127 if the minimum is -infinity), and infinities become -128. All arithmetic is in
+// integers (exact_float.glslh).
 //
 // Memory    x: float32 rows [m][k], read as bits; y: Int8x4 words in kPackedInt8_4H4W, or (BLOCKED)
 //           kPackedInt8_16C; padding beyond k holds the row's zero point; rows: [m] = (bits of the scale,
-//           zero point).
+//           zero point), int32.
 // Threads   ALL: one workgroup of LOCAL_X (a power of two) invocations converts a row. Otherwise a workgroup
 //           processes a `piece` of a row (a multiple of 16 elements): one dispatch finds the bounds of all
 //           pieces (BOUNDS), a second one converts the pieces.
@@ -42,10 +42,10 @@ layout(push_constant) uniform Push {
 #include "layout/kPackedInt8_16C.glslh"
 #include "layout/kPackedInt8_4H4W.glslh"
 
-const uint ONE = 0x3f800000u, SMALLEST_SCALE = 0x00800000u, STEPS = 0x437f0000u;  // 1.0, 2^-126, 255.0
+// bits of 1.0, 2^-126 and 255.0
+const uint ONE = 0x3f800000u, SMALLEST_SCALE = 0x00800000u, STEPS = 0x437f0000u;
 
-// Magnitudes are compared as integers, because the bit patterns of non-negative floats have the floats'
-// order.
+// Compare magnitudes as integers: non-negative floats and their bit patterns have the same order.
 shared uint below[LOCAL_X];
 shared uint above[LOCAL_X];
 
@@ -80,7 +80,7 @@ void find_bounds(uint row, uint part) {
 
 uint half_of(uint bits) { return bits < 2u * FLOAT_HIDDEN ? 0u : bits - FLOAT_HIDDEN; }
 
-// Return true if the range exceeds float32. Half the range never does, so compute that.
+// Return true if the range exceeds float32. The check computes half the range, which never exceeds it.
 bool beyond() {
   uint largest = max(below[0], above[0]);
   return largest == FLOAT_INFINITY ||

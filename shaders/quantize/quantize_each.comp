@@ -1,10 +1,10 @@
 // Quantize or dequantize with a scale and a zero point for each element: ONNX QuantizeLinear and
 // DequantizeLinear along an axis, or in blocks.
-//   TO_Q8    y = saturate(round_half_even(x / scale[i]) + zero[i])        TO_F32   y = (x - zero[i]) *
-//            scale[i]
+//   TO_Q8    y = saturate(round_half_even(x / scale[i]) + zero[i])
+//   TO_F32   y = (x - zero[i]) * scale[i]
 //
-// Memory    the int8 array: Int8x4 words in the layout of number LAYOUT; the float array, scale (bits) and
-//           zero: row-major.
+// Memory    TO_Q8: x: float32 bits, row-major; y: Int8x4 words in layout number LAYOUT. TO_F32: x and y have
+//           each other's type. scale (float32 bits) and zero (int32): row-major, one for each element.
 // Threads   one invocation writes one word (TO_Q8) or one element (TO_F32).
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -27,7 +27,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint threads;           // words or elements of y
+  uint threads;           // number of words (TO_Q8) or elements of y
   uint n, c, h, w;
 } p;
 

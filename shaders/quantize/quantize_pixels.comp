@@ -1,19 +1,20 @@
 // y = saturate(round_half_even(x / scale) + zero_point) for images: ONNX QuantizeLinear per tensor, exactly.
 // NaN becomes the lower bound, infinities saturate.
 //
-// The product x * (1 / scale) is rounded. If it is farther than `safe` from the nearest integer, it is so
-// near a tie that the product's own rounding could decide; then the exact quotient is computed
-// (exact_float.glslh).
+// The shader first computes x * (1 / scale), which is rounded. If this product is farther than `safe` from
+// the nearest integer, it is so near a tie that its rounding could decide the result. Then the shader
+// computes the exact quotient (exact_float.glslh).
 //
-// Memory    x: float32, row-major, read as bits: a device may flush subnormal floats; y: kPackedInt8_16C
-//           (BLOCKED) or kPackedInt8_4W4C, padding lanes get the zero point.
-// Threads   one invocation quantizes 16 channels of one pixel; its neighbours quantize the next pixels.
+// Memory    x: float32, row-major, read as bits because a device may flush subnormal floats; y: int8 in
+//           kPackedInt8_16C (BLOCKED) or kPackedInt8_4W4C; padding lanes get the zero point.
+// Threads   one invocation quantizes 16 channels of one pixel; neighbouring invocations quantize neighbouring
+//           pixels.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
-layout(constant_id = 1) const bool LOAD_AHEAD = true;  // load all 16 channels at once, else four at a time
+layout(constant_id = 1) const bool LOAD_AHEAD = true;  // load 16 channels at once; false: four at a time
 
 layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
 #if BLOCKED
@@ -37,7 +38,7 @@ layout(push_constant) uniform Push {
 
 uint columns() { return BLOCKED == 1 ? p.w : 4u * ceil_div(p.w, 4u); }
 
-// Return the bits of four channels of a pixel; 0 outside the image.
+// Return the float bits of four channels of a pixel; channels outside the image are 0.
 uvec4 loaded(uint first, uint channel) {
   uvec4 bits = uvec4(0u);
   [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
@@ -45,7 +46,7 @@ uvec4 loaded(uint first, uint channel) {
   return bits;
 }
 
-// Return the words of 16 channels.
+// Quantize 16 channels of a pixel; return their four words.
 ivec4 words_together(uint first, uint channel) {
   uvec4 bits[4];
   [[unroll]] for (uint k = 0u; k < 4u; k++) bits[k] = loaded(first, channel + 4u * k);

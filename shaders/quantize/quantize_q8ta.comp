@@ -1,9 +1,9 @@
 // y = saturate(round_half_even(x / scale) + zero_point): ONNX QuantizeLinear per tensor, exactly
 // (quantize_pixels.comp). NaN becomes the lower bound, infinities saturate.
 //
-// Memory    x: float32, row-major; y: Int8x4 words in the layout of number LAYOUT; padding lanes get the zero
-//           point.
-// Threads   one invocation writes one word. x is read as bits: a device may flush subnormal floats.
+// Memory    x: float32, row-major, read as bits because a device may flush subnormal floats; y: Int8x4 words
+//           in layout number LAYOUT; padding lanes get the zero point.
+// Threads   one invocation writes one word.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

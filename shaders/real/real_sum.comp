@@ -1,10 +1,10 @@
-// The sum of each row of float32 numbers, compensated (Neumaier), each step rounded to nearest even. The
-// error is at most 2^-23 of the sum of magnitudes, as long as an invocation adds fewer than 2^20 numbers.
+// Compute the compensated (Neumaier) sum of each row of float32 numbers, each step rounded to nearest even.
+// The error is at most 2^-23 of the sum of magnitudes, as long as an invocation adds fewer than 2^20 numbers.
 //
-// Memory    x: rows, contiguous; y: `parts` partial sums a row, contiguous.
-// Threads   THREADS (a power of two) invocations share a sum; each adds every THREADS-th element, then they
-//           reduce in shared memory, halving the number of active invocations. The order of additions depends
-//           on p and THREADS only.
+// Memory    x: float32 rows, contiguous; y: float32, `parts` partial sums for each row, contiguous.
+// Threads   THREADS invocations (a power of two) compute a sum together. Each adds every THREADS-th element.
+//           Then they reduce in shared memory, halving the number of active invocations. The order of
+//           additions depends on the push constants and THREADS only.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -18,7 +18,7 @@ layout(set = 0, binding = 1) writeonly buffer Y { float y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint rows, columns;
-  uint parts;  // partial sums of a row; part i adds runs i, i + parts, ... of THREADS elements
+  uint parts;  // partial sums of a row; sum i adds blocks i, i + parts, ... of THREADS elements
 } p;
 
 #include "workgroup.glslh"
@@ -26,7 +26,7 @@ layout(push_constant) uniform Push {
 
 shared vec2 shares[LOCAL_X];
 
-// Add a number to a pair (total, sum of the total's rounding errors).
+// Add a number to a pair: x is the total, y the sum of the total's rounding errors.
 vec2 added(vec2 so_far, float v) {
   float next = sum(so_far.x, v);
   bool larger = abs(so_far.x) >= abs(v);
@@ -36,7 +36,7 @@ vec2 added(vec2 so_far, float v) {
 
 float result_of(vec2 share) {
   bool finite = (floatBitsToUint(share.x) & FLOAT_INFINITY) != FLOAT_INFINITY;
-  return finite ? sum(share.x, share.y) : share.x;  // the rounding error of an infinity is NaN
+  return finite ? sum(share.x, share.y) : share.x;  // an infinite total has the rounding error NaN
 }
 
 void main() {

@@ -1,8 +1,7 @@
-// Pack the bytes of a row-major array into the words of a packed layout. The host uploads the array
-// unchanged.
+// Pack the bytes of a row-major array, which the host uploads unchanged, into the words of a packed layout.
 //
-// Memory    x: bytes of int8 or uint8, row-major, four to a word; y: Int8x4 words in the layout of number
-//           LAYOUT; padding lanes get 0.
+// Memory    x: bytes of int8 or uint8, row-major, four to a word; y: Int8x4 words in layout number LAYOUT;
+//           padding lanes get 0.
 // Threads   one invocation writes one word.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

@@ -1,8 +1,8 @@
-// Move int8 images from kPackedInt8_4W4C to kPackedInt8_16C (BLOCKED) or back.
+// Copy int8 images from kPackedInt8_4W4C to kPackedInt8_16C (BLOCKED) or back.
 //
-// Memory    x: words in one layout; y: vectors in the other (pixels.glslh).
-// Threads   one invocation writes one vector, from a part of 64 bytes of x; its neighbours read the other
-//           parts.
+// Memory    x: int8 words in one of these layouts; y: int8 vectors in the other (pixels.glslh).
+// Threads   one invocation writes one vector, which it gathers from 64 contiguous bytes of x; three
+//           neighbouring invocations read the rest of these bytes.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

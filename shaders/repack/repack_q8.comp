@@ -1,8 +1,8 @@
-// Move int8 elements from one packed layout and shape to another with the same elements in row-major order:
-// layout changes, reshape and flatten in one step.
+// Copy int8 elements from one packed layout and shape to another; the row-major order of the elements stays.
+// This changes the layout, reshapes and flattens in one step.
 //
-// Memory    x: Int8x4 words in the layout of number X_LAYOUT with extent x_*; y: the same in Y_LAYOUT with
-//           extent y_*; padding lanes of y get 0.
+// Memory    x: Int8x4 words in layout number X_LAYOUT with shape x_*; y: Int8x4 words in layout number
+//           Y_LAYOUT with shape y_*; padding lanes of y get 0.
 // Threads   one invocation writes one word.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

@@ -1,8 +1,8 @@
-// Unpack the words of a packed layout into the bytes of a row-major array. The host downloads the bytes
+// Unpack the words of a packed layout into the bytes of a row-major array, which the host downloads
 // unchanged.
 //
-// Memory    x: Int8x4 words in the layout of number LAYOUT; y: bytes of int8 or uint8, row-major, four to a
-//           word; bytes beyond the last element get 0.
+// Memory    x: Int8x4 words in layout number LAYOUT; y: bytes of int8 or uint8, row-major, four to a word;
+//           bytes beyond the last element get 0.
 // Threads   one invocation writes one word of four bytes.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

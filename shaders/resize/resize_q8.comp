@@ -4,16 +4,16 @@
 //   LINEAR 0   nearest: y = x[table.x of the row][table.x of the column]
 //   LINEAR 1   y = ((dy2 dx2 x11 + dy2 dx1 x12) + dy1 dx2 x21) + dy1 dx1 x22, each step rounded to float32;
 //              the result is truncated, or rounded half to even (EVEN)
-//   LINES      lines (N, C, 1, L) are resized as ONNX Runtime resizes volumes. The eight terms of a volume
-//              are here the two terms of a column: each once whole if neither n nor c is the last index of
-//              its axis, twice as halves if one of them is, four times as quarters if both are
+//   LINES      lines (N, C, 1, L) are resized as ONNX Runtime resizes volumes. A volume's formula has eight
+//              terms, a line's has two. So each of the two terms is added once if neither n nor c is the last
+//              index of its axis, twice as halves if one of them is, four times as quarters if both are
 //   FIXED      weights are multiples of 2**-11: y = (t 2**11 + (b - t) dy + 2**21) >> 22,
 //              t = x11 2**11 + (x12 - x11) dx, and b likewise in the lower row
 //   REAL 1     the formula of LINEAR 1 for real numbers (x - x_zero) * x_scale; then y is quantized
 //
-// Memory    x: words, y: vectors of pixels (pixels.glslh); x in kPackedInt8_16C is also read in vectors.
-//           table: an entry for each row of y, then one for each column: (first index, second index, bits of
-//           the distance from the first, bits of the distance from the second).
+// Memory    x: int8, read as words, or in kPackedInt8_16C as vectors; y: int8, written as vectors of pixels
+//           (pixels.glslh). table: ivec4, an entry for each row of y, then one for each column: (first index,
+//           second index, float32 bits of the distance from the first, bits of the distance from the second).
 // Threads   one invocation writes one vector.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -39,7 +39,7 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint vectors;
   uint n, c, x_h, x_w, y_h, y_w;
-  int shift;              // number = stored int8 + shift: 0 for int8, 128 for uint8
+  int shift;              // real number = stored int8 + shift: 0 for int8, 128 for uint8
   float x_scale;          // this and all later constants: only for REAL
   int x_zero;
   float scale;
@@ -57,7 +57,7 @@ layout(push_constant) uniform Push {
 #include "quantized.glslh"
 #endif
 
-// Return the vector of a pixel (kPackedInt8_16C), or its word (kPackedInt8_4W4C).
+// Return the vector that holds a pixel (kPackedInt8_16C), or the pixel's word (kPackedInt8_4W4C).
 Element pixel(Pixels at, int h, int w) {
   at.h = uint(h);
   at.w = uint(w);
@@ -81,7 +81,8 @@ void add_term(inout vec4 value, Int8x4 word, int dy, int dx) {
   [[unroll]] for (int i = 0; i < 4; i++) value[i] = sum(value[i], multiply(v[i], weight));
 }
 
-// The weights of a result sum to 2**22, so the shift of stored numbers needs no correction.
+// The weights of a result add up to 2**22, so the shift of stored numbers (128 for uint8) needs no
+// correction.
 Int8x4 fixed_point(Int8x4 word11, Int8x4 word12, Int8x4 word21, Int8x4 word22, int dy, int dx) {
   ivec4 a = int8x4_unpack(word11), c = int8x4_unpack(word21);
   ivec4 top = (a << 11) + (int8x4_unpack(word12) - a) * dx;
@@ -89,7 +90,7 @@ Int8x4 fixed_point(Int8x4 word11, Int8x4 word12, Int8x4 word21, Int8x4 word22, i
   return int8x4_pack(((top << 11) + (low - top) * dy + (1 << 21)) >> 22);
 }
 
-// `channel`: the number of the first of the four channels.
+// Compute one result of four channels. `channel` is the index of the first of them.
 Int8x4 interpolated(Int8x4 word11, Int8x4 word12, Int8x4 word21, Int8x4 word22, ivec4 row, ivec4 column,
                     uint image, uint channel) {
   if (FIXED) return fixed_point(word11, word12, word21, word22, row.z, column.z);

@@ -1,8 +1,8 @@
-// Self-test: float32 arithmetic in integers (exact_float.glslh) on pairs of bit patterns whose results the
-// host knows.
+// Self-test: compute float32 arithmetic in integers (exact_float.glslh) on pairs of bit patterns whose
+// results the host knows.
 //
-// Memory    x: pairs (a, b); y: four results a pair: |a| / |b|, |a| + |b|, |a| * |b|, and
-//           round_half_even(a / b) clamped to [-512, 512].
+// Memory    x: float32 bits, pairs (a, b); y: four results for each pair: the bits of |a| / |b|, |a| + |b|
+//           and |a| * |b|, and the int32 round_half_even(a / b) clamped to [-512, 512].
 // Threads   one invocation computes the results of one pair.
 #version 450
 

@@ -1,8 +1,8 @@
-// Self-test: count the iterations of a loop until p.most, or until the driver ends the loop. Mesa's llvmpipe
+// Self-test: count the iterations of a loop up to p.most, or until the driver ends the loop. Mesa's llvmpipe
 // ends the loops of an invocation after 65,535 iterations.
 //
-// Memory    y: the count of each invocation.
-// Threads   every invocation counts on its own, in steps that a compiler cannot compute ahead.
+// Memory    y: uint32, the count of each invocation.
+// Threads   invocations count independently, in steps that a compiler cannot compute ahead.
 #version 450
 
 layout(local_size_x_id = 0) in;
@@ -19,7 +19,7 @@ layout(push_constant) uniform Push {
 
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x, left = p.most, rounds = 0u;
-  // xorshift never reaches state 0 from another state, so min(state, 1u) is 1; compilers do not detect this.
+  // A xorshift state other than 0 never becomes 0, so min(state, 1u) is 1; compilers do not detect this.
   for (uint state = i + 1u; left > 0u; left -= min(state, 1u)) {
     state ^= state << 13;
     state ^= state >> 17;

@@ -1,8 +1,8 @@
 // Self-test of matrix units: sums of int8 products of known values. As in the kernels, operands are loaded
 // from shared memory with k contiguous, and results are stored column-major.
 //
-// Memory    x: [case][step][row][k] and w: [case][step][output][k], bytes, 16 along k in a uvec4; y:
-//           [case][row][output] int32.
+// Memory    x: [case][step][row][k] and w: [case][step][output][k], int8, 16 k in a uvec4; y: int32
+//           [case][row][output].
 // Threads   a workgroup is one subgroup and computes one case.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
@@ -21,7 +21,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { uvec4 y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint count;  // cases
+  uint count;  // number of cases
   uint steps;
 } p;
 

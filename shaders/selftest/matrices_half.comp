@@ -1,14 +1,14 @@
 // Self-test of matrix units for float16, or bfloat16 (BRAIN): float32 sums of products of known values. As in
 // the kernels, operands are loaded from shared memory with k contiguous, and results are stored column-major.
 //
-// Memory    x: [case][step][row][k] and w: [case][step][output][k], 16-bit floats, 8 along k in a uvec4; y:
-//           [case][row][output] float32.
-// ALIKE     x is loaded with a stride of 0, so every row is the case's first row; then output n is multiplied
-//           by 2^n. These scales are also loaded with a stride of 0 (coopmat_half_types.glslh,
-//           gemv_coopmat.comp).
-// PAIRED    the fragments are assembled in registers. First, a matrix whose elements are their own positions
-//           is loaded; it shows which words (two elements each) an invocation holds. Then these words are
-//           loaded from memory: for x in pairs that are 8 k apart (gemv_words_coopmat.comp,
+// Memory    x: [case][step][row][k] and w: [case][step][output][k], 16-bit floats, 8 k in a uvec4; y: float32
+//           [case][row][output].
+// ALIKE     x is loaded with a stride of 0, so every row is the case's first row. Then output n is multiplied
+//           by 2^n; these scales are also loaded with a stride of 0, as in coopmat_half_types.glslh and
+//           gemv_coopmat.comp.
+// PAIRED    matrices are assembled in registers. First, a matrix whose elements are their own positions is
+//           loaded; it shows which words (two elements each) an invocation holds. Then these words are loaded
+//           from memory: for x in pairs that are 8 k apart (gemv_words_coopmat.comp,
 //           gemv_q8csw_runs_coopmat.comp); for matrices of 16 k and 8 rows, each second word of w is the word
 //           four words after the first (gemv_row_coopmat.comp); for bfloat16, two words of an
 //           invocation hold rows of x that are 8 apart (gemv_words_coopmat.comp).
@@ -39,7 +39,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { uvec4 y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint count;  // cases
+  uint count;  // number of cases
   uint steps;
 } p;
 
@@ -47,7 +47,7 @@ layout(push_constant) uniform Push {
 #include "coopmat_half_types.glslh"
 const uint RUNS = MK / 8;
 shared uvec4 rows[MN * RUNS], outputs[MM * RUNS], results[MN * (MM / 4)];
-shared uvec4 tile[MM / 4];  // scales of ALIKE
+shared uvec4 tile[MM / 4];  // scales of the outputs, for ALIKE
 #ifdef BRAIN
 #define place_of(matrix, q) word_of_matrix(matrix, q)
 #else
@@ -87,7 +87,7 @@ void main() {
       [[unroll]] for (uint q = 0u; q < WORDS_W; q++)
         set_word(low, q, outputs[w_place[q] / 4u][w_place[q] % 4u]);
 #ifdef BRAIN
-      const uint EIGHT = 8u * RUNS * 4u;  // words of 8 rows
+      const uint EIGHT = 8u * RUNS * 4u;  // number of words in 8 rows
       if (MN == 16u)
         [[unroll]] for (uint q = 0u; q < WORDS_BOTH; q++) {
           uint at = x_place[q] % EIGHT, further = at + EIGHT;

@@ -1,8 +1,8 @@
 // Find which words (two float16 elements each) of a 16 x 16 matrix of weights each invocation of a subgroup
-// holds. vkq.probe.words reads the result, and weights are stored in that order.
+// holds. vkq.probe.words reads the result; the host then stores weights in this order.
 //
-// Memory    w: the elements of the matrix, row-major, two in a word. y: for each invocation, the words that
-//           it holds.
+// Memory    w: float16 matrix, row-major, two elements in a word; y: uint32, for each invocation the words
+//           that it holds.
 // Threads   one workgroup of one subgroup.
 #version 450
 #pragma use_vulkan_memory_model
@@ -12,7 +12,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
 
-layout(local_size_x_id = 13) in;  // SUBGROUP
+layout(local_size_x_id = 13) in;  // SUBGROUP invocations
 layout(set = 0, binding = 0) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 1) writeonly buffer Y { uint y[]; };
 

@@ -1,13 +1,13 @@
-// Measure the rate of the int8 kernels' arithmetic in registers, and of a copy. probe/rates.py times two loop
+// Measure the rate of the int8 kernels' arithmetic in registers, or of a copy. probe/rates.py times two loop
 // counts and uses the difference, so that the fixed cost of a dispatch cancels out.
 //
 // OP 0    the inner step of a 4x4 tile in the variant's dot form: sixteen dot products of eight words
 // OP 1    float32 fused multiply-adds in sixteen independent chains
 // OP 2    copy: each invocation copies `loops` ivec4
-// Memory    x: read by the copy only; y: one ivec4 per invocation (copy: `loops`), so that a compiler cannot
-//           remove the arithmetic.
-// Threads   LOCAL_X independent invocations. The sums of a step are the input words of the next step: the
-//           words change at no cost, and a compiler cannot move the work out of the loop.
+// Memory    x: ivec4, which only the copy reads; y: one ivec4 for each invocation (copy: `loops`), so that
+//           the compiler keeps the arithmetic.
+// Threads   LOCAL_X independent invocations. The sums of a step are the input words of the next step: so
+//           words change at no cost, and the compiler cannot hoist the work out of the loop.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #if OP == 0 && !defined(FLOAT_LANES)

@@ -1,8 +1,8 @@
 // Self-test of the arithmetic of every int8 kernel, on values whose results the host knows
 // (probe/selftest.py).
 //
-// TEST 0    dot[i] = sum of the four products of the bytes of x[i] and w[i], by the variant's dot form,
-//           without the effect of the operands' shifts
+// TEST 0    dot[i] = sum of the four products of the bytes of x[i] and w[i], by the variant's dot form; the
+//           terms that the operands' shifts add are subtracted
 // TEST 1    y[i] = requantize(x[i], multiplier), and z[i] = the bits of float(x[i]) * multiplier; w[i] holds
 //           the bits of the multiplier
 // TEST 2    y[i] = round_half_even(x[i] / w[i]) of floats given as bits: quantization without the zero point
@@ -29,7 +29,7 @@ layout(push_constant) uniform Push {
 #include "dot4x8.glslh"
 const int X_SHIFT = DOT == DOT_U8S8 || DOT == DOT_U8U8 ? 128 : 0, W_SHIFT = DOT == DOT_U8U8 ? 128 : 0;
 
-// (x + a)(w + b) summed = xw + a sum w + b sum x + 4ab
+// sum of (x + a)(w + b) over four bytes = xw + a sum w + b sum x + 4ab
 ivec2 result(uint i) {
   XOperand xo = x_operand(x[i]);
   WOperand wo = w_operand(w[i]);

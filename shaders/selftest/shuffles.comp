@@ -1,8 +1,8 @@
-// Self-test of subgroupShuffle: every lane reads from one common lane, and from the lane a given distance
-// ahead.
+// Self-test of subgroupShuffle: in each step, every lane reads from one common lane, and from the lane `step`
+// lanes ahead.
 //
-// Memory    x: a vector for each lane; y: for each lane and step, the vector of lane `step`, and the vector
-//           of the lane `step` ahead (modulo LANES).
+// Memory    x: an ivec4 for each lane; y: for each step and lane, the ivec4 of lane `step`, and the ivec4 of
+//           the lane `step` ahead (modulo LANES).
 // Threads   a workgroup is a subgroup of LANES invocations.
 #version 450
 #extension GL_KHR_shader_subgroup_shuffle : require

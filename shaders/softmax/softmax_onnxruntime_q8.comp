@@ -1,17 +1,17 @@
 // Softmax of int8 rows with the bits of ONNX Runtime's QLinearSoftmax: e = table[255 - max(x) + x] as floats,
 // sum = their sum from the first to the last, y = saturate(round_half_even((e * steps) / sum) + y_zero), each
-// step rounded to nearest even. The order of additions decides the bits of the sum, so one invocation sums
-// one row.
+// step rounded to nearest even. The order of additions decides the bits of the sum, so one invocation adds
+// the numbers of a row.
 //
 //   NORMAL     no number of the table is subnormal, so the device's own additions round correctly
 //   LITERT     LiteRT's steps after the same sum: y = round_half_even(e * (1 / (sum * steps))) + y_zero,
 //              where steps is y_scale
 //
-// Memory    x, y: Int8x4 words in the layout of number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w);
-//           table: the bits of 256 float32, none negative.
-// Threads   THREADS (a power of two) invocations share a row, and one of them adds up its sum. If THREADS is
-//           at least 4, all of them look up the numbers and pass them to that invocation through shared
-//           memory.
+// Memory    x, y: Int8x4 words in layout number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w); table:
+//           the bits of 256 float32, none negative.
+// Threads   THREADS invocations (a power of two) compute a row together; the first adds the numbers. If
+//           THREADS is at least 4, all invocations look the numbers up and pass them to the first through
+//           shared memory.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -53,7 +53,8 @@ int top_of(Words row, uint t, uint size) {
   return top;
 }
 
-// Return the table entries of four numbers of a row; 0 beyond the row's end, which leaves the sum unchanged.
+// Return the table entries of four numbers of a row. Beyond the row's end they are 0, which leaves the sum
+// unchanged.
 uvec4 entries(Words row, uint i, uint size, int top) {
   ivec4 q = int8x4_unpack(x[word_at(row, min(i, size - 1u))]);
   uvec4 e = uvec4(0u);
@@ -62,7 +63,7 @@ uvec4 entries(Words row, uint i, uint size, int top) {
   return e;
 }
 
-// Return the sum of a row in the row's first invocation. Every invocation of the workgroup must call this.
+// Return the row's sum to the row's first invocation. Every invocation of the workgroup must call this.
 uint total_of(Words row, uint t, uint size, int top) {
   uint me = gl_LocalInvocationID.x, part = TOGETHER ? 4u * THREADS : size, total = 0u;
   for (uint begin = 0u; begin < size; begin += part) {
@@ -71,9 +72,9 @@ uint total_of(Words row, uint t, uint size, int top) {
       barrier();
     }
     uint end = t == 0u ? min(begin + part, size) : begin;
-    for (uint i = begin; i < end; i += 8u) {  // with a larger step, SwiftShader's optimizer hangs
+    for (uint i = begin; i < end; i += 8u) {  // a larger step makes SwiftShader's optimizer hang
       uvec4 e[2];
-      [[unroll]] for (uint four = 0u; four < 2u; four++) {  // a constant bound, so that drivers unroll
+      [[unroll]] for (uint four = 0u; four < 2u; four++) {  // the bound is constant, so that drivers unroll
         uint k = i + 4u * four;
         e[four] = TOGETHER ? found[me + (k - begin) / 4u] : entries(row, k, size, top);
       }

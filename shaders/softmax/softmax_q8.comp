@@ -4,12 +4,12 @@
 //   OUT_F32   y, row-major
 //   OUT_Q8    saturate(round_half_even(y / y_scale) + y_zero), in the layout of x
 //
-// Memory    x: Int8x4 words in the layout of number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w);
-//           table: 256 numbers.
-// Threads   THREADS invocations share a row; a workgroup computes LOCAL_X / THREADS neighbouring rows, since
-//           kPackedInt8_4H4W stores four rows together. Maximum and sum are reduced in shared memory, halving
-//           the number of active invocations. BY_TABLE: a long row has more elements than there are results
-//           (256), so results are computed once and looked up.
+// Memory    x: Int8x4 words in layout number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w); table: 256
+//           int32 numbers; y: float32 (OUT_F32) or int8 (OUT_Q8).
+// Threads   THREADS invocations compute a row together; a workgroup computes LOCAL_X / THREADS neighbouring
+//           rows, since kPackedInt8_4H4W stores four rows together. Maximum and sum are reduced in shared
+//           memory, halving the number of active invocations. BY_TABLE: a long row has more elements than
+//           there are different results (256), so all results are computed once and looked up.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -34,7 +34,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { int y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint rows, n, c, h, w;
-  float scale;            // this and all later constants: only for int8 results
+  float scale;            // this and all later constants: only for OUT_Q8
   int zero_point;
   float inverse, low, high, safe;
 } p;
@@ -48,15 +48,15 @@ layout(push_constant) uniform Push {
 #include "softmax.glslh"
 #include "softmax_words.glslh"
 
-const uint ROWS = LOCAL_X / THREADS;  // rows of a workgroup
+const uint ROWS = LOCAL_X / THREADS;  // number of rows that a workgroup computes
 shared int most[LOCAL_X];
-shared uvec2 sums[LOCAL_X];  // low, high
-shared int entries[256];     // the table
+shared uvec2 sums[LOCAL_X];  // partial sums, low and high word
+shared int entries[256];     // copy of the table
 #if OUT == OUT_Q8
-shared int results[BY_TABLE ? 256 * ROWS : 1];  // results of each row, indexed by max(x) - x
+shared int results[BY_TABLE ? 256 * ROWS : 1];  // all results of each row, indexed by max(x) - x
 #endif
 
-// Return the word with -128 in lanes `count` to 3.
+// Return the word with its lanes `count` to 3 set to -128.
 Int8x4 cut(Int8x4 word, uint count) {
   int mask = count < 4u ? (1 << (8u * count)) - 1 : -1;
   return (word & mask) | (int(0x80808080u) & ~mask);
@@ -72,7 +72,7 @@ void main() {
   uvec4 e = begin_of(min(row, p.rows - 1u));
   Words words = words_of(e);
   for (uint i = me; i < 256u; i += LOCAL_X) entries[i] = table[i];
-  ivec4 highest = ivec4(int(0x80000000u));  // maxima in the highest bytes; lower bytes do not matter
+  ivec4 highest = ivec4(int(0x80000000u));  // the highest byte is a maximum; lower bytes are ignored
   for (uint i = 4u * t; i < size; i += 4u * THREADS) {
     Int8x4 word = cut(x[word_at(words, i)], size - i);
     highest = max(highest, ivec4(word << 24, word << 16, word << 8, word));

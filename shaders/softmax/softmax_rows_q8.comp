@@ -1,12 +1,13 @@
 // Softmax of long int8 rows to int8, with the bits of softmax_q8.comp. Each vector holds four numbers of each
 // of four neighbouring rows: kPackedInt8_4H4W along w, kPackedInt8_4W4C along c.
 //
-// Memory    x, y: vectors of four words, one for each row; table: 256 numbers.
-// Threads   THREADS invocations share four rows; a workgroup computes LOCAL_X / THREADS groups of four rows.
-//           Each invocation reads up to KEPT vectors, THREADS apart, and keeps them in registers. Maximum and
-//           sum are reduced in shared memory, halving the number of active invocations. A row has more
-//           elements than there are results (256), so results are computed once and looked up. They are
-//           bytes, so that lookups rarely conflict in a bank.
+// Memory    x, y: int8 in these layouts, as vectors of four words, one word for each row; table: 256 int32
+//           numbers.
+// Threads   THREADS invocations compute four rows together; a workgroup computes LOCAL_X / THREADS groups of
+//           four rows. Each invocation reads up to KEPT vectors, THREADS apart, and keeps them in registers.
+//           Maximum and sum are reduced in shared memory, halving the number of active invocations. A row has
+//           more elements than there are different results (256), so all results are computed once and looked
+//           up. They are stored as bytes, so that lookups rarely conflict in a bank.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -21,7 +22,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { ivec4 y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint fours, size;       // groups of four rows; elements of a row
+  uint fours, size;       // number of groups of four rows; elements of a row
   float scale;            // this and all later constants: the quantization of y
   int zero_point;
   float inverse, low, high, safe;
@@ -33,15 +34,16 @@ layout(push_constant) uniform Push {
 #include "softmax.glslh"
 
 const uint SHARERS = LOCAL_X / THREADS;
-shared uvec4 scratch[2 * LOCAL_X];      // maxima of four rows; then sums of two (low, high)
+shared uvec4 scratch[2 * LOCAL_X];      // maxima of four rows; later sums of two rows (low, high word)
 shared float inverses[4 * SHARERS];     // 1 / sum of each row
-shared int entries[256];                // the table
-shared uint results[4 * SHARERS * 64];  // results of each row, as bytes indexed by max(x) - x
+shared int entries[256];                // copy of the table
+shared uint results[4 * SHARERS * 64];  // all results of each row, as bytes indexed by max(x) - x
 
-int kept[4 * KEPT];  // words of x, then max(x) - x
-uint me, mine, t;    // invocation's index in the workgroup; its four rows; its index in these
+int kept[4 * KEPT];  // words of x, later max(x) - x
+uint me, mine, t;    // me: index in the workgroup; mine: group of four rows; t: index in this group
 
-// Return the number of elements in vector k of an invocation; only the last vector may have fewer than four.
+// Return how many numbers of a row are in vector k of an invocation; only a row's last vector has fewer
+// than four.
 uint count_of(uint k) { return k + 1u < KEPT ? 4u : min(p.size - min(4u * (t + k * THREADS), p.size), 4u); }
 
 void load_rows(uint four) {
@@ -55,7 +57,7 @@ void load_rows(uint four) {
 ivec4 tops() {
   ivec4 top;
   [[unroll]] for (uint r = 0u; r < 4u; r++) {
-    ivec4 highest = ivec4(int(0x80000000u));  // maxima in the highest bytes; lower bytes do not matter
+    ivec4 highest = ivec4(int(0x80000000u));  // the highest byte is a maximum; lower bytes are ignored
     [[unroll]] for (uint k = 0u; k < KEPT; k++) {
       uint count = count_of(k);
       int word = kept[4u * k + r], mask = count < 4u ? (1 << (8u * count)) - 1 : -1;
@@ -84,11 +86,13 @@ void add_up(ivec4 top) {
     [[unroll]] for (uint k = 0u; k < KEPT; k++) {
       uint d = distances(kept[4u * k + r], top[r]), count = count_of(k);
       kept[4u * k + r] = int(d);
-      // Mask each byte separately: 33 us for 25,690 rows on an H200; masked as a vector, 43 us.
+      // Mask each byte separately: that takes 33 us for 25,690 rows on an H200, a mask of the whole vector
+      // 43 us.
       uvec4 found = uvec4(entries[d & 255u], entries[d >> 8 & 255u],
           entries[d >> 16 & 255u], entries[d >> 24]);
       [[unroll]] for (uint j = 0u; j < 4u; j++) if (j >= count) found[j] = 0u;
-      total = add_wide(total, uvec2(found.x + found.y + found.z, 0u));  // three entries: at most 3 * 2^30
+      // three entries add up to at most 3 * 2^30
+      total = add_wide(total, uvec2(found.x + found.y + found.z, 0u));
       total = add_wide(total, uvec2(found.w, 0u));
     }
     sums[r] = total;
@@ -113,8 +117,8 @@ void add_up(ivec4 top) {
 void make_results() {
   uint row = mine * 4u + t % 4u;
   float inverse = inverses[row];
-  // Neighbours compute neighbouring rows, so that the first results of each row, which are not 0, are spread
-  // over all invocations.
+  // Neighbouring invocations compute results of neighbouring rows. The first results of a row differ from
+  // 0; this order distributes them over all invocations.
   [[dont_unroll]] for (uint d = t / 4u * 4u; d < 256u; d += THREADS) {
     ivec4 four = ivec4(entries[d], entries[d + 1u], entries[d + 2u], entries[d + 3u]);
     results[row * 64u + d / 4u] = uint(results_of(four, inverse));

@@ -1,9 +1,9 @@
-// index[o][j][k] = (o * axis + id[j]) * inner + k: for each element of a Gather's result, the element of x
-// that it reads. The ids are on the device. A negative id counts from the end of the axis; an id outside the
-// axis reads the nearest element.
+// index[o][j][k] = (o * axis + id[j]) * inner + k: compute, for each element of a Gather's result, the index
+// of the element of x that it copies. The ids are on the device. A negative id counts from the end of the
+// axis; an id outside the axis selects the nearest element.
 //
-// Memory    id, index: row-major.
-// Threads   one invocation writes one element.
+// Memory    id: int32, one for each j; index: int32 [o][j][k], row-major.
+// Threads   one invocation writes one index.
 #version 450
 
 layout(local_size_x_id = 0) in;

@@ -1,15 +1,16 @@
-// y = take(x, id, axis): slices of x, chosen by ids on the device. A negative id counts from the end of the
-// axis; an id outside the axis reads the nearest element.
+// y = take(x, id, axis): copy slices of x, selected by ids on the device. A negative id counts from the end
+// of the axis; an id outside the axis selects the nearest slice.
 //
-// BYTES   x, y: kPackedInt8_4H4W, whose rows are the last axis. One invocation copies four columns of four
-//         rows of y; its neighbours copy the next columns.
-// else    x, y: row-major rows of ELEMENT (32-bit words, or vectors of four). One invocation copies one.
+// Memory    id: int32. BYTES: x, y: int8 in kPackedInt8_4H4W, whose rows are the last axis. Otherwise: x, y:
+//           row-major rows of ELEMENT, which is a 32-bit word or a vector of four words.
+// Threads   BYTES: one invocation copies four columns of four rows of y; neighbouring invocations copy
+//           neighbouring columns. Otherwise: one invocation copies one ELEMENT.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
-layout(constant_id = 1) const bool ALONE = false;  // the axis is the first one, and each id chooses one row
+layout(constant_id = 1) const bool ALONE = false;  // the axis is the first one, and each id selects one row
 
 #if BYTES
 #define ELEMENT ivec4
@@ -22,10 +23,10 @@ layout(set = 0, binding = 2) writeonly buffer Y { ELEMENT y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint elements;  // elements of y
-  uint width;     // elements of a row
-  uint rows;      // rows of y
-  uint inner;     // rows that an id chooses
+  uint elements;  // number of elements of y
+  uint width;     // number of elements of a row
+  uint rows;      // number of rows of y
+  uint inner;     // number of rows that an id selects
   uint ids;
   int axis;       // length of the axis
 } p;

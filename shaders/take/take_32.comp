@@ -1,8 +1,8 @@
 // Copy 32-bit elements by indices that the host computes.
 //   TAKE  y[i] = x[index[i]], or `fill` (as bits) where the index is -1        PUT  y[index[i]] = x[i]
 //
-// Memory    x, y: row-major.
-// Threads   one invocation moves one element.
+// Memory    x, y: 32-bit numbers, row-major; index: int32.
+// Threads   one invocation copies one element.
 #version 450
 
 #define TAKE 0

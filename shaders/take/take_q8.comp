@@ -1,6 +1,6 @@
 // y[i] = x[index[i]]: copy int8 elements by indices that the host computes.
 //
-// Memory    x, y: Int8x4 words in the layouts of numbers X_LAYOUT and Y_LAYOUT; index: for each element of y,
+// Memory    x, y: Int8x4 words in layouts number X_LAYOUT and Y_LAYOUT; index: int32, for each element of y
 //           in row-major order, the row-major index of its element of x, or -1 for `fill`.
 // Threads   one invocation writes one word of y.
 #version 450
@@ -19,7 +19,7 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint words;
   int fill;
-  uint y_n, y_c, y_h, y_w, x_n, x_c, x_h, x_w;  // extents of the layouts
+  uint y_n, y_c, y_h, y_w, x_n, x_c, x_h, x_w;  // shapes of y and x in their layouts
 } p;
 
 #include "workgroup.glslh"

@@ -1,14 +1,14 @@
 // y = c ? a : b, where c holds flags: uint8 numbers 0 or 1, stored as int8 -128 or -127.
 //
-// BYTES   a, b, c, y: Int8x4 words in one layout. One invocation writes one word.
-// else    a, b, y: row-major 32-bit numbers; c: in the layout of number LAYOUT. One invocation writes one
-//         number.
+// Memory    BYTES: a, b, c, y: Int8x4 words in the same layout. Otherwise: a, b, y: 32-bit numbers,
+//           row-major; c: int8 in layout number LAYOUT.
+// Threads   one invocation writes one word (BYTES) or one number.
 #version 450
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
-layout(constant_id = 1) const int LAYOUT = 0;  // layout of c, if the others are 32-bit numbers
-layout(constant_id = 2) const bool A_ONE = false;  // a has one element, which is broadcast
+layout(constant_id = 1) const int LAYOUT = 0;  // layout of c, if a, b and y are 32-bit numbers
+layout(constant_id = 2) const bool A_ONE = false;  // a has one element, which broadcasts
 layout(constant_id = 3) const bool B_ONE = false;
 
 layout(set = 0, binding = 0) readonly buffer C { int c[]; };
@@ -18,8 +18,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { int y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint count;              // words or numbers of y
-  uint c_n, c_c, c_h, c_w; // extent of c
+  uint count;              // number of words (BYTES) or numbers of y
+  uint c_n, c_c, c_h, c_w; // shape of c
 } p;
 
 #include "workgroup.glslh"

@@ -1,6 +1,6 @@
-"""Epilogues of 8-bit results (common/after.glslh): a lookup in one table or in a table for each channel, the
-addition of a residual (also after a lookup), dequantization to float32, or separate parameters for parts of
-the channels."""
+"""Epilogues of 8-bit results (common/after.glslh). An epilogue looks results up in one table or in a table
+for each channel, adds a residual (also after a lookup), dequantizes to float32, or has separate parameters
+for parts of the channels."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ..runtime.plan import Memory, Resident
 from ..shader.spec import Value as Constant
 
 Words = npt.NDArray[np.int32]
-# Codes of an epilogue's steps; their sum is the shader's constant AFTER. PARTS: parts of the channels have
-# their own parameters.
+# Codes of an epilogue's steps. Their sum is the shader's constant AFTER. PARTS: each part of the channels
+# has its own parameters.
 TABLE, ADD, TABLES, DEQUANTIZED, PARTS = 1, 2, 4, 8, 16
-HEAD = 16  # header bytes before the first channel's data, with TABLES
+HEAD = 16  # with TABLES: bytes of the header before the first channel's data
 
 
 @dataclasses.dataclass(frozen=True)
 class After:
     """An epilogue. kind: the sum of its codes. y: the parameters of its results, or None if they do not
-    change. words: returns the int32 data, *bytes* long, that are stored before the channel parameters.
-    tables: returns the data after the channel parameters, one table for each of *channels* channels. parts:
-    with TABLES or PARTS, (number of channels, a multiple of 16; parameters before the epilogue) for each
-    part; else empty."""
+    change. words: a function that returns the int32 data, *bytes* long, to store before the channel
+    parameters. tables: a function that returns the data after the channel parameters, one table for each of
+    *channels* channels. parts: with TABLES or PARTS, for each part its number of channels (a multiple of
+    16) and its parameters before the epilogue; else empty."""
 
     kind: int
     y: QParams | None
@@ -75,7 +75,8 @@ def _none() -> Words:
 
 
 NOTHING = After(0, None, 0, _none)
-AS_NUMBERS = After(DEQUANTIZED, None, 0, _none)  # float32 results (common/gemm_output.glslh)
+# the kernel stores float32 results (common/gemm_output.glslh)
+AS_NUMBERS = After(DEQUANTIZED, None, 0, _none)
 
 
 def through_table(entries: npt.NDArray[np.int8], y: QParams) -> After:
@@ -87,9 +88,9 @@ def through_table(entries: npt.NDArray[np.int8], y: QParams) -> After:
 
 
 def in_parts(parts: Sequence[tuple[int, QParams, After]]) -> After:
-    """Return the epilogue of neighbouring parts of the channels. Each part is given by the number of its
-    channels, its parameters, and an epilogue, `NOTHING` or `through_table`. If any part has a table, each
-    channel has one."""
+    """Return the epilogue for parts of the channels, which follow each other. Each part is given by the
+    number of its channels, its parameters, and an epilogue, `NOTHING` or `through_table`. If any part has a
+    table, every channel gets one."""
     own = tuple((channels, y) for channels, y, _ in parts)
     if not any(after.kind for *_, after in parts):
         return After(PARTS, None, 0, _none, parts=own)
@@ -113,8 +114,8 @@ def with_sum(
 
     *formula* returns ra, rb, offset, and two limits on the distance of a sum from the nearest integer: one
     for devices with any rounding, one for devices that round to nearest even. Up to the limit, the float
-    formula decides; beyond it, the entry [other + 128][q + 128] of *table* decides. Both functions are called
-    when the data are packed."""
+    formula decides; beyond it, the entry [other + 128][q + 128] of *table* decides. *formula* and *table*
+    are called when the data are packed."""
 
     def words() -> Words:
         numbers = np.array(formula(), np.float32).view(np.int32)

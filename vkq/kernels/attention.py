@@ -17,8 +17,8 @@ from .attention_tiles import AttentionKernel
 
 @dataclasses.dataclass(frozen=True)
 class Strides:
-    """The distance in elements between neighbouring batches, heads, rows (queries or keys) and columns of an
-    operand."""
+    """The distances in elements between neighbouring batches, heads, rows (queries or keys) and columns of
+    an operand."""
 
     batch: int
     head: int
@@ -35,8 +35,8 @@ class Strides:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSizes:
-    """The sizes of attention. heads: of the queries; groups: heads of the keys and values; depth: elements of
-    a query or key; width: elements of a value."""
+    """The sizes of attention. heads: heads of the queries; groups: heads of the keys and values; depth:
+    elements of a query or key; width: elements of a value."""
 
     batch: int
     heads: int
@@ -58,8 +58,8 @@ def attended(
     bias: tuple[Value, Strides] | None = None,
     guarded: bool = False,
 ) -> Value:
-    """Add attention to a plan; q, k and v are float32 or float16. *strides*: of q, k, v and y. *bias*:
-    float32, added to the scores."""
+    """Add attention to a plan. q, k and v are float32 or float16. *strides* are those of q, k, v and y.
+    *bias* is float32 and is added to the scores."""
     result = b.new(y)
     if not y.size:
         return result
@@ -89,7 +89,7 @@ def rounds(sizes: AttentionSizes) -> int:
 
 @functools.lru_cache(256)
 def written(form: AttentionForm) -> Written:
-    """Return the shader of a form."""
+    """Return the shader that is generated for a form."""
     tile = form.tile
     names = ["q", "k", "v", *["bias"] * form.biased]
     bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(names)]

@@ -7,7 +7,7 @@ import dataclasses
 from ..numerics.attention import LANES, Tile
 from ..numerics.steps import Number
 
-PART = 16  # elements of each query and key that shared memory holds at a time
+PART = 16  # number of elements of each query and key that shared memory holds at a time
 UNROLLED = 4
 STRIDES = ("batch", "head", "row")
 WORDS = (
@@ -32,8 +32,9 @@ class AttentionForm:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """The arrays in shared memory, after the parts of queries: the offsets of parts of keys (k), of weights,
-    of one value for each row, and of one value for each invocation (lanes); and the end."""
+    """The layout of shared memory. Parts of the queries come first. The fields are the offsets of parts of
+    keys (k), of weights, of one value for each row, and of one value for each invocation (lanes), and the
+    end."""
 
     k: int
     weights: int
@@ -50,9 +51,9 @@ class Places:
 
 
 class Split:
-    """The distribution of a matrix (rows, columns) over invocations: each invocation computes every *down*-th
-    row and every *across*-th run of *run* neighbouring columns. Positions are computed at each use; stored
-    positions would occupy registers that the sums need."""
+    """The distribution of a matrix (rows, columns) over invocations. Each invocation computes every
+    *down*-th row, and in it every *across*-th group of *run* neighbouring columns. Positions are computed
+    at each use, because stored positions would occupy registers that the sums need."""
 
     def __init__(self, lane: Number, down: int, rows: int, columns: int, run: int = 1):
         self.across, self.run = LANES // down, run

@@ -1,4 +1,5 @@
-"""The kernel that joins parts of the keys of attention to an int8 cache (`vkq.numerics.attention_int8`)."""
+"""The kernel that combines the partial results of attention to an int8 cache, which were computed for
+separate parts of the keys (`vkq.numerics.attention_int8`)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ JOIN_WORDS = ("first_group", "count", "queries", "groups", "lines", "parts")
 
 @dataclasses.dataclass(frozen=True)
 class JoinForm:
-    """The properties for which a kernel is compiled. sunk: it has a buffer of sinks."""
+    """The properties for which a kernel is compiled. sunk: the kernel has a buffer of sinks."""
 
     width: int
     sunk: bool
@@ -23,12 +24,14 @@ class JoinForm:
 
 
 def join_module(form: JoinForm) -> bytes:
-    """Write a kernel whose invocations compute one number of the result (batch, queries, heads, width). It
-    reads (batch, groups, parts, lines, width + 2): sums, the largest score and the sum of weights."""
+    """Write the kernel in which each invocation computes one number of the result (batch, queries, heads,
+    width). It reads (batch, groups, parts, lines, width + 2) float32: for each row of a part, the weighted
+    sums of values, then the largest score and the sum of weights."""
     k = KernelWriter((False, *[False] * form.sunk, True), len(JOIN_WORDS), LANES, form.soft)
     count, queries, groups, lines, parts = (k.word(i) for i in range(1, len(JOIN_WORDS)))
     at, width = k.workgroup() * LANES + k.lane(), form.width
-    here = (at < count).where(at, count - 1)  # beyond the end: compute the last, store nothing
+    # invocations beyond the end compute the last number and do not store it
+    here = (at < count).where(at, count - 1)
     row = here.divided(width)
     column, matrix = here - row * width, row.divided(lines)
     line, batch = row - matrix * lines, matrix.divided(groups)

@@ -1,4 +1,5 @@
-"""The steps of 8-bit attention as a model has them, and the sum of scores and a mask without a table."""
+"""The steps of a model's 8-bit attention with their quantization parameters, and a formula for the sum of
+scores and mask that needs no table."""
 
 from __future__ import annotations
 
@@ -12,15 +13,16 @@ from ..numerics.elementwise import scales_of_sum
 from ..numerics.qparams import QParams
 from .binary import FLOAT_STEP, stored_table
 
-Three = tuple[QParams, QParams, QParams]  # the parameters of two operands and of the result
+Three = tuple[QParams, QParams, QParams]  # the parameters of the two operands and of the result
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSteps:
-    """The quantization parameters of each step. scores: q k^T. sums: scores plus mask; None without a mask.
-    softmax: its input and its result. results: weights v. mask_first: the mask is the first operand of the
-    sum. litert: the softmax gives LiteRT's bytes, else ONNX Runtime's. table: the 256 bytes of a lookup after
-    the softmax, for the stored inputs from -128 on."""
+    """The quantization parameters of each step. scores: the product q k^T. sums: scores plus mask; None if
+    there is no mask. softmax: the softmax's input and its result. results: the product of weights and v.
+    mask_first: the mask is the first operand of the sum. litert: the softmax gives LiteRT's bytes; False:
+    ONNX Runtime's. table: the 256 bytes of a lookup after the softmax, in the order of the stored inputs
+    from -128 to 127."""
 
     scores: Three
     sums: Three | None
@@ -37,7 +39,7 @@ class AttentionSteps:
 
 
 def score_scale(sums: Three, mask_first: bool) -> float:
-    """Return the factor of the score in the sum of score and mask."""
+    """Return the float by which the sum of score and mask multiplies the score."""
     ra, rb, _ = scales_of_sum(*sums, False)
     return float(rb if mask_first else ra)
 
@@ -45,15 +47,15 @@ def score_scale(sums: Three, mask_first: bool) -> float:
 @functools.lru_cache(maxsize=64)
 def offsets(sums: Three, mask_first: bool, soft_float: bool) -> Any:
     """Return a float32 value c for each stored value of the mask, from -128 on. For every score,
-    ``round(score * ra + c)``, clamped to int8, is the sum of the score and the mask's value. None if no such
-    c exists. soft_float: the device may round in any direction, else it rounds to nearest even.
+    ``round(score * ra + c)``, clamped to int8, is the sum of the score and the mask's value. Return None if
+    no such c exists. soft_float: the device may round in any direction; False: it rounds to nearest even.
 
-    For each score, the sum's byte allows c an interval of length 1, unbounded on one side where the sum
-    saturates. The intersection of the 256 intervals contains the constant of the float32 formula; c is its
-    middle.
+    Each score allows c an interval of length 1, because its sum must round to the right byte. The interval
+    is unbounded on one side if the sum saturates. c is the middle of the intersection of the 256 intervals,
+    which contains the constant of the float32 formula.
     """
-    table = stored_table("add", *sums, None)  # indexed [second][first]
-    table = table.T if mask_first else table  # indexed [mask][score]
+    table = stored_table("add", *sums, None)  # index: [second operand][first operand]
+    table = table.T if mask_first else table  # index: [mask][score]
     numbers, ra = np.arange(-128, 128), score_scale(sums, mask_first)
     products, want = numbers * ra, table.astype(np.float64)
     low = np.where(want > -128, want - 0.5 - products, -np.inf).max(1)
@@ -61,7 +63,7 @@ def offsets(sums: Three, mask_first: bool, soft_float: bool) -> Any:
     low, high = np.where(np.isinf(low), high - 2, low), np.where(np.isinf(high), low + 2, high)
     found = ((low + high) / 2).astype(np.float32)
     found.flags.writeable = False
-    if soft_float:  # product and sum are rounded once each; sums beyond 256 saturate anyway
+    if soft_float:  # product and sum are each rounded once; sums beyond 256 saturate anyway
         errors = FLOAT_STEP * (2 * np.abs(products).max() + np.abs(found) + 512)
         return found if np.all(np.minimum(high - found, found - low) > errors) else None
     fused = (products + found[:, None].astype(np.float64)).astype(np.float32)

@@ -1,8 +1,9 @@
 """The kernel of attention: each workgroup computes a tile of rows (`vkq.numerics.attention.Tile`).
 
-A row is a query of one of the heads that share keys. For each tile of keys, the workgroup loads parts of the
-queries and keys into shared memory and computes the scores. Then the invocations of each row find the largest
-score and compute the weights. Every invocation accumulates its rows and columns of the results in registers.
+A row is a query of one of the heads that share keys and values. For each tile of keys, the workgroup loads
+parts of the queries and keys into shared memory and computes the scores. Then the invocations of each row
+find its largest score and compute its weights. Every invocation has a part of the results (some rows and
+columns) and accumulates it in registers.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ class AttentionKernel:
 
     def __init__(self, form: AttentionForm):
         self.form, self.tile, self.at = form, form.tile, Places.of(form.tile)
-        self.y = self.reads()  # the index of the buffer of results
+        self.y = self.reads()  # index of the result buffer, which follows the buffers that the kernel reads
         self.k = k = KernelWriter((*[False] * self.y, True), len(WORDS), LANES, form.soft, self.at.end)
         lane, rows, keys = k.lane(), self.tile.rows, self.tile.keys
         self.lane = lane
         self.scores = Split(lane, max(rows // 4, 1) if rows > 8 else max(rows // 2, 1), rows, keys)
         self.results = Split(lane, max(rows // 4, 1), rows, form.width, self.run())
-        # The row for which this invocation computes weights.
+        # the row whose weights this invocation computes
         self.own = lane >> (self.tile.lanes.bit_length() - 1)
         self.sub = lane & (self.tile.lanes - 1)
         self.lines, self.queries, self.keys = (self.word(n) for n in ("lines", "queries", "keys"))
@@ -59,8 +60,8 @@ class AttentionKernel:
         return 1
 
     def matrix_of(self, number: Number) -> Number:
-        """Return which matrix (batch element and head of the keys) a workgroup computes; *number* is that of
-        its tiles."""
+        """Return which matrix (batch element and head of the keys) a workgroup computes. *number* is the
+        workgroup's number divided by the number of tiles in a matrix."""
         return number
 
     def position(self, query: Number) -> Number:
@@ -71,21 +72,21 @@ class AttentionKernel:
         return self.k.word(WORDS.index(name))
 
     def query(self, row: Number) -> tuple[Number, Number]:
-        """Return the head of a row and the index of its query; a row beyond the end counts as the last
-        row."""
+        """Return the head of a row and the index of its query. A row beyond the last one is treated as the
+        last one."""
         line = self.first + row
         line = (line < self.lines).where(line, self.lines - 1)
         head = line.divided(self.queries)
         return self.head * self.shared_heads + head, line - head * self.queries
 
     def start(self, name: str, row: Number) -> Number:
-        """Return the offset of a row in q, y or bias."""
+        """Return the offset of a row in q ("q"), y ("y") or bias ("b")."""
         head, query = self.query(row)
         step = {each: self.word(f"{name}_{each}") for each in STRIDES}
         return self.batch * step["batch"] + head * step["head"] + query * step["row"]
 
     def _matrix(self, name: str) -> Number:
-        """Return the offset of the keys (*name* "k") or values ("v") that the workgroup's heads share."""
+        """Return the offset of the workgroup's keys (*name* "k") or values ("v"), which its heads share."""
         return self.batch * self.word(f"{name}_batch") + self.head * self.word(f"{name}_head")
 
     def module(self) -> bytes:
@@ -100,7 +101,7 @@ class AttentionKernel:
         return k.finish()
 
     def finish(self, state: tuple[Number, ...]) -> None:
-        """Divide the sums of the final state by the sums of their weights, and store them."""
+        """Divide the weighted sums in *state* by the sums of the weights, and store the quotients."""
         k, f = self.k, self.form
         total = self.joined(state[1], add)
         with k.when(self.sub.equals(0)):
@@ -121,18 +122,18 @@ class AttentionKernel:
 
     @staticmethod
     def loads(rows: int) -> int:
-        """Return how many elements of a part each invocation loads."""
+        """Return how many elements of a part of *rows* rows each invocation loads."""
         return max(rows * PART // LANES, 1)
 
     def bounds(self) -> tuple[Number, Number]:
-        """Return the range of keys that the workgroup's rows attend to: its begin, rounded down to a tile,
-        and its end."""
+        """Return the begin and the end of the range of keys to which the workgroup's rows attend. The begin
+        is rounded down to a tile."""
         k, keys = self.k, self.keys
         if not self.form.causal:
             return k.constant(0, "u"), keys
         last = self.first + (self.tile.rows - 1)
         (head, first), (end_head, end) = self.query(k.constant(0, "u")), self.query(last - self.first)
-        one = head.equals(end_head)  # if a tile's rows span several heads, any query may be among them
+        one = head.equals(end_head)  # if the rows belong to several heads, any query may be among them
         end = self.position(one.where(end, self.queries - 1)) + 1
         begin = (self.position(one.where(first, 0)) + 1).i - self.word("window").i
         begin = ((begin < 0) | self.word("window").equals(0)).where(0, begin).u & (2**32 - self.tile.keys)
@@ -141,7 +142,8 @@ class AttentionKernel:
     def turn(
         self, c: Number, state: tuple[Number, ...], end: Number, q_rows: list[Number]
     ) -> tuple[Number, ...]:
-        """Process the tile of keys that starts at key c, and return the new state."""
+        """Process the tile of keys that starts at key c; return the new state: for the invocation's row,
+        the largest score and the sum of weights; then its sums of weighted values."""
         k, at, tile = self.k, self.at, self.tile
         self.add_products_of(c, q_rows)
         k.barrier()
@@ -171,24 +173,25 @@ class AttentionKernel:
         return (largest, total, *self.add_values(c, end, sums))
 
     def factor(self, key: Number, weight: Number) -> Number:
-        """Return the factor of a key's value."""
+        """Return the number by which a key's value is multiplied: its weight."""
         return weight
 
     def add_values(self, c: Number, end: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add the values of the tile of keys that starts at key c. No row attends to keys from *end* on."""
+        """Add the weighted values of the tile of keys that starts at key c to the sums. No row attends to
+        keys from *end* on."""
         left, zero, one = self.keys - c, *(self.k.constant(n, "u") for n in (0, 1))
         count = (left < self.tile.keys).where(left, self.tile.keys)
         return self.k.loop(zero, count, one, sums, lambda i, s: self.add_value(c, i, s))
 
     def over_own(self, state: tuple[Number, ...], turn: Turn) -> tuple[Number, ...]:
-        """Run *turn* for each key of a tile whose weight this invocation computes. The loop is not unrolled,
-        which saves registers."""
+        """Call *turn* for each key of the tile whose weight this invocation computes, in a loop that is not
+        unrolled, which saves registers."""
         k = self.k
         end, step = (k.constant(n, "u") for n in (self.tile.keys, self.tile.lanes))
         return k.loop(self.sub, end, step, state, turn)
 
     def add_value(self, c: Number, i: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add the weight of key c + i times its value to the sums of this invocation's rows and columns."""
+        """Add the value of key c + i, times its weight, to the sums of this invocation's rows and columns."""
         k, results = self.k, self.results
         values = self.values(self.value_matrix + (c + i) * self.word("v_row"))
         one = results.row * self.tile.keys + i + self.at.weights
@@ -197,15 +200,15 @@ class AttentionKernel:
         return tuple(one + product for one, product in zip(sums, products, strict=True))
 
     def values(self, first: Number) -> list[Number]:
-        """Load this invocation's columns of the value that begins at *first*."""
+        """Load this invocation's columns of the value vector that begins at *first*."""
         width = self.form.width
         whole = width % self.results.across == 0
         columns = [x if whole else (x < width).where(x, width - 1) for x in self.results.columns]
         return [self.number(2, first + column) for column in columns]
 
     def add_products_of(self, c: Number, q_rows: list[Number]) -> None:
-        """Store the products of the queries and a tile's keys in shared memory, where the weights will
-        replace them."""
+        """Compute the products of all queries with the keys of a tile and store them in shared memory,
+        where the weights later replace them."""
         k, split, zero = self.k, self.scores, self.k.constant(0.0, "f")
         sums: tuple[Number, ...] = tuple([zero] * split.count)
         depth, step = (k.constant(n, "u") for n in (self.form.depth, PART))
@@ -216,7 +219,7 @@ class AttentionKernel:
             k.keep(place, total)
 
     def score(self, c: Number, column: Number, total: Number) -> Number:
-        """Return the score of a key of the tile for the row of this invocation."""
+        """Return the score of key c + column for this invocation's row, from the sum *total* of products."""
         key, bias = c + column, None
         seen = key < self.keys
         if self.form.biased:
@@ -228,13 +231,14 @@ class AttentionKernel:
         return seen.where(self.scored(key, total, bias), HIDDEN)
 
     def scored(self, key: Number, total: Number, bias: Number | None) -> Number:
-        """Return a score from the sum of the products of a query and a key."""
+        """Return a score: *total* (the sum of the products of query and key), scaled, plus the bias."""
         return score(total, self.word("scale").f, bias)
 
     def add_part(
         self, c: Number, d: Number, sums: tuple[Number, ...], q_rows: list[Number]
     ) -> tuple[Number, ...]:
-        """Return the sums of the scores after adding the products of PART elements, from element d on."""
+        """Add the products of PART elements of queries and keys, from element d on, to the sums, and return
+        the new sums."""
         k = self.k
         k.barrier()
         self.bring(0, self.tile.rows, 0, d, q_rows)
@@ -244,17 +248,17 @@ class AttentionKernel:
         return k.loop(zero, k.constant(PART, "u"), step, sums, self.add_products, rolled=True)
 
     def bring_keys(self, c: Number, d: Number) -> None:
-        """Load the part from element d on of the tile's keys into shared memory."""
+        """Load PART elements of each of the tile's keys, from element d on, into shared memory."""
         keys = [c + ((self.lane + LANES * i) >> 4) for i in range(self.loads(self.tile.keys))]
         starts = [self.key_matrix + self.near(key) * self.word("k_row") for key in keys]
         self.bring(1, self.tile.keys, self.at.k, d, starts)
 
     def near(self, key: Number) -> Number:
-        """Return a key's index, or the last key's index for a key beyond the end."""
+        """Return *key*, or the last key's index if *key* is beyond the last one."""
         return (key < self.keys).where(key, self.keys - 1)
 
     def bring(self, buffer: int, rows: int, to: int, d: Number, starts: list[Number]) -> None:
-        """Load the part from element d on of every query row or key row into shared memory, transposed."""
+        """Load PART elements, from element d on, of every query or key into shared memory, transposed."""
         k, depth, column = self.k, self.form.depth, d + (self.lane & (PART - 1))
         for i, start in enumerate(starts):
             near = column if depth % PART == 0 else (column < depth).where(column, depth - 1)
@@ -266,8 +270,8 @@ class AttentionKernel:
                 k.keep(target, value)
 
     def add_products(self, c: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Return the sums of the scores after adding the products of UNROLLED elements of the part, from c
-        on."""
+        """Add the products of UNROLLED elements, from element c of the part on, to the sums, and return the
+        new sums."""
         k, split = self.k, self.scores
         found, query = list(sums), c * self.tile.rows + split.row
         key = c * self.tile.keys + split.column + self.at.k
@@ -279,7 +283,7 @@ class AttentionKernel:
         return tuple(found)
 
     def joined(self, value: Number, join: Callable[[Number, Number], Number]) -> Number:
-        """Reduce the values of all invocations of a row with *join*, and return the result to each
+        """Combine the values of all invocations of a row with *join*, and return the result in each
         invocation."""
         k, place = self.k, self.lane + self.at.lanes
         half = self.tile.lanes // 2

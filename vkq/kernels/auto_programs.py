@@ -1,8 +1,8 @@
-"""The programs that ``auto`` chooses for typical layers on a device. They depend on its capabilities alone,
-so a compiler can be tested on them without the device.
+"""The programs that the method ``auto`` chooses for typical layers on a device. They depend only on the
+device's capabilities, so a shader compiler can be tested on them without the device.
 
-The layers are from ResNet-50 and MobileNetV2 for one image of 224x224 and for one row, with float32
-activations and weights of 8 and of 4 bits.
+The layers are from ResNet-50 and MobileNetV2 for one image of 224x224 and for one row, with int8
+activations, or with float32 activations and weights of 8 or 4 bits.
 """
 
 from __future__ import annotations
@@ -52,14 +52,15 @@ RESULTS = {
     "avg_pool_q8__pixels": 16, "binary_q8__word": 16, "conv2d_q8ta_q8csw__depthwise": 16,
     "max_pool_q8__pixels": 16, "quantize_q8ta__pixels": 16, "transpose_q8__pixels": 16,
 }  # fmt: skip
-# With these parameters, as with most, an addition needs no table (binary.py).
+# With these parameters, as with most, the float formula of an addition is exact and needs no table
+# (binary.py).
 SUMMANDS, SUM = QParams(0.023, 3), QParams(0.031, -5)
 UNBOUNDED = Affine(np.ones(1, np.float32), np.zeros(1, np.float32), (-math.inf, math.inf))
 
 
 @dataclasses.dataclass(frozen=True)
 class AutoProgram:
-    """A kernel of a layer: the layer, and the variant with its constants."""
+    """The kernel of a layer: the layer's name, and the shader variant with its constants."""
 
     layer: str
     variant: Variant
@@ -67,13 +68,13 @@ class AutoProgram:
 
     @property
     def results(self) -> int | None:
-        """The number of results that an invocation writes; None if the number depends on the shape or if the
-        invocation sums more than one window for each result."""
+        """The number of results that an invocation writes. None if that number depends on the shape, or if
+        the invocation sums more than one window for each result."""
         return RESULTS.get(self.variant.shader)
 
 
 class _DeviceStandIn:
-    """A stand-in for a device: it has the capabilities, and its programs have no pipelines."""
+    """A stand-in for a device: it has the device's capabilities and makes programs without pipelines."""
 
     def __init__(self, capabilities: Capabilities):
         self.capabilities = capabilities
@@ -91,7 +92,7 @@ class _DeviceStandIn:
 
 
 class _Int8Results:
-    """A stand-in for a scheme with int8 activations and results; it has every attribute that kernels read
+    """A stand-in for a scheme with int8 activations and results, with every attribute that kernels read
     before a dispatch."""
 
     family, axes, out, after = "q8ta_q8csw", {"out": "q8to"}, "q8to", NOTHING
@@ -100,7 +101,7 @@ class _Int8Results:
 
 
 SCHEME: Any = _Int8Results()
-FLOATS = types.SimpleNamespace(  # the same stand-in for the schemes of float activations
+FLOATS = types.SimpleNamespace(  # a stand-in for the schemes with float activations
     integer=False,
     affine=UNBOUNDED,
     product=lambda device, w, _: FloatGemm(device, w.shape, w.make, w.zero_point, UNBOUNDED, w.channels),
@@ -108,8 +109,8 @@ FLOATS = types.SimpleNamespace(  # the same stand-in for the schemes of float ac
 
 
 def form(c: Capabilities) -> str:
-    """Return the dot form of a device without measured rates: the first form whose acceleration flag is
-    set."""
+    """Return the dot form that a device gets if no rates were measured: the first form that it supports and
+    accelerates according to its flags."""
     able = (row for row in TABLE if row.needs and c.features.get(row.needs))
     return next((row.form for row in able if row.flag and c.facts.get(row.flag)), FORM_WITHOUT)
 
@@ -147,8 +148,8 @@ def _programs(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
 
 
 def _expanded(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
-    """Yield the program of an expansion and a depthwise convolution in one dispatch, if the device has a
-    packed dot product. `vkq.device.measured` compares its time with two dispatches."""
+    """Yield the program that computes an expansion and a depthwise convolution in one dispatch, if the
+    device has a packed dot product. `vkq.device.measured` compares its time with that of two dispatches."""
     p = Conv2dProblem.of((1, 192, 28, 28), (192, 1, 3, 3), padding=1, groups=192)
     depthwise = Depthwise(device, _zeros(192, 1, 3, 3), _points(192), SCHEME, dot, 192)
     product, x = _gemm(device, dot, 192, 32), Spec((1, 32, 28, 28), "int8", IMAGE)
@@ -186,7 +187,7 @@ def _moved(device: Any) -> Iterator[tuple[str, Program]]:
 
 
 def _weight_only(device: Any) -> Iterator[tuple[str, Program]]:
-    """Yield the programs of float activations with weights of 8 bits, and of 4 bits in groups of 32."""
+    """Yield the programs for float activations: int8 weights, and 4-bit weights in groups of 32."""
     for m, n, k in ((1, 4096, 4096), (49, 2048, 512)):
         yield f"float32 linear {m}x{n}x{k}", _float_gemm(device, n, k).program(m)
         codes, scale = np.zeros((n, k // 32, 16), np.uint8), np.ones((n, k // 32), np.float16)
@@ -204,7 +205,7 @@ def _weight_only(device: Any) -> Iterator[tuple[str, Program]]:
 
 
 def _float_convolution(device: Any, p: Conv2dProblem) -> Any:
-    """Return the program of a convolution's only step."""
+    """Return the program of the only dispatch of a float convolution."""
     weight, choice = _zeros(*p.weight_shape), Choice("float", "float", "")
     c, b = Convolution(device, weight, _points(p.oc), FLOATS, choice, p.groups), Builder(device)
     x, y = (b.new(Spec(shape, "float32")) for shape in (p.x_shape, p.y_shape))

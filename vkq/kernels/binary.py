@@ -1,5 +1,5 @@
-"""The parameters of the kernel for two 8-bit tensors: a float formula with an error bound, and a table that
-decides near ties. `sum_after` makes the same sum an epilogue of another kernel."""
+"""Element-wise operators on two 8-bit tensors: a float formula with an error bound, and a table that
+decides near ties. `sum_after` makes the sum an epilogue of another kernel."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from ..numerics.stored import shift, signed
 from .after import After, with_sum
 
 TIE = 0.5
-FLOAT_STEP = 2.0**-23  # the relative error of one float32 operation, rounded in any direction
+FLOAT_STEP = 2.0**-23  # bound of the relative error of one float32 operation that may round in any direction
 LARGEST_PRODUCT = 255.0 * 255.0
 
 
 @dataclasses.dataclass(frozen=True)
 class BinaryFormula:
-    """The shader's formula: its variant and its constants. The table decides values whose distance from the
-    nearest integer exceeds ``safe`` (``exact`` on devices that round floats to nearest even)."""
+    """The formula that the shader computes: its variant and its constants. If the formula's value is
+    farther than ``safe`` from the nearest integer, the table decides; on devices that round floats to
+    nearest even, if it is farther than ``exact``."""
 
     variant: str
     ra: float
@@ -44,7 +45,8 @@ class BinaryFormula:
     exact: float
 
     def sure(self, soft_float: bool) -> bool:
-        """True if the formula alone gives every result exactly, or the table alone does."""
+        """Return True if the shader needs only one of both: a formula that gives every result exactly, or
+        the table."""
         return self.variant == "table" or (not soft_float and self.exact >= TIE)
 
 
@@ -53,35 +55,37 @@ BY_TABLE = BinaryFormula("table", 0.0, 0.0, 0.0, -1.0, -1.0)
 
 @functools.lru_cache(maxsize=256)
 def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormula:
-    """Return the float formula on the stored int8 values. Its ``safe`` allows for the largest difference from
-    the float32 steps that define the result."""
+    """Return the float formula for stored int8 values. Its ``safe`` accounts for the largest difference
+    between the formula's value and the float32 steps that define the result."""
     if op == "mul":
         ra = scale_of_product(a, b, y)
-        # Only values within the type's range matter: larger values saturate, whatever their relative error.
-        # Product and sum are then below 2^9, and are rounded in both formulas.
+        # Larger values than the type's saturate, whatever their relative error, so only values in range
+        # matter. Their product and sum are below 2^9. Both the shader and the definition round product and
+        # sum.
         return _within(BinaryFormula("mul", ra, 0.0, float(y.zero_point), TIE - FLOAT_STEP * 1024, TIE),
                        ra * LARGEST_PRODUCT)  # fmt: skip
     moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))
     ra, rb, plain = (float(value) for value in scales_of_sum(a, b, y, op == "sub"))
     offset = plain + moved_a * ra + moved_b * rb - moved_y
-    # *largest* bounds every term and partial sum. Four steps of the shader, and the change by `_exact`, each
-    # have an error of at most 2^-23 * largest. The offset and two steps of the defined result each have half
-    # that error.
+    # *largest* bounds every term and partial sum. All errors add up to less than 7 * 2^-23 * largest: four
+    # steps of the shader and the change by `_exact` have an error of at most 2^-23 * largest each; the offset
+    # and two steps of the definition have at most half of that each.
     largest = 256 * (abs(ra) + abs(rb)) + max(abs(plain), abs(offset))
     formula = _within(BinaryFormula("add", ra, rb, offset, TIE - 7 * FLOAT_STEP * largest, 0.0), largest)
     return formula if formula is BY_TABLE else _exact(formula, stored_table(op, a, b, y, None))
 
 
 def _within(formula: BinaryFormula, largest: float) -> BinaryFormula:
-    """Return the formula if its values, at most *largest*, are far from float32's limits; else BY_TABLE."""
+    """Return *formula* if its values, which *largest* bounds, are far from float32's limits; else return
+    BY_TABLE."""
     able = np.isfinite(largest) and largest < 2.0**100 and formula.ra >= 2.0**-100
     return formula if able and formula.safe > TIE / 2 else BY_TABLE
 
 
 def _exact(formula: BinaryFormula, table: npt.NDArray[np.int8]) -> BinaryFormula:
-    """Return a formula of sums that gives every result of the table if its steps are rounded to nearest even:
-    with the three constants as they are, or with neighbouring floats. If no combination does, keep the
-    constants and set ``exact`` below the distance from an integer of every wrong sum."""
+    """Return a formula for sums that gives every result of the table on devices that round to nearest even.
+    Try the three constants unchanged first, then neighbouring floats. If no combination gives every result,
+    keep the constants, and set ``exact`` below the distance of every wrong sum from its nearest integer."""
     q = np.arange(-128, 128)
     value = q * formula.ra + q[:, None] * formula.rb + formula.offset
     distance = np.abs(value - np.rint(value))
@@ -103,9 +107,9 @@ def _first_wrong(
     near: tuple[Float32, Float32], want: npt.NDArray[np.int8], ra: np.float32, rb: np.float32,
     offset: np.float32,
 ) -> float:  # fmt: skip
-    """Return a value just below the smallest distance of a wrong sum from its integer, or 1 if no sum is
-    wrong. Each sum is computed in every way a device may: in both orders of the operands, with each product
-    fused with its addition or rounded before it."""
+    """Return a number just below the smallest distance of a wrong sum from its nearest integer, or 1 if no
+    sum is wrong. Compute each sum in every way that a device may: in both orders of the operands, with each
+    product fused with its addition or rounded before it."""
     safe = 1.0
     for (x, rx), (z, rz) in itertools.permutations(zip(near, (ra, rb), strict=True)):
         for inner in (z * rz + offset, fused_multiply_add(z, rz, offset)):
@@ -119,12 +123,13 @@ def _first_wrong(
 def stored_table(
     op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation
 ) -> npt.NDArray[np.int8]:
-    """Return the result for every pair of stored values."""
+    """Return the stored result for every pair of stored values, int8 (256, 256), indexed [b + 128][a +
+    128]."""
     low, high = activation_bounds(activation, y)
     return np.clip(_table(op, a, b, y), low - shift(y.dtype), high - shift(y.dtype))
 
 
-# Cached because an addition needs its table twice, and a session computes all tables in advance.
+# Cache: an addition needs its table twice, and a session computes all tables in advance.
 @functools.lru_cache(maxsize=64)
 def _table(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> npt.NDArray[np.int8]:
     table = signed(binary_table(op, a, b, y))
@@ -136,9 +141,9 @@ def sum_after(
     op: Literal["add", "sub"], own: QParams, other: QParams, yq: QParams, activation: Activation,
     own_first: bool, shape: Sequence[int],
 ) -> After:  # fmt: skip
-    """Return the epilogue that applies ``op`` to a kernel's results (of this shape, with the parameters
-    *own*) and to another operand of the same shape. Its results have the bits of
-    `vkq.ops.elementwise.combined`. own_first: True if the kernel's results are the first operand."""
+    """Return the epilogue that applies ``op`` to a kernel's results and another operand, both of shape
+    *shape*. *own* are the parameters of the kernel's results; own_first: these are the first operand. The
+    epilogue's results have the bits of `vkq.ops.elementwise.combined`."""
     a, b = (own, other) if own_first else (other, own)
     if op == "add" and swaps(tuple(shape), tuple(shape)):
         a, b, own_first = b, a, not own_first

@@ -1,4 +1,4 @@
-"""Steps of a plan that convert between float16 and float32, and that pad rows with zeros."""
+"""Convert between float16 and float32 in a plan, and pad rows with zeros."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..shader.catalog import catalog
 
 
 def converted(b: Builder, x: Value, dtype: str) -> Value:
-    """Convert x, float16 or float32, to *dtype*; return x itself if it has that type."""
+    """Convert x, float16 or float32, to *dtype*. If x has this dtype, return x itself."""
     if x.spec.dtype == dtype:
         return x
     y = b.new(Spec(x.spec.shape, dtype))
@@ -20,8 +20,8 @@ def converted(b: Builder, x: Value, dtype: str) -> Value:
 
 
 def filled_rows(b: Builder, x: Value, k: int) -> Value:
-    """Pad x (..., K), float16 or float32, with zeros to k columns, a multiple of 8. The plan pads each x
-    once."""
+    """Pad x (..., K), float16 or float32, with zeros to k columns, a multiple of 8. A plan pads the same x
+    only once."""
     if x.spec.shape[-1] == k:
         return x
 

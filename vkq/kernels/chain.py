@@ -1,8 +1,8 @@
 """Chains of element-wise operators: one dispatch, with operands that broadcast by strides.
 
-A chain is data: a list of operators on numbered values. `Chain.computed` computes the same steps in NumPy as
-the kernel that `vkq.shader.assembler` writes. Sizes and strides are push constants, so one kernel serves
-every shape with the same broadcast pattern.
+A chain is a list of operators on numbered values. `vkq.shader.assembler` writes its kernel;
+`Chain.computed` computes the same steps in NumPy. Sizes and strides are push constants, so one kernel
+serves all shapes with the same broadcast pattern.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from .chain_shader import written
 __all__ = ["MOST_BUFFERS", "Chain", "Link", "chained", "collapsed", "fits", "named", "packs"]
 
 MOST_BUFFERS = 4
-# In a result of at least MANY words, an invocation computes a vector of four words or TURNS separate words.
+# If a result has at least MANY words, an invocation computes a vector of four words, or TURNS separate
+# words.
 MANY = 1 << 18
 TURNS = 4
 
@@ -29,9 +30,9 @@ TURNS = 4
 def chained(
     b: Builder, chain: Chain, inputs: Sequence[Value], shape: Sequence[int], held: tuple[str, ...] = ()
 ) -> list[Value]:
-    """Add a chain to a plan. Its inputs are broadcast to this shape, which its results have. *held*: for each
-    result, the 8-bit type in which it is stored: a float32 result that holds integers is stored as bytes if
-    `packs`. "" for other results."""
+    """Add a chain to a plan. Its inputs broadcast to *shape*, the shape of its results. *held*: for each
+    float32 result that holds integers and is to be stored as bytes, its 8-bit type (only if `packs`); for
+    other results, ""."""
     stored = [_stored(chain.types[i]) for i in chain.results]
     if held:
         stored = [own or dtype for own, dtype in zip(held, stored, strict=True)]
@@ -73,8 +74,8 @@ def _contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
 def collapsed(
     shape: tuple[int, ...], operands: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Return the sizes of a result's axes and each operand's strides, after merging neighbouring axes that
-    are contiguous in every operand."""
+    """Return the sizes of a result's axes and the strides of each operand, after merging neighbouring axes
+    that are contiguous in every operand."""
     rank = len(shape)
     all_strides = []
     for own in operands:
@@ -95,15 +96,15 @@ def collapsed(
 
 
 def fits(shapes: Sequence[Sequence[int]], shape: Sequence[int], more: int = 0) -> bool:
-    """Return True if the sizes and strides of this broadcast, and *more* further numbers, fit the push
-    constants."""
+    """Return True if the push constants have room for the sizes and strides of this broadcast and *more*
+    further numbers."""
     sizes, strides = collapsed(tuple(shape), tuple(map(tuple, shapes)))
     return 4 * (2 + len(sizes) + len(sizes) * len(strides) + more) <= MAX_BYTES
 
 
 def packs(chain: Chain, shapes: Sequence[Sequence[int]], shape: Sequence[int]) -> bool:
-    """Return True if a chain can store results as bytes: rows must be whole words, and float16 results have
-    words of two elements."""
+    """Return True if a chain can store results as bytes. Its rows must be whole words of four elements, and
+    no result may be float16, because float16 words have two elements."""
     return bool(shape) and shape[-1] % 4 == 0 and per_word(chain) == 1 and fits(shapes, shape, 1)
 
 

@@ -1,4 +1,4 @@
-"""A chain of element-wise operators as data, and the other properties on which its kernel depends."""
+"""A chain of element-wise operators as data, and the further properties that determine its kernel."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Array = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """An operator on earlier values, given by their numbers. The operands have type *dtype*, the result
-    *result*."""
+    """An operator applied to earlier values, which are given by their numbers. Operands have type *dtype*,
+    the result has type *result*."""
 
     op: str
     operands: tuple[int, ...]
@@ -30,8 +30,8 @@ class Link:
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """A chain. Its values are numbered: first the inputs (each given by its type), then the constants (type
-    and value), then the result of each step."""
+    """A chain of operators. Values are numbered: first the inputs (each given by its type), then the
+    constants (type and value), then the result of each operator."""
 
     inputs: tuple[str, ...]
     constants: tuple[tuple[str, float], ...]
@@ -44,7 +44,7 @@ class Chain:
         return (*self.inputs, *(dtype for dtype, _ in self.constants), *(s.result for s in self.links))
 
     def values(self, inputs: Sequence[Number]) -> list[Number]:
-        """Return the results of the chain for input elements."""
+        """Return the results of the chain for one element of each input."""
         like = inputs[0]
         values = [*inputs, *(_constant(like, dtype, value) for dtype, value in self.constants)]
         for step in self.links:
@@ -71,11 +71,11 @@ def _constant(like: Number, dtype: str, value: float) -> Number:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """The other properties on which a kernel depends. ways: how each input is indexed ("own": like the
-    result, "one": a single element, "strided"). rank: the number of axes. turns: how many words (with
-    *fours*: vectors of four words) an invocation computes. soft: the device needs software float
-    arithmetic. held: the 8-bit type in which each result is packed into rows of words (kPackedInt8_4H4W), ""
-    for results in their own type."""
+    """The properties, besides the chain, that determine a kernel. ways: the index into each input ("own":
+    that of the result, "one": a single element, "strided"). rank: the number of axes. turns: the number of
+    words (with *fours*: vectors of four words) that an invocation computes. soft: the device needs float
+    arithmetic in software. held: the 8-bit type in which each result is packed (kPackedInt8_4H4W), "" for a
+    result that keeps its type."""
 
     ways: tuple[str, ...]
     rank: int
@@ -86,15 +86,15 @@ class Form:
 
 
 def per_word(chain: Chain, held: Sequence[str] = ()) -> int:
-    """Return how many elements of a row an invocation computes for one word of a result."""
+    """Return how many elements of a row are in one word of a result."""
     if any(held):
         return 4
     return 2 if any(chain.types[i] == "float16" for i in chain.results) else 1
 
 
 def per_turn(chain: Chain, fours: bool, held: Sequence[str] = ()) -> int:
-    """Return how many elements an invocation computes at a time: whole vectors of every buffer, or one
-    word."""
+    """Return how many elements an invocation computes at a time: those of one word, or with *fours* as many
+    as fill whole vectors in every buffer."""
     if not fours:
         return per_word(chain, held)
     return 8 if "float16" in (*chain.inputs, *(chain.types[i] for i in chain.results)) else 4

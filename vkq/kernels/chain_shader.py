@@ -1,4 +1,4 @@
-"""The writer of shaders for chains of element-wise operators: one shader for each chain and form."""
+"""Write the shaders of chains of element-wise operators: one shader for each chain and form."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _module(chain: Chain, form: Form) -> bytes:
         for j in range(per):
             i = word * per + j
             last = k.word(1) - 1
-            # Invocations beyond the end compute the last element, and store nothing.
+            # Invocations beyond the end compute the last element and do not store it.
             i = (last < i).where(last, i)
             places = _places(k, form, i)
             inputs = [
@@ -68,19 +68,20 @@ def _module(chain: Chain, form: Form) -> bytes:
 
 
 def _numbers(form: Form) -> int:
-    """Return the number of push constants after the count of elements: sizes, strides, and the words of a
-    row."""
+    """Return the number of push constants after the count of elements: sizes, strides, and the number of
+    words in a row."""
     return max(form.rank - 1, 0) + form.rank * form.ways.count("strided") + any(form.held)
 
 
 def _place_of(word: Number, width: Number) -> Number:
-    """Return the index in kPackedInt8_4H4W of a word of row-major rows of *width* words."""
+    """Return the index in kPackedInt8_4H4W of word number *word* of a row-major array whose rows have
+    *width* words."""
     row = word.divided(width)
     return (((row >> 2) * width + (word - row * width)) << 2) + (row & 3)
 
 
 def bytes_word(dtype: str, values: Sequence[Number]) -> Number:
-    """Return four float32 integers as a word of bytes, saturated."""
+    """Saturate four integers, given as float32, to *dtype*, and return them as one word of stored bytes."""
     info, words = np.iinfo(dtype), []
     for value in values:
         value = (value < float(info.min)).where(float(info.min), value)
@@ -91,14 +92,15 @@ def bytes_word(dtype: str, values: Sequence[Number]) -> Number:
 
 def _by_fours(chain: Chain, form: Form) -> bytes:
     """Write a shader whose invocations read and write vectors of four words. Every input must be a single
-    element or indexed like the result, and the elements must fill whole vectors."""
+    element or have the result's index, and the elements must fill whole vectors."""
     first_result, types, per = len(chain.inputs), chain.types, per_turn(chain, True)
     fours = {i for i, way in enumerate(form.ways) if way == "own"}
     results = range(first_result, first_result + len(chain.results))
     buffers = (*(False for _ in chain.inputs), *(True for _ in results))
     k = KernelWriter(buffers, 2, LOCAL, form.soft, fours=frozenset({*fours, *results}))
     at, count = k.workgroup() * LOCAL + k.lane(), k.word(1) >> (per.bit_length() - 1)
-    here = (count - 1 < at).where(count - 1, at)  # beyond the end: compute the last, store nothing
+    # invocations beyond the end compute the last vector and do not store it
+    here = (count - 1 < at).where(count - 1, at)
     inputs = [
         loaded(k, n, dtype, here, per) if n in fours else [element(k, n, dtype, at.of(0))] * per
         for n, dtype in enumerate(chain.inputs)
@@ -132,7 +134,7 @@ def store_vectors(k: KernelWriter, buffer: int, dtype: str, at: Number, values: 
 
 
 def _places(k: KernelWriter, form: Form, i: Number) -> list[Number]:
-    """Return the index of each input's element for element i of the result."""
+    """Return, for each input, the index of the element that element i of the result reads."""
     at, rest = form.rank - 1, i
     coordinates: list[Number] = []
     for axis in range(form.rank - 1, 0, -1):
@@ -153,35 +155,35 @@ def _places(k: KernelWriter, form: Form, i: Number) -> list[Number]:
 
 
 def element(k: KernelWriter, buffer: int, dtype: str, place: Number) -> Number:
-    """Load an element of a buffer."""
+    """Load an element of a buffer; *at* counts elements."""
     if dtype == "float16":
         return from_half((k.load(buffer, place >> 1) >> ((place & 1) << 4)) & 0xFFFF)
     return number(dtype, k.load(buffer, place))
 
 
 def number(dtype: str, word: Number) -> Number:
-    """Decode an element from its word."""
+    """Decode an element of type *dtype* from its word."""
     if dtype == "float32":
         return flushed(word.f)
     return ~word.equals(0) if dtype == "bool" else word.i
 
 
 def stored(dtype: str, value: Number) -> Number:
-    """Encode an element as a word."""
+    """Encode an element of type *dtype* as a word."""
     if dtype == "float32":
         return is_nan(value).where(np.nan, value)
     return value.where(1, 0, "u") if dtype == "bool" else value
 
 
 def keep(k: KernelWriter, buffer: int, dtype: str, word: Number, values: Sequence[Number], per: int) -> None:
-    """Store the *per* elements of a word."""
+    """Store the *per* elements of one word."""
     if dtype == "float16":
         low, high = map(to_half, values)
         return k.store(buffer, word, low | (high << 16))
     for j, value in enumerate(values):
         value = stored(dtype, value)
         at = word * per + j
-        if j:  # the last word may hold a single float16 element
+        if j:  # if the number of elements is odd, the last word holds a single float16
             with k.when(at < k.word(1)):
                 k.store(buffer, at, value)
         else:

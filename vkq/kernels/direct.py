@@ -1,4 +1,5 @@
-"""Direct convolutions, without an im2col matrix: for small or odd groups, and for depthwise convolutions."""
+"""Direct int8 convolutions, without an im2col matrix, for small groups or group sizes that are not
+multiples of 4, and for depthwise convolutions."""
 
 from __future__ import annotations
 
@@ -22,15 +23,16 @@ from ..shader.spec import Variant
 from .gemm import FLOAT_WORDS, INVOCATIONS
 from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, ceil4
 
-LAYOUTS = (IMAGE, BLOCKED)  # layouts that these kernels read and write
+LAYOUTS = (IMAGE, BLOCKED)  # the layouts of x and y that these kernels support
 NOTHING: Mapping[str, Constant] = {}
-UNROLLED_TAPS = 7  # maximum taps in a row of a filter for an unrolled loop; wider filters are rare
+# a loop over at most this many taps in a row of a filter is unrolled; wider filters are rare
+UNROLLED_TAPS = 7
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """The mapping of output pixels and kernel taps to positions in the input and output images
-    (conv_block.glslh)."""
+    """The positions in the input and output images that belong to the output pixels and kernel taps of one
+    dispatch (conv_block.glslh)."""
 
     images: int
     ic: int
@@ -47,12 +49,12 @@ class Sweep:
 
     @classmethod
     def of(cls, p: Conv2dProblem) -> Sweep:
-        """Return the one sweep that computes an ordinary convolution."""
+        """Return the only sweep of an ordinary convolution; a transposed convolution has several."""
         return cls(p.n, p.ic, p.h, p.w, p.oh, p.ow, p.stride, p.padding[:2], p.dilation, (p.oh, p.ow))
 
     @property
     def slides(self) -> bool:
-        """True if neighbouring output pixels read neighbouring input columns, and neighbouring taps too."""
+        """True if neighbouring output pixels read neighbouring input columns, and so do neighbouring taps."""
         return self.stride[1] == self.dilation[1] == 1
 
     @property
@@ -62,11 +64,11 @@ class Sweep:
 
 
 class Direct:
-    """A direct convolution; its weights are aligned to whole words of input channels. See
-    conv_direct_q8.comp.
+    """A direct int8 convolution (conv_direct_q8.comp). Its weights are aligned to whole words of input
+    channels.
 
-    *weight* is int8 (OC, IC/groups, KH, KW); *zero_points* (OC,) are in int8's range. If KH or KW is 0, the
-    result is the bias.
+    *weight* is int8 (OC, IC/groups, KH, KW); *zero_points* (OC,) are int32 in int8's range. If KH or KW is
+    0, the result is the bias.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class Direct:
         size = ceil4(self.oc) * PARAMETER_BYTES
         self.parameters = arithmetic.after.before(device, size, self.packed_parameters)
 
-    _word_bytes = 4  # bytes of an output channel's weights for one word of the input
+    _word_bytes = 4  # weight bytes for one output channel and one word of the input
 
     def _span(self) -> int:
         return words_of(self.oc, self.group_ic, self.group_oc)
@@ -106,8 +108,8 @@ class Direct:
         return self.arithmetic.channel_parameters(flat, self.form, self._zero_points[None])
 
     def program(self, v: Sweep, layout: str = IMAGE, more: Mapping[str, Constant] = NOTHING) -> Program:
-        """Return the pipeline for sweeps like v on images of this layout. *more*: further specialization
-        constants."""
+        """Return the pipeline for sweeps with the properties of v, on images in *layout*. *more*: further
+        specialization constants."""
         known, wide = profile(self.device.capabilities), 1
         while wide < known.direct_blocks and 4 * wide < self.oc:
             wide *= 2
@@ -157,13 +159,14 @@ class Direct:
 
 
 def words_of(oc: int, group_ic: int, group_oc: int) -> int:
-    """Return how many words of input channels a block of four output channels reads."""
+    """Return how many words of input channels each block of four output channels reads."""
     return _lanes(oc, group_ic, group_oc)[1]
 
 
 def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp], int]:
-    """Return two values: for each output channel, the lane of its first input channel within the words that
-    its block of four reads; and the largest number of words that a block reads."""
+    """Return two values. The first is, for each output channel, the lane of its first input channel within
+    the words that its block of four output channels reads. The second is the largest number of words that a
+    block reads."""
     channel = np.arange(oc)
     first_word = channel // 4 * 4 // group_oc * group_ic // 4
     lane = channel // group_oc * group_ic - 4 * first_word
@@ -171,11 +174,12 @@ def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp],
 
 
 def align_to_words(weight: Int8, zero_points: Int32, group_oc: int) -> tuple[int, Int8]:
-    """Return (span, weights (OC rounded up to 4, KH, KW, 4 * span)): the four output channels of a block read
-    the same *span* input words.
+    """Return (span, weights (OC rounded up to 4, KH, KW, 4 * span)), so that the four output channels of a
+    block read the same *span* input words.
 
-    A block reads the words that contain channels of its groups; the span is the largest number of words that
-    a block reads. Lanes of other channels hold the zero point, whose products are zero for every input.
+    A block reads the words that contain input channels of its groups; the span is the largest number of
+    words that a block reads. In lanes of other channels, a weight is its zero point, so it adds zero for
+    every input.
 
     >>> weight = np.array([1, 2, 3, 4], np.int8).reshape(4, 1, 1, 1)
     >>> align_to_words(weight, np.zeros(4, np.int32), 1)[1].reshape(4, 4).tolist()

@@ -1,4 +1,4 @@
-"""Divisions by push constants, as a multiplication and a shift (shaders/common/divided.glslh)."""
+"""Division by push constants, computed as a multiplication and a shift (shaders/common/divided.glslh)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def divisor(name: str, d: int) -> dict[str, int | float]:
 
 
 def divisors(*numbers: int) -> dict[str, int | float]:
-    """Return the push constants of up to three divisions, named ``first``, ``second`` and ``third``."""
+    """Return the push constants for dividing by up to three numbers, named ``first``, ``second`` and
+    ``third``."""
     found: dict[str, int | float] = {}
     for name, d in zip(("first", "second", "third"), (*numbers, 1, 1, 1), strict=False):
         found |= divisor(name, d)
@@ -29,8 +30,8 @@ def divisors(*numbers: int) -> dict[str, int | float]:
 
 
 def of_pixels(y: Spec, one_pixel: bool = False) -> dict[str, int | float]:
-    """Return the divisors with which common/pixels.glslh finds the position of a vector in images, or, with
-    *one_pixel*, only its image and block of channels."""
+    """Return the divisors with which common/pixels.glslh computes a vector's position in images. With
+    *one_pixel*, the position has only an image and a block of channels."""
     n, c, h, w = (max(size, 1) for size in y.shape)
     if y.layout == BLOCKED:
         return divisors(h * w, n) if one_pixel else divisors(w, h, n)

@@ -1,4 +1,4 @@
-"""Quantization of activations on the device, with a scale and zero point for each row (scheme dq8ca)."""
+"""Quantize activations on the device, with a scale and zero point for each row (scheme dq8ca)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 
 INVOCATIONS = 256  # maximum number of invocations for each row
-PIECE = 1 << 16  # values of a row that one workgroup quantizes, a multiple of 16
+PIECE = 1 << 16  # number of values that one workgroup quantizes, a multiple of 16
 
 
 def rows_program(device: Device, k: int, name: str, infinities: bool = False, turn: int = 0) -> Program:
-    """Return a pipeline that quantizes rows of k values into a layout. *turn* 0: in one dispatch. 1: find the
-    bounds of pieces of rows; 2: quantize with these bounds."""
+    """Return a pipeline that quantizes rows of k values into the layout *name*. *turn* 0: in one dispatch.
+    1: find the minimum and maximum of each piece of a row. 2: quantize with these bounds."""
     most = min(INVOCATIONS, int(device.capabilities.properties["maxComputeWorkGroupInvocations"]))
     wide = 32
     while 2 * wide <= most and 8 * wide <= k:
@@ -29,10 +29,10 @@ def rows_program(device: Device, k: int, name: str, infinities: bool = False, tu
 def quantize_rows(
     b: Builder, x: Value, m: int, k: int, name: str, infinities: bool = False
 ) -> tuple[Value, Value]:
-    """Add the quantization of m rows of k float32 values. Return the int8 rows in the layout *name*, and
-    (bits of the scale, zero point) of each row. *infinities*: include infinite values in a row's range, as
-    ONNX does; its scale is then infinite. Workgroups share a row of more than `PIECE` values, in two
-    dispatches."""
+    """Add the quantization of m rows of k float32 values to a plan. Return the int8 rows in the layout
+    *name*, and int32 (bits of the scale, zero point) of each row. *infinities*: a row's range includes
+    infinite values, as in ONNX; its scale is then infinite. A row of more than `PIECE` values is divided
+    among workgroups, in two dispatches."""
     packed, parameters = b.new(Spec((m, k), "int8", name)), b.words(2 * m)
     parts = max(1, -(-k // PIECE))
     slots = [x, packed, parameters, b.words(2 * m * parts) if parts > 1 else parameters]

@@ -1,8 +1,8 @@
-"""Squeeze-and-excite in one dispatch: the means of an image's channels, and the two 1x1 convolutions that
-turn them into the channels' gates.
+"""Squeeze-and-excite in one dispatch: compute the means of an image's channels, and two 1x1 convolutions of
+the means, whose results are the gates of the channels.
 
-One shader computes the means (global_avg_pool_q8.comp) and the products (excite.glslh): the last workgroup of
-an image to finish computes the products."""
+One shader computes the means (global_avg_pool_q8.comp) and the convolutions (excite.glslh). The last
+workgroup of an image that finishes its means computes the convolutions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .gemm import Int8Gemm
 from .weights import ceil4
 
 EXCITE = "global_avg_pool_q8__excite"
-MOST_C4, MOST_HIDDEN4 = 512, 64  # limits of excite.glslh, in words of 4: channels, hidden units
-MOST_IMAGES = 1024  # each image has a counter
-INVOCATIONS = 128  # minimum for a workgroup: one for each word of hidden units (MOST_HIDDEN4)
+MOST_C4, MOST_HIDDEN4 = 512, 64  # limits of excite.glslh: words of four channels, words of four hidden units
+MOST_IMAGES = 1024  # largest number of images: each image has a counter
+INVOCATIONS = 128  # smallest workgroup: one invocation for each word of hidden units (MOST_HIDDEN4)
 
 
 class Excite:
@@ -56,8 +56,8 @@ class Excite:
         pool: Mapping[str, int | float],
         workgroup: Mapping[str, Constant],
     ) -> None:
-        """Add the gates y of an image x to a plan. *pool* and *workgroup*: the push and specialization
-        constants of the kernel of means."""
+        """Add the computation of the gates y of images x to a plan. *pool* and *workgroup*: push and
+        specialization constants of the kernel that computes the means."""
         n, c, _, _ = y.spec.shape
         tables = {f"TABLE{i}": gemm.arithmetic.after.kind == TABLE for i, gemm in self._products}
         invocations = self._invocations(x.spec.layout, int(workgroup["LOCAL_X"]))
@@ -69,8 +69,8 @@ class Excite:
         b.dispatch(program, slots, {**pool, **self._push}, macs)
 
     def _invocations(self, layout: str, most: int) -> int:
-        """Return the number of invocations: as many as the means' kernel has, or fewer if shared memory is
-        small."""
+        """Return the number of invocations of a workgroup: *most*, that of the kernel of means, or fewer if
+        shared memory is small."""
         while most > INVOCATIONS and self._refused(layout, most):
             most //= 2
         return most

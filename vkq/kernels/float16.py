@@ -1,5 +1,6 @@
-"""Products and convolutions of float activations in float16 arithmetic (compute="float16") on devices without
-matrix units: 16 products are summed in float16, and these sums in float32; see tiled_halves.glslh."""
+"""Products and convolutions of float activations in float16 arithmetic (compute="float16") on devices
+without matrix units. 16 products are added in float16, and their sum is added to the result in float32
+(tiled_halves.glslh)."""
 
 from __future__ import annotations
 
@@ -24,29 +25,30 @@ from .gemv import max_rows
 from .half_operands import halves
 from .weights import ceil4
 
-K_TOGETHER = 16  # products that are summed in float16
+K_TOGETHER = 16  # number of products that are added in float16
 UNIT = 2.0**-5  # the factor that scales integer weights
 LEAST_CHANNELS = 8  # with fewer channels, most products would be products of padding
 MOST_COLUMNS = 8  # maximum number of blocks of channels that one workgroup computes
 
 
 class Float16Gemm:
-    """The product *gemm* in float16 arithmetic, for a linear layer or for a convolution's im2col matrix.
-    *channels*: k for each tap of a group (for a linear layer: k). *floats*: a float weight (OC, channels, KH,
-    KW) that replaces the int8 weight."""
+    """The product *gemm* in float16 arithmetic, for a linear layer or for a convolution as implicit GEMM.
+    *channels*: k of each tap of a group (for a linear layer: k). *floats*: a float weight (OC, channels,
+    KH, KW) that replaces the int8 weight."""
 
     def __init__(self, gemm: FloatGemm, channels: int, floats: npt.NDArray[Any] | None = None):
         self.gemm, self.device, self.channels = gemm, gemm.device, channels
         self.taps = gemm.k // max(channels, 1)
         self.padded = -(-channels // K_TOGETHER) * K_TOGETHER
-        self.bytes = 8 * gemm.groups * self.taps * self.padded * gemm.n4  # bytes of the weights as float16
+        # size of the float16 weights in bytes
+        self.bytes = 8 * gemm.groups * self.taps * self.padded * gemm.n4
         self.floats: Resident | None = None
         if floats is not None:
             self.floats = Resident(gemm.device, self.bytes, partial(packed, floats, gemm.groups))
 
     @classmethod
     def of_floats(cls, device: Device, weight: npt.NDArray[Any], affine: Affine, groups: int) -> Float16Gemm:
-        """Return the product with a float weight (OC, IC/groups, KH, KW), converted to float16."""
+        """Return the product of a float weight (OC, IC/groups, KH, KW), which is converted to float16."""
         return cls(of_floats(device, weight, affine, groups), weight.shape[1], weight)
 
     def fits(self) -> bool:
@@ -57,8 +59,8 @@ class Float16Gemm:
         return self.channels >= LEAST_CHANNELS and self.bytes <= most and lets_loop(self.device, rounds)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if float16 arithmetic is faster for this number of rows. It is not for few rows, where
-        reading the weights takes all the time."""
+        """Return True if float16 arithmetic is faster for this number of rows. For few rows it is not,
+        because reading the weights takes all the time."""
         return rows > max_rows(self.device.capabilities, int8=False) and self.fits()
 
     @property
@@ -72,8 +74,8 @@ class Float16Gemm:
         return "float32" if self.words else x.spec.dtype
 
     def program(self, y: str, *, pixels: bool, padded: bool) -> Program:
-        """Return the pipeline for results of dtype y. *pixels*: the rows are pixels of images. *padded*: some
-        taps are outside the images."""
+        """Return the pipeline for results of dtype y. *pixels*: the rows are pixels of images. *padded*:
+        some taps are outside the images."""
         known, n4 = profile(self.device.capabilities), self.gemm.n4
         rows, columns = (int(size) for size in known.tile_float.split("x"))
         tile_n4 = min(ceil4(columns), n4)

@@ -1,5 +1,5 @@
 """Depthwise convolutions of float activations with int8 or float weights. An invocation computes several
-output rows."""
+output rows (lines of pixels)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .floats import PARAMETERS, Affine
 from .gemm import viewable
 from .weights import Int8, Int32, ceil4
 
-MOST_TAPS = 25  # maximum number of taps of an unrolled kernel
+MOST_TAPS = 25  # maximum number of taps: the loop over taps is unrolled
 
 
 class FloatDepthwise:
-    """A depthwise convolution; see conv_depthwise_floats.comp. *weight* (OC, 1, KH, KW) is int8 with
-    *zero_points* (OC,) in int8's range, or float (converted to float32) without zero points."""
+    """A depthwise convolution; see conv_depthwise_floats.comp. *weight* (OC, 1, KH, KW) is int8, with
+    *zero_points* (OC,) in int8's range, or float without zero points, converted to float32."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine):
         self.device, self.affine = device, affine
@@ -48,7 +48,8 @@ class FloatDepthwise:
         few taps, a small stride, dilation 1."""
         facts = device.capabilities
         small = p.kh * p.kw <= MOST_TAPS and max(p.stride) <= 2 and p.dilation == (1, 1)
-        # The size in bytes of the parameters or of the weights; the shader reads both as texels.
+        # The larger size in bytes of the parameters and of the weights, both of which the shader reads as
+        # texels.
         most_bytes = p.oc * max(4 * MOST_TAPS + 12, PARAMETERS * 16)
         return profile(facts).depthwise_lines_float > 0 and small and viewable(facts, most_bytes)
 

@@ -21,12 +21,12 @@ from .gemm import INVOCATIONS
 from .weights import Int8, Int32, ceil4
 
 LONGEST = 60_000  # maximum loop iterations of an invocation in a dispatch: drivers may stop longer loops
-TILES = ("8x8", "4x8", "4x4")  # tiles of an invocation, pixels x output channels, the largest first
+TILES = ("8x8", "4x8", "4x4")  # tiles of an invocation, pixels x output channels, largest first
 
 
 class FloatDirect:
-    """A direct convolution; see conv_direct_q8csw.comp. *weight* (OC, IC/groups, KH, KW) is int8 with
-    *zero_points* (OC,) in int8's range, or float (converted to float32) without zero points. If KH or KW is
+    """A direct convolution (conv_direct_q8csw.comp). *weight* (OC, IC/groups, KH, KW) is int8, with
+    *zero_points* (OC,) in int8's range, or float without zero points, converted to float32. If KH or KW is
     0, the result is the bias."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine, groups: int):
@@ -35,8 +35,8 @@ class FloatDirect:
         self.group_oc = self.oc // groups
         self.floats = weight.dtype.kind == "f"
         kind = np.float32 if self.floats else np.int8
-        whole = max(4, self.channels)  # channels that the shader reads at a time
-        channels, oc = -(-self.oc // whole) * whole, self.oc  # closures must not hold a reference to self
+        whole = max(4, self.channels)  # output channels that the shader reads at a time
+        channels, oc = -(-self.oc // whole) * whole, self.oc  # the closure must not hold a reference to self
 
         def packed() -> Int8:
             padded = np.zeros((channels, *weight.shape[1:]), kind)
@@ -50,10 +50,10 @@ class FloatDirect:
 
     @cached_property
     def passes(self) -> list[dict[str, int | float]]:
-        """The push constants of each dispatch. The dispatches divide the taps into ranges of channels, or
-        into ranges of kernel rows of one channel."""
+        """The push constants of each dispatch. A dispatch adds the taps of a range of input channels, or of
+        a range of kernel rows of one input channel."""
         line = self.kw + 2
-        rounds = self.kh * line + 2  # iterations for one channel
+        rounds = self.kh * line + 2  # loop iterations for one input channel
         if rounds <= LONGEST:
             step = LONGEST // rounds
             return [
@@ -74,12 +74,12 @@ class FloatDirect:
 
     @property
     def tile(self) -> str:
-        """The tile of an invocation, pixels x output channels: the largest for which the device has registers
-        and whose channels are all in one group."""
+        """The tile of an invocation, pixels x output channels: the largest one that fits the device's
+        registers and whose channels belong to one group."""
         known = profile(self.device.capabilities).tile_float
         if self.floats and known == TILES[0]:
             known = TILES[1]  # float weights need twice as many registers as integer weights
-        if known not in TILES or self.parts:  # the 2x4 tile exists only for products that are not divided
+        if known not in TILES or self.parts:  # 2x4 has no shader here, and parts only 4x4 and 4x1
             known = TILES[-1]
         for tile in TILES[TILES.index(known) :]:
             channels = int(tile.partition("x")[2])
@@ -93,8 +93,8 @@ class FloatDirect:
         return int(self.tile.partition("x")[2])
 
     def program(self, v: Sweep, dtype: str = "float32", first: bool = True, last: bool = True) -> Program:
-        """Return the pipeline for sweeps like v on images of this dtype. *first*, *last*: True if the
-        dispatch is the first or the last of `passes`."""
+        """Return the pipeline for sweeps with the properties of v, on images of this dtype. *first*,
+        *last*: the dispatch is the first or the last of `passes`."""
         known, units = profile(self.device.capabilities), -(-self.oc // self.channels)
         down = 1
         while down < 4 and down < units:

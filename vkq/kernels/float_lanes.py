@@ -1,4 +1,5 @@
-"""Convolutions of float activations with int8 weights in which the lanes of a subgroup share pixels."""
+"""Convolutions of float activations with int8 weights, in which the lanes of a subgroup share the pixels
+that they load."""
 
 from __future__ import annotations
 
@@ -17,16 +18,16 @@ CONV_LANES = "conv2d_q8csw__lanes"
 
 
 class FloatLanes:
-    """A direct convolution; see conv_lanes.comp. *gemm* has the weight (G, N, K) with k = (kh, kw,
-    channel) and whole blocks of four channels in each group."""
+    """A direct convolution (conv_lanes.comp). The weight of *gemm* is (G, N, K), with k = (kh, kw, channel)
+    and whole blocks of four channels in each group."""
 
     def __init__(self, gemm: FloatGemm):
         self.gemm = gemm
 
     @staticmethod
     def fits(gemm: FloatGemm, p: Conv2dProblem) -> bool:
-        """Return True if lanes can share pixels on this device and at least two thirds of them compute
-        channels."""
+        """Return True if the lanes of a subgroup can share pixels on this device, and at least two thirds
+        of the lanes have channels to compute."""
         if (p.ic // p.groups) % 4 or gemm.groups != p.groups or not gemm.shares_lanes():
             return False
         size = lanes(gemm.device.capabilities)
@@ -49,7 +50,7 @@ class FloatLanes:
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         gemm, dtype = self.gemm, y.spec.dtype
         if (p.kh, p.kw, p.stride) == (1, 1, (1, 1)) and not any(p.padding):
-            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # the image as one row
+            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # treat the image as one row of pixels
         sizes = {"group_channels": p.ic // p.groups, "oh": p.oh, "ow": p.ow, "kh": p.kh}
         push = gemm.push(p.gemm_m, p.oh * p.ow) | window_constants(p) | sizes
         slots = gemm.slots(b, converted(b, x, dtype), y)

@@ -33,7 +33,8 @@ def _not_whole_groups(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _has_floats(c: Convolution) -> str | None:
-    """Return why a kernel for int8 weights cannot compute the convolution (its weight is float), or None."""
+    """Return None if the convolution's weight is int8. If it is float, return this fact: kernels for int8
+    weights cannot compute it."""
     return f"its weight is {c.weight.dtype}" if c.weight.dtype.kind == "f" else None
 
 
@@ -57,7 +58,7 @@ def _matrix_kernel(c: Convolution, p: Conv2dProblem) -> Kernel:
 
 
 def _not_float16(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return why float16 arithmetic cannot compute the convolution, or None."""
+    """Return None if float16 arithmetic can compute the convolution; else return the reason."""
     if c.choice.form != FLOAT16:
         return c.choice.reason
     reason = _not_whole_groups(c, p)
@@ -78,7 +79,7 @@ def _not_float_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _gathered(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return the reason to gather pixels as rows of a product, or None."""
+    """Return the reason to compute the convolution as a product of gathered pixels; None if there is none."""
     if FloatLanes.fits(c.gemm, p):
         return "lanes of a subgroup share pixels"
     fits = FloatImplicit.fits(c.device.capabilities, p)
@@ -100,7 +101,7 @@ def _float_direct(c: Convolution, p: Conv2dProblem) -> FloatDirect:
 
 
 def _shared(c: Convolution, p: Conv2dProblem) -> bool:
-    """Return True if the weight is float and lanes of a subgroup can share pixels."""
+    """Return True if the weight is float and the lanes of a subgroup can share pixels on this device."""
     return c.weight.dtype.kind == "f" and FloatShared.fits(c.device, p)
 
 

@@ -22,16 +22,17 @@ from .floats import Matrices
 from .gemm import INVOCATIONS, Rows
 from .weights import ceil4
 
-# With at most FEW_ROWS rows, workgroups share k in parts of at least PART elements, to use the whole device.
+# For at most FEW_ROWS rows, several workgroups share the sum over k, in parts of at least PART elements, so
+# that the whole device is used.
 FEW_ROWS = 8
 PART, MOST_SLICES = 64, 16
-LONGEST = 1 << 15  # largest k that an invocation sums in one dispatch: drivers may stop longer loops
+LONGEST = 1 << 15  # longest k that an invocation sums in one dispatch: drivers may stop longer loops
 NO_BIAS, OF_COLUMNS, OF_ROWS = 0, 1, 2
 
 
 def slices(m: int, k: int) -> int:
-    """Return the number of parts of k, whose sums are added in order. It depends on the sizes alone, because
-    it decides the bits.
+    """Return the number of parts into which k is divided. The parts' sums are added in order. The number
+    depends on m and k only, because it decides the bits of the result.
 
     >>> slices(1, 768), slices(9, 768), slices(8, 100)
     (8, 1, 1)
