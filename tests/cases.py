@@ -1,4 +1,4 @@
-"""The shapes and seeded data of `vkq check`, under the name used by the tests."""
+"""The shapes and seeded data of `vkq check`, imported here for the tests."""
 
 from vkq.check.cases import (
     CASES,

@@ -11,27 +11,28 @@ import pytest
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
-# driver -> a part of its device's name
+# driver -> a part of the name of its device
 DRIVERS = {"lavapipe": "llvmpipe", "swiftshader": "SwiftShader"}
 EVERY = os.environ.get("VKQ_EVERY_DRIVER", "0") not in ("", "0")
 REQUIRED = os.environ.get("VKQ_REQUIRE_DEVICE", "0") not in ("", "0")
 
 
 def _environment() -> None:
-    """Set up both drivers, the validation layer, and a cache that outlives the run but is not the user's,
-    before the loader is opened."""
+    """Before the loader is opened, set up both drivers, the validation layer, and a cache that is kept
+    between runs and is not the user's."""
     icds = [
         *Path("/usr/share/vulkan/icd.d").glob("lvp_icd.*.json"),
         ROOT / ".drivers" / "vk_swiftshader_icd.json",
     ]
-    # VKQ_TEST_DEVICE selects a real device by a part of its name, instead of the software drivers.
+    # With VKQ_TEST_DEVICE, tests run on the real device with this part of a name instead of the software
+    # drivers.
     if "VKQ_TEST_DEVICE" not in os.environ:
         os.environ.setdefault("VK_DRIVER_FILES", ":".join(str(p) for p in icds if p.exists()))
         os.environ.setdefault("VKQ_VALIDATION", "1")
     cache = os.environ.setdefault("VKQ_CACHE_DIR", str(ROOT / "build" / "test-cache"))
-    # Without optimization and with subgroups of 4, as on arm64, LLVM compiles lavapipe's shaders in a third
-    # of the time. VKQ_EVERY_DRIVER=1 keeps the users' settings for both drivers. Each setting has its own
-    # cache.
+    # LLVM compiles lavapipe's shaders in a third of the time without optimization and with subgroups of 4
+    # lanes, as on arm64. VKQ_EVERY_DRIVER=1 keeps the users' settings for both drivers. Each setting has a
+    # cache of its own.
     if not EVERY:
         os.environ.setdefault("LP_NATIVE_VECTOR_WIDTH", "128")
         os.environ.setdefault("GALLIVM_PERF", "nopt")
@@ -47,8 +48,8 @@ _opened: dict[str, vkq.Device] = {}
 
 
 def open_device(driver: str) -> vkq.Device:
-    """Return the driver's device, opened once for the whole run; a missing device is a failure under
-    VKQ_REQUIRE_DEVICE=1."""
+    """Return the driver's device, opened once for the whole run. With VKQ_REQUIRE_DEVICE=1, a missing
+    device is a failure."""
     if driver not in _opened:
         try:
             _opened[driver] = vkq.Device(DRIVERS.get(driver, driver))
@@ -61,14 +62,13 @@ def open_device(driver: str) -> vkq.Device:
 
 def share(items: Iterable[T], device: vkq.Device, of: int) -> list[T]:
     """Return all items on lavapipe, and one in *of* on SwiftShader, which takes about a second to compile a
-    kernel; all on every driver under VKQ_EVERY_DRIVER=1."""
+    kernel. With VKQ_EVERY_DRIVER=1, return all items on every driver."""
     return list(items)[:: 1 if EVERY or "SwiftShader" not in device.name else of]
 
 
 @pytest.fixture(autouse=os.environ.get("VKQ_DECLARED_LOOPS", "0") not in ("", "0"), scope="session")
 def declared_loops() -> Iterator[None]:
-    """Context manager: end the loops of every shader after the iterations that its YAML states, as some
-    drivers do."""
+    """End the loops of every shader after the iterations that its YAML states, as some drivers do."""
     from tests.shader import declared
 
     with pytest.MonkeyPatch.context() as patch:
@@ -87,8 +87,8 @@ def _driver(item: pytest.Item) -> str | None:
 
 
 def _chosen(item: pytest.Item) -> list[tuple[int, ...]]:
-    """Return the id of each of a test's parameter values except ``device``; parameters that one
-    ``parametrize`` lists together count as one."""
+    """Return the ids of a test's parameter values, without ``device``. Parameters that one ``parametrize``
+    lists together give one tuple."""
     left = dict(item.callspec.params)  # type: ignore[attr-defined]
     left.pop("device")
     marks = [mark.args[0] for mark in item.iter_markers("parametrize")]
@@ -126,15 +126,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the tests from garbage collection: they are half a million objects that live as long as the
-    process (0.5 s for each ``gc.collect()`` otherwise)."""
+    """Exclude the tests from garbage collection. They are half a million objects that live as long as the
+    process; each ``gc.collect()`` would take 0.5 s longer."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> vkq.Device:
-    """An open device; the test runs once for each driver."""
+    """An open device; the test runs once on each driver."""
     return open_device(request.param)
 
 
@@ -161,7 +161,7 @@ def software_device() -> vkq.Device:
 
 @pytest.fixture(autouse=True)
 def silent_validation() -> Iterator[None]:
-    """Fail the test in which the validation layer (with synchronization validation) prints anything."""
+    """Fail a test during which the validation layer (with synchronization validation) prints anything."""
     before = len(vulkan.validation_messages())
     yield
     said = vulkan.validation_messages()[before:]

@@ -11,12 +11,13 @@ from typing import Any
 
 
 class TooMuchWork(BaseException):
-    """More work was done than allowed. No handler in the tested code catches this exception."""
+    """Raised if more work was done than allowed. No handler in the tested code catches this exception."""
 
 
 @contextlib.contextmanager
 def calls_at_most(most: int) -> Iterator[None]:
-    """Raise AssertionError once more than *most* functions, Python's and C's, were called in the block."""
+    """Context manager: raise AssertionError once more than *most* functions of Python and C were called in
+    the block."""
     called = 0
 
     def count(frame: FrameType, event: str, argument: Any) -> None:
@@ -37,9 +38,10 @@ def calls_at_most(most: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def steps_at_most(most: int) -> Iterator[None]:
-    """Raise AssertionError once functions called in the block have run more than *most* bytecodes.
+    """Context manager: raise AssertionError once functions called in the block have run more than *most*
+    bytecodes.
 
-    Unlike `calls_at_most` it detects a loop without calls, and is about 50 times slower.
+    Unlike `calls_at_most`, this also detects a loop without calls; it is about 50 times slower.
     """
     ran = 0
 
@@ -63,7 +65,8 @@ def steps_at_most(most: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def memory_at_most(most: int) -> Iterator[None]:
-    """Raise AssertionError if the block held more than *most* bytes of new Python memory at once."""
+    """Context manager: raise AssertionError if the block allocated more than *most* bytes of Python memory
+    at a time."""
     tracemalloc.start()
     try:
         yield
@@ -75,6 +78,6 @@ def memory_at_most(most: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def little_work(calls: int = 2_000_000, memory: int = 32 << 20) -> Iterator[None]:
-    """Bound calls and memory: the most that hostile input may cost before it is refused."""
+    """Context manager: limit calls and memory to what a malicious input may cost before it is refused."""
     with memory_at_most(memory), calls_at_most(calls):
         yield

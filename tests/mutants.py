@@ -1,7 +1,8 @@
-"""``python -m tests.mutants [PART]``: removes the guards of mutants.yaml one at a time and runs the test that
-must fail; exit code 1 if one passes. PART selects the guards whose text or test contains it.
+"""``python -m tests.mutants [PART]``: remove the guards of mutants.yaml one at a time, and run the test
+that must then fail; exit code 1 if such a test passes. PART selects the guards whose text or test contains
+it.
 
-The guard is removed in the file itself, which is always restored: run nothing else in this checkout
+A guard is removed in the source file itself, which is always restored: run nothing else in this checkout
 meanwhile.
 """
 
@@ -45,8 +46,7 @@ class Mutant:
 
 
 def mutants() -> list[Mutant]:
-    """Return all guards of mutants.yaml, which lists pairs of guard and replacement for each file and
-    test."""
+    """Return all guards of mutants.yaml, which lists pairs of guard and replacement by file and test."""
     found = []
     for entry in yamlfile.load(LIST).sequence():
         keys = entry.mapping({"file", "test", "guard"}, {"becomes"})
@@ -66,14 +66,16 @@ def seen(mutant: Mutant) -> bool:
 
 
 def passes(test: str) -> bool:
-    """Return True if a test passes; a test that exceeds the time limit, or does not exist, fails."""
+    """Return True if a test passes. A test that exceeds the time limit, or does not exist, counts as
+    failed."""
     argv = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "VKQ_REQUIRE_DEVICE": "1"}
     try:
         done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         return False
-    if done.returncode not in (0, 1) and done.returncode > 0:  # 2 to 5: pytest could not run it
+    # exit codes 2 to 5: pytest could not run the test
+    if done.returncode not in (0, 1) and done.returncode > 0:
         text = (done.stdout + done.stderr).decode(errors="replace")
         if "ERROR collecting" not in text and "error" not in text.lower():
             raise RuntimeError(f"{test} cannot be run:\n{text}")
@@ -84,7 +86,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants")
     parser.add_argument("part", nargs="?", default="", help="only those whose text or test holds it")
     part = parser.parse_args().part
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # SystemExit, so `finally` runs
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # raises SystemExit, so `finally` runs
     chosen = [m for m in mutants() if part in str(m) or part in m.test]
     for test in dict.fromkeys(m.test for m in chosen):
         if not passes(test):

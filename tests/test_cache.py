@@ -60,7 +60,7 @@ def damage_name(path: Path) -> None:
 
 def damage_size(path: Path) -> None:
     with path.open("r+b") as file:
-        file.truncate(1 << 40)  # a sparse file
+        file.truncate(1 << 40)  # a sparse file of 1 TiB
 
 
 def damage_pipe(path: Path) -> None:
@@ -84,8 +84,9 @@ def test_damage_is_ignored_with_one_warning(tmp_path: Path, damage: Callable[[Pa
     damage(path)
     with pytest.warns(CacheWarning, match="ignored and made again"):
         assert cache.read(path) is None
-    assert cache.read(path) is None  # a further warning would fail the test
-    cache.write(path, b"precious")  # fails because a folder has this name; the failure was already reported
+    assert cache.read(path) is None  # without a second warning, which would fail the test
+    # for *damage_kind*, this fails because a folder has the file's name; this failure was already reported
+    cache.write(path, b"precious")
     assert [name for name in os.listdir(tmp_path) if name != "file"] == []
     if damage is not damage_kind:
         assert path.stat().st_size < 100
@@ -106,7 +107,7 @@ def test_file_system_that_refuses_is_told_once(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("vkq.files.os.open", refuse)
     with pytest.warns(CacheWarning, match="cannot be written: Read-only file system"):
         cache.write(tmp_path / "a", b"data")
-    cache.write(tmp_path / "b", b"data")  # a further warning would fail the test
+    cache.write(tmp_path / "b", b"data")  # without a second warning, which would fail the test
     with pytest.raises(OSError, match="Read-only"):
         cache.write_sealed(tmp_path / "a", b"data")
 
@@ -162,7 +163,7 @@ def test_what_was_used_longest_ago_goes_first(tmp_path: Path, monkeypatch: pytes
         path = tmp_path / ("spirv" if number % 2 else "tune") / str(number)
         cache.write(path, bytes(1000))
         os.utime(path, (10 + number, 10 + number))
-    assert cache.read(tmp_path / "tune" / "0") == bytes(1000)  # now the newest
+    assert cache.read(tmp_path / "tune" / "0") == bytes(1000)  # reading makes it the most recently used file
     cache.write(tmp_path / "pipelines" / "big", bytes(3000))
     kept = sorted(path.name for path in tmp_path.rglob("*") if path.is_file() and path not in mine)
     assert kept == ["0", "6", "7", "8", "big"]
@@ -177,8 +178,8 @@ def test_a_folder_that_is_no_cache_is_never_cleared(tmp_path: Path, monkeypatch:
 
 
 def test_the_data_reaches_the_disk_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file's data is written to disk before the file gets its name. Otherwise a power failure could leave
-    an empty file under that name."""
+    """The data of a file is written to disk before the file gets its name. Otherwise a power failure could
+    leave an empty file under this name."""
     done: list[str] = []
     sync, replace = os.fsync, os.replace
     monkeypatch.setattr("os.fsync", lambda handle: (done.append("sync"), sync(handle)))
@@ -188,7 +189,7 @@ def test_the_data_reaches_the_disk_before_the_name(tmp_path: Path, monkeypatch: 
 
 
 def test_writers_and_readers_in_processes(tmp_path: Path) -> None:
-    """Two writers replace one file; a reader always gets one of the two texts, and never a warning."""
+    """Two processes write one file; a reader always gets one of the two texts, and never a warning."""
     code = (
         "import sys; from pathlib import Path; from vkq import cache\n"
         "for _ in range(60): cache.write(Path(sys.argv[1]), sys.argv[2].encode() * 50_000)"

@@ -94,8 +94,7 @@ def test_what_is_no_regular_file_is_written_where_it_is(tmp_path: Path) -> None:
 
 
 def test_standard_output_is_not_replaced(tmp_path: Path) -> None:
-    """Standard output is never replaced by a file, neither if it is a pipe nor if it is redirected to a
-    file."""
+    """Standard output is never replaced by a file, whether it is a pipe or redirected to a file."""
     code = (
         "from pathlib import Path; from vkq import files; print('before', flush=True)\n"
         "with files.output(Path('/dev/stdout')) as file, file.open('a') as out: out.write('inside\\n')"

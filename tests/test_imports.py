@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.smoke
 PACKAGE = Path(__file__).resolve().parents[1] / "vkq"
-# Modules and packages by layer: each may import its own layer and earlier ones.
+# Modules and packages by layer. Each may import its own layer and earlier layers.
 LAYERS = [
     {"errors", "_version", "log"},
     {"files", "spawn", "arguments", "turns"},
@@ -36,7 +36,7 @@ LAYERS = [
     {"cli", "__main__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-# The oracle is used to test the other modules, so they must not import it.
+# The oracle tests the other modules, so they must not import it.
 JUDGES = {"reference", "check", "bench"}
 
 
@@ -75,14 +75,14 @@ def modules() -> list[Path]:
 
 
 def name_of(path: Path) -> str:
-    """Return kernels.gemm for vkq/kernels/gemm.py, and a package's own name for its __init__."""
+    """Return kernels.gemm for vkq/kernels/gemm.py; for an __init__, return the package's name."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" and parts[:-1] else parts)
 
 
 @functools.cache
 def graph() -> dict[str, set[str]]:
-    """Return module -> its imports, including imports inside functions and for type checkers only."""
+    """Return module -> its imports, including imports inside functions and imports only for type checkers."""
     names = {*(name_of(path) for path in modules()), ""}
 
     def module(target: tuple[str, ...]) -> str:
@@ -124,7 +124,8 @@ def test_imports_go_downward(path: Path) -> None:
 
 
 def test_no_circle() -> None:
-    """No module imports itself through others; imports inside a package and under TYPE_CHECKING count too."""
+    """No module imports itself through other modules; imports inside a package and under TYPE_CHECKING
+    count too."""
     edges = graph()
     assert not circles(edges), {name: sorted(edges[name] & circles(edges)) for name in circles(edges)}
 
@@ -148,7 +149,7 @@ def inside(package: str, edges: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def test_packages_go_one_way() -> None:
-    """No two packages import each other, even if their modules form no circle."""
+    """No two packages import each other, even if their modules form no import cycle."""
     edges = graph()
     packages = {""} | {name.rsplit(".", i)[0] for name in edges for i in range(1, name.count(".") + 1)}
     assert {"", "graph", "graph.passes", "kernels"} < packages
@@ -163,7 +164,8 @@ def test_circles_of_packages_are_found() -> None:
     assert not circles(inside("", edges))
 
 
-# Processes started by a module's name: the modules they run are in higher layers, and return only text.
+# (module, module that it starts in a process). The started modules are in higher layers, and return only
+# text.
 STARTED = {
     ("cli.check", "vkq.cli"),
     ("device.drivers", "vkq.device.trial"),
@@ -173,7 +175,7 @@ STARTED = {
 
 
 def test_no_module_is_named_in_a_text() -> None:
-    """No module of vkq is named in a string, because an import through a string would bypass these rules."""
+    """No string in vkq names a module of vkq, because an import through a string would bypass these rules."""
     names = {f"vkq.{name_of(path)}" for path in modules()}
     found = {
         (name_of(path), node.value)
@@ -191,7 +193,7 @@ def test_circles_are_found() -> None:
 
 
 def test_the_rule_can_be_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check finds each way of writing an import."""
+    """The test detects a forbidden import in each way of writing an import."""
     monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
     (tmp_path / "device").mkdir()
     lines = [
@@ -213,7 +215,7 @@ def test_only_the_command_line_prints() -> None:
             continue
         calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
         printing = [n.lineno for n in calls if isinstance(n.func, ast.Name) and n.func.id == "print"]
-        # These run with python -m.
+        # These two modules run with python -m.
         allowed = path.relative_to(PACKAGE).as_posix() in ("shader/build.py", "probe/child.py")
         assert not printing or allowed, f"{path}: print in lines {printing}"
 
@@ -242,7 +244,7 @@ def test_import_does_no_work(tmp_path: Path) -> None:
     and makes few calls."""
     env = {**os.environ, "VKQ_CACHE_DIR": str(tmp_path / "cache"), "VK_DRIVER_FILES": "/nonexistent"}
     command = [sys.executable, "-c", WATCH]
-    for _ in range(2):  # the second time with compiled bytecode
+    for _ in range(2):  # the second run has compiled bytecode
         run = json.loads(subprocess.run(command, env=env, capture_output=True, check=True, timeout=60).stdout)
         assert not {"vkq._kompute", "onnx", "onnxruntime", "torch"} & set(run["modules"])
         assert [f for f in run["files"] if f.endswith((".yaml", ".comp", ".glslh", ".spv", ".json"))] == []

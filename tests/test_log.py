@@ -30,7 +30,7 @@ X = np.random.default_rng(1).normal(size=(1, 3, 6, 7)).astype(np.float32)
 
 
 def test_what_is_prepared_and_compiled(software_device: vkq.Device, caplog: SAID) -> None:
-    device = vkq.Device(software_device.capabilities.index)  # a new device, without pipelines
+    device = vkq.Device(software_device.capabilities.index)  # a new device has no pipelines yet
     caplog.set_level(logging.DEBUG, "vkq")
     session = vkq.onnx.InferenceSession(small(), device)
     for _ in range(2):

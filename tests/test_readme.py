@@ -14,10 +14,10 @@ import vkq
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-PRINTED = "(10, 10)", "10)", "[[20 50]]"  # the texts that the blocks print
+PRINTED = "(10, 10)", "10)", "[[20 50]]"  # texts that the blocks of code must print
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
-# Listed by file, because in an editable install the package's path contains the checkout. A __main__ module
-# runs on import.
+# Modules are listed by file, because in an editable install the package's path contains the checkout. A
+# __main__ module runs when it is imported.
 FILES = [path for path in sorted((ROOT / "vkq").rglob("*.py")) if path.stem not in ("__main__", "__init__")]
 MODULES = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES]
 
@@ -44,7 +44,7 @@ def test_the_tests_that_prove_exactness_exist() -> None:
 
 
 def test_a_release_has_what_its_commands_run() -> None:
-    """The PyPI packages that CONTRIBUTING.md calls are in the Makefile's list, which `make wheels`
+    """CONTRIBUTING.md calls some PyPI packages; all are in the Makefile's list that `make wheels`
     installs."""
     _, _, release = (ROOT / "CONTRIBUTING.md").read_text().partition("## A release\n")
     programs = {name for name in re.findall(r"-m ([a-z]+)", release) if name not in ("pytest", "tests")}

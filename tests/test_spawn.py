@@ -1,4 +1,4 @@
-"""Tests of vkq's child processes: their imports, the report of their end, and that none outlives its
+"""Tests of vkq's child processes: their imports, the report of their end, and that no child outlives its
 parent."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vkq import spawn
 EVIL = "raise SystemExit(open({marker!r}, 'a').write(__name__ + ' '))"
 NAMES = ("platformdirs", "numpy", "yaml", "json", "signal", "sitecustomize", "usercustomize", "vkq")
 # A process whose sys.path contains the working directory under three names, as for a script or for `python
-# -m`. It loads its own modules before it changes to that directory.
+# -m`. It imports its own modules before it changes to this directory.
 PARENT = """
 import os, sys
 import numpy, platformdirs, yaml
@@ -48,7 +48,7 @@ def test_nothing_is_imported_from_the_working_directory(tmp_path: Path) -> None:
 
 def test_vkq_itself_is_found_where_this_process_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child finds vkq where this process found it, even in the working directory (a checkout that is not
-    installed). This directory is then the last entry of the child's path."""
+    installed). The working directory is then the last entry of the child's path."""
     root = str(Path(spawn.__file__).parents[1])
     monkeypatch.chdir(root)
     assert spawn._path()[-1] == root
@@ -153,7 +153,7 @@ def test_ctrl_c_in_the_parent_ends_the_child(tmp_path: Path) -> None:
 
 def test_a_child_ends_itself_where_its_parent_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(spawn.CHILD, "1")
-    done = subprocess.run(  # ends long before the 600 s for which it would sleep
+    done = subprocess.run(  # the child ends long before its sleep of 600 s
         python("spawn.begin(); time.sleep(600)"), stdout=subprocess.PIPE, timeout=300, check=False
     )
     assert done.returncode == -signal.SIGALRM

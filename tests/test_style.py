@@ -23,18 +23,18 @@ FOLDERS = ("shaders", "layouts", "vkq", "benchmarks", "tests")
 SUFFIXES = (".comp", ".glslh", ".glsl", ".cpp", ".hpp", ".yaml", ".yml")
 # Maximum number of lines of a file. A test module may have any length.
 MODULE_LINES = {"vkq/**/*.py": 300, "vkq/**/*.?pp": 300, "shaders/**/*.comp": 200, "shaders/**/*.glslh": 200}
-LONG_MODULES: dict[str, str] = {}  # path: the reason why the file is not split
+LONG_MODULES: dict[str, str] = {}  # path -> the reason why the file is not split
 # The most sources that GEMM, GEMV and convolution may have: for a new kind of operands, add an include to one
 # of them (shaders/README.md). The other sources in their folders pack operands.
 PRODUCTS, PACKING = 18, {"halves_weights", "runs_q8csw"}
 SHADER_FILE = re.compile(r"\b[a-z0-9_]+\.(?:comp|glslh)\b")
-GENERATED = {"push.glslh", "sizes.glslh", "any.glslh"}  # includes without files, except layouts
+GENERATED = {"push.glslh", "sizes.glslh", "any.glslh"}  # generated includes, except those of layouts
 PYTHON = ("vkq", "tests", "benchmarks", "examples")
 LONG_FUNCTIONS = {
     "tests/graph/graphs.py models": "one draw, with a branch of two lines for each kind of node",
     "tests/onnx/mutate.py _change": "one branch for each kind of damage",
 }
-# Classes with one name in several modules, and the difference between them.
+# Names that several classes have, and the difference between these classes.
 SHARED_NAMES = {
     "InferenceSession": "of an ONNX model; and of a .tflite file",
     "Compiler": "of GLSL; and a device of which only the driver's compiler is wanted",
@@ -45,7 +45,7 @@ SHARED_NAMES = {
     "Sweep": "over a graph's nodes; and of a kernel's taps over an image",
 }
 
-# Device names that code may not test: device/profiles.yaml holds the knowledge about kinds of devices.
+# Names of devices that code must not test: device/profiles.yaml has all knowledge about kinds of devices.
 DEVICES = re.compile(
     r"H100|H200|GeForce|NVIDIA|AMD|Radeon|RDNA|RADV|Intel|Adreno|Mali|VideoCore|lavapipe|llvmpipe|Swift"
 )
@@ -80,7 +80,8 @@ def test_lines_fit(folder: str) -> None:
 
 
 def paragraphs(text: str) -> Iterator[list[str]]:
-    """Yield paragraphs of Markdown: runs of lines, and each list item; no tables, code, HTML or headings."""
+    """Yield the paragraphs of Markdown: consecutive lines of text, and each list item; no tables, code,
+    HTML or headings."""
     code, lines = False, list[str]()
     for line in [*text.splitlines(), ""]:
         fence = line.startswith("```")
@@ -96,7 +97,8 @@ def paragraphs(text: str) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages_are_read_at_once(path: Path) -> None:
-    """Lines of Markdown pages fit, and no paragraph is longer than `PARAGRAPH_WORDS`."""
+    """Lines of Markdown pages are at most `COLUMNS` long, and no paragraph has more than `PARAGRAPH_WORDS`
+    words."""
     found = list(paragraphs(path.read_text(encoding="utf-8")))
     assert [line for lines in found for line in lines if len(line) > COLUMNS] == []
     words = {lines[0]: sum(len(line.split()) for line in lines) for lines in found}
@@ -113,7 +115,7 @@ def test_functions_fit(folder: str) -> None:
     assert found
     long = {name: lines for name, lines in found.items() if lines > FUNCTION_LINES}
     allowed = {name for name in LONG_FUNCTIONS if name.startswith(f"{folder}/")}
-    assert long.keys() == allowed, long  # no entry for a function that is now short
+    assert long.keys() == allowed, long  # every entry of LONG_FUNCTIONS is still long
 
 
 def test_files_fit() -> None:
@@ -138,7 +140,7 @@ def test_products_share_their_sources() -> None:
 
 
 def test_shader_files_are_named_as_they_are() -> None:
-    """A shader file that a comment, an include or a docstring names exists."""
+    """If a comment, an include or a docstring names a shader file, this file exists."""
     present = {path.name for path in sources("shaders/**/*.comp", "shaders/**/*.glslh")} | GENERATED
     named = [
         (path.relative_to(ROOT).as_posix(), name)
@@ -171,7 +173,7 @@ def test_no_code_asks_for_a_device_by_name(package: str) -> None:
 
 
 def test_lengths_are_counted(tmp_path: Path) -> None:
-    """Lengths of functions are counted without the docstring and with nested functions."""
+    """The length of a function includes nested functions, but not the docstring."""
     source = tmp_path / "one.py"
     source.write_text(
         'def f(\n    a: int,\n) -> int:\n    """Says\n    much."""\n\n    def g(): ...\n    return a\n'

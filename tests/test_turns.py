@@ -1,4 +1,4 @@
-"""Tests of vkq's locks, which raise an error in cases in which a plain lock would wait for ever."""
+"""Tests of vkq's locks, which raise an error where a plain lock would wait for ever."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from vkq.turns import Turns
 
 
 def child(work: object) -> int:
-    """Return the exit code of a forked child: 0 if *work* raises DeviceError with "fork"."""
+    """Fork; the child calls *work*. Return its exit code: 0 if *work* raises DeviceError with "fork"."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -54,7 +54,8 @@ def test_a_thread_that_comes_back_is_told_and_goes_on() -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_no_interrupt_leaves_a_lock_held(again: bool) -> None:
-    """Signals arrive at every point of entering and leaving; afterwards another thread can enter."""
+    """If a signal arrives at any point of entering or leaving a lock, another thread can still enter
+    afterwards."""
 
     def arrives(*_: object) -> None:
         raise InterruptedError
@@ -91,10 +92,10 @@ def test_a_child_forked_while_another_thread_is_inside_is_told() -> None:
     other.start()
     inside.wait()
     assert child(lambda: entered(turns)) == 0
-    assert child(turns.close) == 1  # the child ends without waiting for the lock
+    assert child(turns.close) == 1  # closing raises no error, and does not wait for the lock
     leave.set()
     other.join()
-    assert child(lambda: entered(turns)) == 1  # nobody holds this lock, so the child can enter it
+    assert child(lambda: entered(turns)) == 1  # no thread holds the lock, so entering raises no error
 
 
 def test_a_child_forked_by_the_thread_inside_goes_on() -> None:
@@ -108,8 +109,8 @@ def test_a_child_forked_by_the_thread_inside_goes_on() -> None:
 
 
 def test_locks_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locks of closed sessions are forgotten, so that a service can open many sessions; a fork still knows
-    the locks in use."""
+    """The list of locks forgets locks of closed sessions, so that a service can open many sessions. After a
+    fork, the list still has the locks in use."""
     monkeypatch.setattr(module, "_all", {})
     monkeypatch.setattr(module, "_most", 5)
     kept = [Turns("kept") for _ in range(4)]
@@ -120,8 +121,8 @@ def test_locks_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_there_are_no_other_locks() -> None:
-    """No module uses a lock of `threading`: it would wait for ever in a forked child, or in a signal handler
-    of the thread that holds it."""
+    """No module uses a lock of `threading`, which would wait for ever in a forked child, or in a signal
+    handler of the thread that holds the lock."""
     package = Path(module.__file__).parent
     lock = re.compile(r"\b(Lock|RLock|Condition|Semaphore|BoundedSemaphore)\(")
     found = {p.name for p in package.rglob("*.py") if lock.search(p.read_text())}

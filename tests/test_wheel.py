@@ -1,5 +1,5 @@
-"""Tests of the wheel: it is built, installed into an empty environment without a shader compiler, and runs
-work like the demo's in this environment."""
+"""Tests of the wheel. It is built and installed into an empty environment without a shader compiler. There
+it runs work like the demo's."""
 
 import os
 import subprocess
@@ -38,8 +38,8 @@ print("exact")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel with the SPIR-V that the tests compiled: compiling it again takes minutes, and
-    tests/shader/test_build.py tests that."""
+    """Build the wheel with the SPIR-V that the tests have compiled. A new compilation takes minutes;
+    tests/shader/test_build.py tests it."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [
         sys.executable,
@@ -52,7 +52,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(folder),
         str(ROOT),
     ]
-    for module in modules(catalog().variants.values()):  # from the cache that tests/shader filled
+    for module in modules(catalog().variants.values()):  # uses the cache that tests/shader filled
         spirv(module[0])
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     environment["VKQ_SPIRV"] = str(cache_folder())
@@ -63,7 +63,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_build_without_headers_says_what_to_install(tmp_path: Path) -> None:
-    """A build without Vulkan headers names the missing package, and ends before it downloads or compiles
+    """A build without Vulkan headers names the missing package, and stops before it downloads or compiles
     anything."""
     hidden = "-DCMAKE_IGNORE_PATH=/usr/include;/usr/local/include"
     python = f"-DPython_EXECUTABLE={sys.executable}"
@@ -92,7 +92,8 @@ def test_it_carries_shaders_layouts_and_spirv(wheel: Path) -> None:
     assert "vkq/py.typed" in names
     assert f"vkq-{vkq.__version__}-" in wheel.name
     assert not [n for n in names if n.startswith(("tests/", "examples/"))]
-    assert wheel.stat().st_size < 10e6  # SPIR-V is compressed: zip alone leaves 11 MB
+    # vkq compresses SPIR-V; with zip's compression alone, the wheel would have 11 MB
+    assert wheel.stat().st_size < 10e6
 
 
 def test_it_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tests of the YAML loader: accepted files, and every refusal with file and line."""
+"""Tests of the YAML loader: accepted files, and every kind of refusal with file and line."""
 
 import os
 from pathlib import Path
@@ -54,7 +54,8 @@ def test_files_refused(tmp_path: Path, text: str | bytes, line: int, message: st
 
 
 def test_libyaml_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The readers with and without libyaml give the same nodes at the same lines, for every shader's YAML."""
+    """The readers with and without libyaml give the same nodes at the same lines, for the YAML of every
+    shader."""
     paths = sorted(shaders_folder().glob("*/*.yaml"))[::6]
     quick = [_told(load(path).node) for path in paths]
     monkeypatch.setattr(yamlfile, "_Quick", None)
@@ -145,7 +146,7 @@ def test_numbers_are_bounded(tmp_path: Path, text: str, message: str) -> None:
 def test_what_is_refused_is_refused_soon(
     tmp_path: Path, text: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file is refused at its first invalid value: no later value is visited."""
+    """A file is refused at its first invalid value; later values are not visited."""
     visited = 0
     compose = yamlfile._Plain.compose_node
 

@@ -1,1 +1,1 @@
-"""External references with which vkq must agree: ONNX's node tests and ONNX Runtime's CPU provider."""
+"""External references with which vkq must agree: the node tests of ONNX, and ONNX Runtime's CPU provider."""

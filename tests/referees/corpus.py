@@ -1,9 +1,9 @@
 """Compare random cases on a device with ONNX Runtime, byte for byte: ``python -m tests.referees.corpus
 --count 2000 --device 0``.
 
-QLinearConv has one weight zero point; QLinearMatMul has one for each channel, and no bias. The dtypes are the
-ones that both operators accept. If this CPU's ONNX Runtime saturates int8 weights in int16, weights have 7
-bits (`ort.exact_int8_weights`).
+QLinearConv has one weight zero point; QLinearMatMul has a zero point for each channel, and no bias. The
+cases have the dtypes that both operators accept. If this CPU's ONNX Runtime saturates int8 weights in
+int16, the weights have 7 bits (`ort.exact_int8_weights`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ONNX Runtime's CPU provider, one operator at a time.
 
-A session is built once for each operator, set of attributes and input types, and every tensor is an input.
-Graph optimizations are off, so that the named operator itself runs.
+A session is built once for each operator, set of attributes and input types; every tensor is an input of
+the session. Graph optimizations are off, so that the named operator itself runs.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def qlinear(data: Data) -> Array:
 def exact_int8_weights() -> tuple[int, int]:
     """Return the range of int8 weights for which this machine's ONNX Runtime is exact.
 
-    On an x86-64 CPU without VNNI it adds two uint8 x int8 products in saturating int16 arithmetic; then only
-    7-bit weights cannot saturate. On any other CPU the range is all of int8.
+    On an x86-64 CPU without VNNI, ONNX Runtime adds two uint8 x int8 products in saturating int16
+    arithmetic, and only 7-bit weights are safe from saturation. On any other CPU the range is all of int8.
     """
     x = np.full((16, 64), 255, np.uint8)
     w = np.full((64, 16), 127, np.int8)

@@ -24,8 +24,8 @@ _TYPES = {
 
 
 def run(op: str, inputs: list[Array | None], output: str, **attributes: Any) -> Array:
-    """Return the one output, of dtype ``output``, of the operator ``op``; "QLinearAdd" and the like are ONNX
-    Runtime's own."""
+    """Return the one output, of dtype ``output``, of the operator ``op``. Operators such as "QLinearAdd"
+    are ONNX Runtime's own."""
     frozen = tuple(
         (key, tuple(v) if isinstance(v, (list, tuple)) else v) for key, v in sorted(attributes.items())
     )

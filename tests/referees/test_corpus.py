@@ -1,4 +1,4 @@
-"""Tests with a part of the corpus on each driver; ``python -m tests.referees.corpus`` runs more."""
+"""Tests that run a part of the corpus on each driver; ``python -m tests.referees.corpus`` runs more."""
 
 from vkq.runtime.device import Device
 

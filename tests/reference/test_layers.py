@@ -17,7 +17,8 @@ from vkq.problem.names import parse
 from ..cases import ODD, Data, random_conv2d, random_data, random_linear
 from ..referees import node_tests, ort
 
-TYPES = [("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")]  # (x and y, w), as in ONNX Runtime
+# (dtype of x and y, dtype of w), as ONNX Runtime accepts them
+TYPES = [("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")]
 
 
 # ONNX node tests
@@ -62,7 +63,7 @@ def test_onnx_qlinearmatmul(form):
         np.testing.assert_array_equal(got, test.outputs[0][index], strict=True)
 
 
-# compared with ONNX Runtime, byte for byte
+# comparison with ONNX Runtime, byte for byte
 
 
 def compare_with_onnx_runtime(data: Data) -> None:
@@ -123,7 +124,7 @@ def test_odd_shapes_equal_onnx_runtime(case, types):
 
 @pytest.mark.parametrize("types", TYPES, ids="_".join)
 def test_accumulators_above_2_to_24_equal_onnx_runtime(types):
-    """Accumulators above 2**24, which float32(acc) rounds, give ONNX Runtime's results."""
+    """Accumulators above 2**24, which the conversion to float32 rounds, give ONNX Runtime's results."""
     rng = np.random.default_rng(6)
     problem = parse("linear[M=40,K=5000,N=60]")
     data = random_data(problem, rng, *types, w_range=weights_range(*types), extreme=True)
@@ -156,7 +157,7 @@ def test_fused_activation_gives_the_bits_of_the_separate_operation(activation):
 
 
 def plain_conv2d_acc(data: Data) -> Any:
-    """Return the accumulators by definition, pixel by pixel, in Python integers."""
+    """Return the accumulators by the definition of a convolution, pixel by pixel, in Python integers."""
     p = data.problem
     assert isinstance(p, Conv2dProblem)
     points = np.broadcast_to(0 if data.w_zero_point is None else data.w_zero_point, p.oc)
@@ -244,7 +245,7 @@ def test_operands_may_be_strided_and_are_never_changed():
     np.testing.assert_array_equal(x, data.x)
 
 
-# weight only
+# weight-only layers
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])

@@ -1,5 +1,5 @@
-"""Tests that the reference of element-wise, pooling, resize and table operators equals ONNX Runtime byte for
-byte."""
+"""Tests that the reference of element-wise, pooling, resize and table operators equals ONNX Runtime, byte
+for byte."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def _pytorch_names(attributes: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("include", [False, True])
 def test_average_pool_equals_onnxruntime(dtype: QDType, include: bool) -> None:
-    """The average pool equals ONNX Runtime's, also at ties: with equal scales a quarter of the means of four
-    elements are ties."""
+    """The average pool equals ONNX Runtime's, also at ties: with equal scales, a quarter of the means of
+    four elements are ties."""
     rng = np.random.default_rng(6)
     for i in range(150):
         window = _random_window(rng, False)
@@ -93,8 +93,8 @@ def test_average_pool_equals_onnxruntime(dtype: QDType, include: bool) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [(1, 1), (2, 2), (1, 5), (5, 4)], ids="{0[0]}x{0[1]}".format)
 def test_average_pool_of_the_image_equals_onnxruntime(dtype: QDType, size: tuple[int, int]) -> None:
-    """The average pool of a whole image equals ONNX Runtime's, which uses another formula if the kernel
-    covers the image, with any stride; results differ at ties. With padding it uses the usual formula."""
+    """The average pool of a whole image equals ONNX Runtime's. If the kernel covers the image, ONNX Runtime
+    uses another formula, whose ties differ; with padding, it uses the usual formula."""
     rng = np.random.default_rng(8)
     for i in range(24):
         pads = (0, 0, i % 3 // 2, i % 3 // 2)

@@ -1,5 +1,5 @@
-"""Load the extension built with sanitizers (``make sanitize``) instead of the usual one, in this process and
-its children: PYTHONPATH contains this folder."""
+"""Load the extension built with sanitizers (``make sanitize``) instead of the usual one, in this process
+and its children. PYTHONPATH contains this folder, so Python imports this module at its start."""
 
 import importlib.abc
 import importlib.util

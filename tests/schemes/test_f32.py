@@ -1,6 +1,6 @@
-"""Tests of f32 and f16: float weights, float32 sums. The sizes determine every bit: each product and sum is
-rounded, and products are added in the order of k (in `slices` parts for few rows), or in convolutions in the
-order (channel, kh, kw)."""
+"""Tests of f32 and f16: float weights, float32 sums. The sizes of a layer determine every bit: each product
+and sum is rounded once. Products are added in the order of k (in `slices` parts for few rows), in
+convolutions in the order (channel, kh, kw)."""
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,11 @@ from vkq.kernels.floats import lanes
 
 Float32 = npt.NDArray[np.float32]
 Sizes = tuple[int, int, tuple[int, int], int, int, int]
-# Rows and columns that are not multiples of a tile, one row, one column, parts of k of different lengths, no
-# k at all.
+# (M, K, N): rows and columns that are not multiples of a tile, one row, one column, parts of k of different
+# lengths, K = 0.
 LINEAR = [(1, 300, 37), (5, 37, 10), (33, 64, 130), (8, 1100, 6), (9, 130, 1), (70, 3, 65), (3, 0, 5)]
 # (IC, OC, kernel, groups, stride, dilation): one and several channels for each invocation, depthwise, wide
+# kernels.
 CONVOLUTIONS = [
     (3, 5, (3, 3), 1, 1, 1),
     (6, 12, (3, 2), 3, 2, 1),
@@ -26,7 +27,8 @@ CONVOLUTIONS = [
     (6, 12, (3, 3), 2, 1, 2),
     (4, 19, (5, 1), 1, 2, 1),
 ]
-# As many output channels as lanes, or with a remainder; groups, a wide stride and dilation
+# For kernels whose lanes share x: as many output channels as lanes, and with a remainder; groups, stride
+# and dilation.
 SHARED = [
     (5, 30, (3, 3), 1, 1, 1),
     (4, 64, (1, 3), 2, 2, 2),
@@ -37,12 +39,13 @@ SHARED = [
 
 def numbers(*shape: int, floats: str = "float32") -> npt.NDArray[np.floating]:
     found = np.random.default_rng([7, *shape]).standard_normal(shape).astype(floats)
-    found.flat[: found.size // 7] = 6e-8  # a subnormal float16
+    found.flat[: found.size // 7] = 6e-8  # subnormal in float16
     return found
 
 
 def in_order(x: Float32, w: npt.NDArray[np.floating], bias: Float32, parts: int) -> Float32:
-    """Return x (M, K) @ w (N, K).T + bias, computed in single rounded steps."""
+    """Return x (M, K) @ w (N, K).T + bias. Products are added in the order of the kernel, and each step is
+    rounded."""
     total, length = np.zeros((len(x), len(w)), np.float32), -(-x.shape[1] // parts)
     for part in range(parts):
         sums = np.zeros_like(total)
@@ -65,8 +68,8 @@ def test_linear_has_the_bits_of_its_order(
 
 
 def convolved(device: vkq.Device, sizes: Sizes, width: int) -> str:
-    """Return the variant that computes a convolution of these sizes, after checking that the result has the
-    bits of the stated order."""
+    """Check that the result of a convolution of these sizes has the bits of the stated order of additions;
+    return the shader variant that ran."""
     ic, oc, (kh, kw), groups, stride, dilation = sizes
     x, w, bias = numbers(2, ic, 11, width), numbers(oc, ic // groups, kh, kw), numbers(oc)
     layer = vkq.Conv2d(
@@ -103,7 +106,8 @@ def test_lanes_that_share_pixels_keep_the_order(
     device: vkq.Device, sizes: Sizes, width: int, read: str
 ) -> None:
     _, _, (_, kw), _, stride, dilation = sizes
-    columns = 4 + 7 * stride + (kw - 1) * dilation  # the inputs of eight pixels, shared by the lanes
+    # columns that eight output pixels read, shared by the lanes
+    columns = 4 + 7 * stride + (kw - 1) * dilation
     shared = columns <= MOST_READS * lanes(device.capabilities)
     variant = convolved(device, sizes, width)
     assert variant.startswith(f"conv2d_f32__lanes:{read}" if shared else "conv2d_f32__direct")
@@ -114,8 +118,8 @@ def test_lanes_that_share_pixels_keep_the_order(
 def test_depthwise_kernels_keep_the_order(
     device: vkq.Device, stride: int, width: int, lines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All depthwise kernels keep the order of additions: the kernel for rows (chosen by the profile), the
-    kernel for whole vectors, and the kernel for single pixels of other rows."""
+    """All depthwise kernels keep the order of additions: the kernel for rows, which the profile chooses,
+    the kernel for whole vectors, and the kernel for single pixels, which computes all other rows."""
     profile_says(monkeypatch, float_depthwise, depthwise_lines_float=lines)
     variant = convolved(device, (6, 12, (3, 3), 6, stride, 1), width)
     by_vectors = width % 4 == 0 and (width + 4 - 3) // stride % 4 == 3

@@ -82,8 +82,8 @@ def test_every_method_is_within_the_bound(shape: tuple[Any, ...], method: str, d
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("shape", [(1, 33), (7, 20), (2, 3, 47), (0, 33), (5, 1)], ids=str)
 def test_rows_are_filled_with_zeros(shape: tuple[int, ...], dtype: Any, device: vkq.Device) -> None:
-    """Rows are copied bit for bit, also NaN and infinities, and padded with zeros, also if they begin in the
-    middle of a word. All kernels that read padded rows share one copy."""
+    """x is copied bit for bit, also NaN and infinities, and each row is padded with zeros, also a row that
+    begins in the middle of a word. All kernels that read padded rows share one copy."""
     x = np.random.default_rng(shape).integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8)
     x = x.view(dtype)[..., 0]
     b = Builder(device)
@@ -100,8 +100,8 @@ def test_rows_are_filled_with_zeros(shape: tuple[int, ...], dtype: Any, device: 
 
 @pytest.mark.parametrize("m", [1, 5, 40])
 def test_what_fills_a_row_counts_for_nothing(m: int, device: vkq.Device) -> None:
-    """Padding of a row does not affect results, even if its codes are arbitrary and their scale would make
-    them infinite."""
+    """The padding of a row does not affect results, even if its codes are arbitrary and their scale would
+    make results infinite."""
     w = vkq.GroupedWeight(
         np.r_[np.full(5, 0x99), np.full(11, 0xFF)].astype(np.uint8).reshape(1, 1, 16),
         np.full((1, 1), 3e38, np.float32), np.uint8([[8]]), k=10,
@@ -114,8 +114,8 @@ def test_what_fills_a_row_counts_for_nothing(m: int, device: vkq.Device) -> None
 
 @pytest.mark.parametrize(("bits", "tile"), [(v.axes["bits"], v.axes["tile"]) for v in VARIANTS])
 def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tile is correct for K = 160, which is 5 steps and so no multiple of any number of slices; groups
-    are one step or half a step."""
+    """Every tile is correct for K = 160. This is 5 steps of k, not a multiple of the number of slices.
+    Groups are one step or half a step."""
     monkeypatch.setattr(grouped, "staged_tile", lambda *_: tile)
     for group in (32, 16):
         w, x = weight(35, 160, int(bits), group, False, "float32"), numbers(33, 160)
@@ -127,9 +127,9 @@ def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytes
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 @pytest.mark.parametrize("parts", [1, 2, 16])
 def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of the sum are correct: with 5 chunks (4 bits) some parts have none, or one part has all. Groups
-    are one or two chunks, or half a chunk. Two parts are tested with every weight. One part and many parts
-    are tested with one weight for each number of rows."""
+    """The GEMV with k split into parts is correct. K has 5 chunks (4 bits): some parts are empty, or one
+    part has all chunks. Groups are one chunk, two chunks or half a chunk. Two parts are tested with every
+    weight, one part and 16 parts with one weight for each number of rows."""
     monkeypatch.setattr(grouped.GroupedGemm, "split", lambda *_: {"LOCAL_X": 2, "LOCAL_Y": parts})
     profile_says(monkeypatch, grouped, gemv_rows_shared=0)
     sixteen_bits.provide(device, monkeypatch)
@@ -145,8 +145,8 @@ def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch
 def test_one_word_after_the_other(
     method: str, bits: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kernels that read one word at a time, as on devices with few registers, are correct for any number of
-    rows."""
+    """Kernels that multiply one word at a time, as on devices with few registers, are correct for any
+    number of rows."""
     profile_says(monkeypatch, grouped, grouped_in_turn=True, grouped_rows=rows, gemv_rows_shared=0)
     for group in (32, 16):
         w, x = weight(9, 416, bits, group, False, "float16"), numbers(3, 416)
@@ -162,7 +162,7 @@ SHARED, ROWS = (
 
 
 def forced(monkeypatch: pytest.MonkeyPatch, shader: str, how: dict[str, Any], **axes: str) -> None:
-    """Make this shader compute every product from now on."""
+    """Use this shader for every product until the end of the test."""
 
     def program(gemm: grouped.GroupedGemm, _: int, dtype: str = "float32") -> Any:
         return gemm.device.program(catalog().find(shader, x=dtype, **axes), {**how, **gemm.constants})
@@ -174,8 +174,8 @@ def forced(monkeypatch: pytest.MonkeyPatch, shader: str, how: dict[str, Any], **
 def test_x_in_shared_memory(
     bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel with x in shared memory is correct: some parts have no chunk, groups are one chunk or
-    several, and columns are no multiple of a workgroup."""
+    """The kernel with x in shared memory is correct if some parts of k are empty, groups are one chunk or
+    several, and columns are no multiple of a workgroup's."""
     if kind == "half" and not device.capabilities.features["shaderFloat16"]:
         with pytest.raises(vkq.PathError, match="shaderFloat16"):
             device.program(catalog().find(grouped.SHARED, bits=bits, numbers=kind, x="float32"), {})
@@ -193,8 +193,9 @@ def test_x_in_shared_memory(
 
 @pytest.mark.parametrize(("bits", "kind"), ROWS)
 def test_a_single_row(bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A single row is correct: the last slice of x is not full, some parts have no chunk, columns are no
-    multiple of a workgroup, and the device lacks the shared memory for some workgroups."""
+    """The kernel for a single row is correct: the last slice of x is not full, some parts of k are
+    empty, and columns are no multiple of a workgroup's. A device with too little shared memory refuses
+    the kernel."""
     variant = catalog().find(grouped.ROW, bits=bits, numbers=kind, x="float32")
     if refusals(variant, variant.constants({}), device.capabilities):
         with pytest.raises(vkq.PathError):
@@ -212,8 +213,8 @@ def test_a_single_row(bits: str, kind: str, device: vkq.Device, monkeypatch: pyt
 def test_where_a_profile_says_so_a_row_is_read_ahead(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a profile says so, the GEMV of a row prefetches: 200 runs give the same bytes, with infinity and NaN
-    in their rows, also if k is too short for all parts."""
+    """If the profile chooses it, the GEMV of one row prefetches weights. 200 runs give the same bytes, also
+    with infinity in x. If k is too short for all parts, the usual GEMV is used."""
     sixteen_bits.provide(device, monkeypatch)
     with preferred({"gemv_rows_shared": 4}):
         w, x = weight(9, 1056, 4, 32, False, "float16"), numbers(1, 1056)
@@ -231,8 +232,9 @@ def test_where_a_profile_says_so_a_row_is_read_ahead(
 
 
 def test_where_a_profile_says_so_x_is_in_shared_memory(device: vkq.Device) -> None:
-    """If a profile says so, the kernel keeps x in shared memory, provided that zero points are integers and a
-    group is whole chunks of k. 200 runs give the same bytes. Infinity and NaN affect only their own row."""
+    """If the profile chooses it, the GEMV keeps x in shared memory, provided that zero points are integers
+    and each group is whole chunks of k. 200 runs give the same bytes. Infinity and NaN affect only the
+    results of their own rows."""
     with preferred({"gemv_rows_shared": 4}):
         w, x = weight(9, 416, 4, 32, False, "float16"), numbers(3, 416)
         layer = vkq.Linear(w, method="gemv", device=device)
@@ -269,11 +271,11 @@ def test_axes_in_front_and_no_rows(device: vkq.Device) -> None:
     )  # fmt: skip
     none = vkq.GroupedWeight(np.zeros((2, 0, 16), np.uint8), np.zeros((2, 0), np.float32))
     bias = np.float32([1, 2])
-    for method in ("auto", "staged"):  # K = 0: the result is the bias
+    for method in ("auto", "staged"):  # with K = 0, the result is the bias
         found = vkq.Linear(none, bias=bias, method=method, device=device)(np.zeros((40, 0), np.float32))
         np.testing.assert_array_equal(found, np.tile(bias, (40, 1)))
     nothing = vkq.Linear(vkq.quantize_weight(np.zeros((0, 64)), bits=4, group=32), device=device)
-    for dtype in (np.float32, np.float16):  # N = 0
+    for dtype in (np.float32, np.float16):  # N = 0 gives an empty result
         found = nothing(np.ones((2, 3, 64), dtype))
         assert (found.shape, found.dtype) == ((2, 3, 0), dtype)
 
@@ -293,14 +295,15 @@ def test_extremes(device: vkq.Device) -> None:
             allowed = 100 * EPSILON * reference.linear_grouped(x, w, bias, magnitude=True)
             for method in ("gemv", "staged"):
                 got = vkq.Linear(w, bias=bias, method=method, device=device)(x)
-                assert (np.abs(got - want) <= allowed + 96 * 2.0**-120).all()  # subnormals may be flushed
+                # a device may flush subnormal numbers
+                assert (np.abs(got - want) <= allowed + 96 * 2.0**-120).all()
 
 
 @pytest.mark.parametrize("method", ["gemv", "staged"])
 def test_nan_and_infinity_pass_through_where_they_belong(method: str, device: vkq.Device) -> None:
-    """Infinity times a weight of 0 gives NaN, as in the formula; other rows are unchanged."""
-    packed = np.full((2, 1, 16), 0x99, np.uint8)  # the code for 1
-    packed[1, 0, 3] = 0x98  # k = 6 is 0
+    """Infinity times a weight of 0 gives NaN, as in the formula. Other rows do not change."""
+    packed = np.full((2, 1, 16), 0x99, np.uint8)  # code 9 means 1
+    packed[1, 0, 3] = 0x98  # code 8 means 0, here at k = 6
     w = vkq.GroupedWeight(packed, np.full((2, 1), 0.5, np.float16))
     x = np.ones((4, 32), np.float32)
     x[1, 4], x[2, 6], x[3, 5] = np.nan, np.inf, -np.inf
@@ -355,7 +358,7 @@ def test_other_layers_and_inputs_are_refused(any_device: vkq.Device) -> None:
 def test_an_h200_takes_the_tiles_measured_faster(
     rows: int, n: int, tile: str, software_device: vkq.Device
 ) -> None:
-    """On an H200 the chosen tiles are the fastest measured (benchmarks/log.md)."""
+    """On an H200, the chosen tiles are those with the shortest measured times (benchmarks/log.md)."""
     gpu = as_h200(software_device.capabilities)
     assert grouped.staged_tile(gpu, "4", rows, n) == tile
 
@@ -363,9 +366,11 @@ def test_an_h200_takes_the_tiles_measured_faster(
 def test_rows_that_read_the_weight_often_share_it(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many rows use the kernel whose invocations share the weight, because the GEMV reads the weight again
-    for every four rows. The GEMV is used for more rows with integer zero points, which it unpacks faster."""
-    c = dataclasses.replace(software_device.capabilities, choices=())  # without measurements on this CPU
+    """Products of many rows use the kernel whose invocations share the weight, because the GEMV reads the
+    weight again for every four rows. With integer zero points, which unpack faster, the GEMV is used up to
+    more rows."""
+    # without the choices that were measured on this CPU
+    c = dataclasses.replace(software_device.capabilities, choices=())
     facts = dataclasses.replace(c, device_type="discrete", vendor_id=0x10DE)
     whole = weight(5, 64, 4, 64, True, "float32")
     half = vkq.GroupedWeight(whole.packed, whole.scale, np.full((5, 1), 7.5, np.float32))
@@ -376,8 +381,8 @@ def test_rows_that_read_the_weight_often_share_it(
 
 
 def test_tiles_by_shape_and_device(software_device: vkq.Device) -> None:
-    """Tiles depend on shape and device: a CPU gains nothing from shared memory; a device with little shared
-    memory gets a smaller tile."""
+    """Tiles depend on shape and device. A CPU uses no shared memory; a device with little shared memory
+    gets a smaller tile."""
     facts = software_device.capabilities
     assert grouped.staged_tile(facts, "4", 4096, 4096) is None
     gpu = as_h200(facts)

@@ -1,4 +1,5 @@
-"""Tests of schemes: the scheme that operands select, and the constants that each scheme folds."""
+"""Tests of schemes: the scheme that a layer's operands select, and the constants into which each scheme
+folds its parameters."""
 
 import numpy as np
 import pytest
@@ -57,13 +58,13 @@ def test_what_does_not_go_together_is_refused(options: dict[str, object], error:
 @pytest.mark.parametrize("form", ["s8s8", "u8s8", "u8u8", "float"])
 @pytest.mark.parametrize("zero", [0, 5])
 def test_folding_gives_the_centred_sum(form: str, zero: int) -> None:
-    """Folding is correct: offset + sum x'w' - wz' sum x' equals the sum of (x - xz)(w - wz), for operands x',
-    w' with the shift of a dot form."""
+    """offset + sum x'w' - wz' sum x' equals the sum of (x - xz)(w - wz), where x' and w' are the operands
+    with the shift of a dot form."""
     rng = np.random.default_rng(32)
     found = scheme(w_zero_point=np.full(6, zero), bias=np.arange(6, dtype=np.int32))
     zeros = found.operands.stored_zero_point
     blocked = np.pad(W, ((0, 2), (0, 2)))
-    blocked[:6, 10:] = zero  # padding counts as zero
+    blocked[:6, 10:] = zero  # padding has the weight's zero point, so it adds nothing
     parameters = found.channel_parameters(blocked[None], form, zeros[None])  # type: ignore[attr-defined]
     offset, w_zero = (parameters[:, i].reshape(-1)[:6].astype(np.int64) for i in (0, 1))
     x = rng.integers(-128, 128, 12).astype(np.int64)

@@ -1,5 +1,5 @@
-"""Tests of the chosen path and the printed reason, for devices with every combination of reported features,
-failed tests and rates."""
+"""Tests of the chosen path and the printed reason, on devices with every combination of reported features,
+failed tests and measured rates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def no_form_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def doctor(any_device: vkq.Device) -> Iterator[Open]:
-    """Return a function that opens a device with changed capabilities and reports."""
+    """Return a function that opens a device with changed capabilities."""
     opened: list[vkq.Device] = []
 
     def open_device(**changes: object) -> vkq.Device:
@@ -202,7 +202,7 @@ def test_a_path_is_added_by_one_row(doctor: Open, monkeypatch: pytest.MonkeyPatc
     )
     monkeypatch.setattr(select, "TABLE", (row, *select.TABLE))
     able = doctor(pipelineExecutableInfo=False)
-    # A feature that is reported, but not enabled.
+    # the driver reports this feature, but it was not enabled
     monkeypatch.setattr(able, "capabilities", capabilities(able, pipelineExecutableInfo=True))
     assert (
         select.refusal(doctor(pipelineExecutableInfo=False), "imagined") == "pipelineExecutableInfo is false"

@@ -1,4 +1,4 @@
-"""Tests of settings of the matrix product in registers: vendors' rules apply, and no setting changes a
+"""Tests of the settings of register-tile kernels: the rules of the profiles apply, and no setting changes a
 result."""
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ GEMM = (
         (100, 1, Setting("4x4", 8, 8)),
         (1, 100, Setting("4x8", 64, 1)),
         (3, 100, Setting("4x8", 64, 1)),
-        (784, 6, Setting("4x4", 8, 8)),  # MobileNetV2: the fastest of all settings on lavapipe
-        (3136, 4, Setting("4x4", 8, 8)),  # with a width of four: 1.02 to 2 times as long
+        (784, 6, Setting("4x4", 8, 8)),  # from MobileNetV2: the fastest of all settings on lavapipe
+        (3136, 4, Setting("4x4", 8, 8)),  # a workgroup four tiles wide takes 1.02 to 2 times as long
         (196, 8, Setting("4x4", 8, 8)),
     ],
 )
 def test_the_default_wastes_little(m4: int, n4: int, setting: Setting, software_device: Device) -> None:
-    """The default setting leaves few lanes idle: wide tiles are chosen only if the product fills them, and so
-    are large workgroups."""
+    """The default setting leaves few lanes idle: wide tiles and large workgroups are chosen only if the
+    product fills them."""
     assert registers.default(software_device.capabilities, ProductShape("s8s8", "q8to", m4, n4, 9)) == setting
 
 
@@ -50,14 +50,14 @@ def test_the_default_wastes_little(m4: int, n4: int, setting: Setting, software_
             196,
             32,
             Setting("8x8", 16, 4),
-        ),  # 784 rows, padded to 800; 4x8 pads no rows, but takes 1.15 times as long
-        (13, 128, Setting("8x8", 64, 1)),  # 49 rows; 4x8 takes 1.11 times as long
-        (1, 100, Setting("4x8", 64, 1)),  # only four rows
+        ),  # 784 rows, padded to 800; tiles of 4x8 need no padding, but take 1.15 times as long
+        (13, 128, Setting("8x8", 64, 1)),  # 49 rows; tiles of 4x8 take 1.11 times as long
+        (1, 100, Setting("4x8", 64, 1)),  # four rows
     ],
 )
 def test_lavapipe_pads_a_little_for_the_widest_tile(m4: int, n4: int, setting: Setting) -> None:
-    """lavapipe pads a little to use the widest tile; the expected setting was the fastest of all in `vkq tune
-    --regret`."""
+    """lavapipe uses the widest tile even if this needs a little padding. The expected setting was the
+    fastest of all in `vkq tune --regret`."""
     shape = ProductShape("s8s8", "q8to", m4, n4, 512)
     assert registers.default(reported("lavapipe"), shape) == setting
 

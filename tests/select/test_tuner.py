@@ -1,5 +1,5 @@
-"""Tests of choices tuned for one problem: only its layers use them, and they are stored, and verified before
-use."""
+"""Tests of choices that were tuned for one problem: only layers with this problem use them, and they are
+stored, and verified before use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ W = np.random.default_rng(3).integers(-127, 128, (48, 32)).astype(np.int8)
 
 
 def tune_apart(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Start without tuned choices, and store new ones in *folder*, so that other tests do not use them."""
+    """Forget all tuned choices, and store new choices in *folder*, so that other tests do not use them."""
     for kind in ("spirv", "probe"):
         (folder / kind).symlink_to(cache.cache_dir() / kind)
     monkeypatch.setenv("VKQ_CACHE_DIR", str(folder))
@@ -46,14 +46,14 @@ def test_a_layer_takes_what_was_tuned_for_its_problem(software_device: vkq.Devic
     usual = taken(device)
     assert "__staged" not in usual[0]
     tuner.store(c, NAME, "q8ta_q8csw", STAGED)
-    tuner._tuned.clear()  # forget tuned choices, as in another process
+    tuner._tuned.clear()  # as in another process
     assert taken(device) == ("gemm_q8ta_q8csw__staged:float.f32.32x32",)
     assert taken(device, 41) == (usual[0],)
-    with preferred({}):  # as during the measurement of choices
+    with preferred({}):  # inside the block, tuned choices are not used
         assert taken(device) == usual
     tuner.store(c, NAME, "q8ta_q8csw", REGISTERS)
     assert taken(device) == ("gemm_q8ta_q8csw__texels:float.f32.4x4",)
-    tuner.store(c, NAME, "q8ta_q8csw", {})  # the default is not stored
+    tuner.store(c, NAME, "q8ta_q8csw", {})  # storing the default deletes the choice
     assert (taken(device), tuner.stored(c)) == (usual, {})
 
 
@@ -72,7 +72,7 @@ def test_what_is_no_more_chooses_nothing(
 def test_choices_of_another_process_are_kept(
     any_device: vkq.Device, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If another process tuned at the same time and ended first, its choices are kept."""
+    """If another process stores choices meanwhile, they are kept."""
     c = any_device.capabilities
     tuner.store(c, "first", "q8csw", STAGED)
     with monkeypatch.context() as other:
@@ -102,8 +102,8 @@ def test_a_file_of_another_form_is_ignored_with_a_warning(
 
 
 def test_each_kind_has_its_turn() -> None:
-    """Each kind of choice is tried in turn: first the next best of each kind, then of each family; in the end
-    each choice is tried once."""
+    """Each choice is listed once. The default is first; then kinds and families take turns, each with its
+    next candidate."""
     found = list(tuner.legal({"a": ["a1", "a2", "a3"], "b": ["b1"]}))
     assert found[:2] == [{}, {"a": "a2"}]
     assert {"a": "a3"} in found[3:]

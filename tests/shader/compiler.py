@@ -1,5 +1,5 @@
-"""The compiler with which the shaders were last tested: its version, and the SPIR-V of two fixed shaders. A
-phone's driver may refuse another compiler's output (ggml-org/llama.cpp#28635).
+"""A record of the compiler with which the shaders were last tested: its version, and the SPIR-V of two
+fixed shaders. A phone's driver may refuse another compiler's output (ggml-org/llama.cpp#28635).
 
     python -m tests.shader.compiler    writes compiler.json again
 """

@@ -1,6 +1,6 @@
-"""Shaders whose loops end after the iterations that their YAML declares (``iterations``), counted as by
-drivers that end loops: each time an invocation evaluates a loop's condition. Results are wrong if the YAML
-declares too few.
+"""Shaders whose loops end after the iterations that their YAML declares (``iterations``). They are counted
+as in drivers that end loops: each time an invocation evaluates a loop's condition. Results are wrong if the
+YAML declares too few.
 
 ``VKQ_DECLARED_LOOPS=1 python -m pytest tests/ops ...`` runs any tests this way, on every driver.
 """
@@ -18,7 +18,8 @@ from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Value, Variant, Written
 
 LOOP = re.compile(r"(\[\[unroll\]\]\s*)?\b(for|while)\s*\(")
-CONSTANT = re.compile(r"\bconst u?int (\w+)")  # loops with such bounds, or bounds in capitals, are unrolled
+# names of constants; loops with constant bounds, or bounds in capitals, are unrolled
+CONSTANT = re.compile(r"\bconst u?int (\w+)")
 NAME = re.compile(r"\b[a-z]\w*")
 FUNCTIONS = """
 uint vkq_rounds = 0u;
@@ -57,7 +58,7 @@ def counted(variant: Variant, values: Mapping[str, Value]) -> str:
 
 
 def _closing(source: str, start: int) -> int:
-    """Return the position of the parenthesis that closes the one before *start*."""
+    """Return the position of the parenthesis that closes the parenthesis before *start*."""
     depth = 1
     for at in range(start, len(source)):
         depth += {"(": 1, ")": -1}.get(source[at], 0)
@@ -67,8 +68,8 @@ def _closing(source: str, start: int) -> int:
 
 
 def make(self: Programs, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-    """Replacement of `Programs._make` that compiles counted loops. Loops of shaders without a source are not
-    counted."""
+    """Make a program whose loops are counted, in place of `Programs._make`. Loops of shaders without a
+    source are not counted."""
     if isinstance(variant, Written):
         return _original(self, variant, values, subgroup_size)
     spirv = find_compiler().compile(counted(variant, values), variant.source.name)

@@ -1,4 +1,4 @@
-"""A small shaders folder that the tests of `vkq.shader` change one line at a time."""
+"""A small shaders folder. The tests of `vkq.shader` change one line of it at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of compiling ahead of time: the shader files of a wheel."""
+"""Tests of compiling shaders ahead of time, for a wheel."""
 
 import re
 import subprocess
@@ -79,8 +79,8 @@ def test_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_imports_little() -> None:
-    """Building a wheel imports few packages: only NumPy, PyYAML and platformdirs are installed then, and the
-    extension does not exist yet."""
+    """Building a wheel imports few packages: at that time only NumPy, PyYAML and platformdirs are
+    installed, and the extension does not exist yet."""
     code = (
         "import sys, vkq.shader.build\n"
         "others = {'vulkan', 'slangpy', 'onnx', 'onnxruntime', 'skimage', 'scipy', 'vkq._kompute'}\n"

@@ -1,5 +1,4 @@
-"""Tests of the catalog's lookups, and that every shader compiles, agrees with its YAML and obeys the
-rules."""
+"""Tests of the catalog's lookups. Every shader compiles, agrees with its YAML and obeys the rules."""
 
 from pathlib import Path
 

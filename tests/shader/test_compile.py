@@ -99,7 +99,7 @@ def test_an_include_counts_once_even_behind_a_false_condition(tmp_path: Path) ->
         ),
         op__b_glslh="int b() { return 1; }\n",
         op__c_glslh='#include "d.glslh"\n#include "b.glslh"\nint c() { return b(); }\n',
-        op__d_glslh='#include "c.glslh"\n',  # a cycle
+        op__d_glslh='#include "c.glslh"\n',  # the files include each other
     )
     find_compiler().compile(expand(tmp_path / "op/a.comp", [tmp_path / "common"]), "a.comp")
 
@@ -158,8 +158,8 @@ def test_damaged_cache_is_built_again(variant: Variant) -> None:
 
 
 def test_sealed_spirv_of_another_shader_is_built_again(tmp_path: Path, variant: Variant) -> None:
-    """Sealed SPIR-V of another shader is built again: a file under another name breaks the seal; a file
-    sealed for this name must have the shader's interface."""
+    """SPIR-V in a sealed file for another shader is compiled again. A file under another name has a broken
+    seal; a file that was sealed for this name must have the shader's interface."""
     first = spirv(variant)
     file = shader_compile.cache_folder() / f"{key(text(variant))}.spv"
     other = catalog().find("selftest__arithmetic", test="requantize")

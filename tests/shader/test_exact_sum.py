@@ -1,6 +1,6 @@
-"""Tests of shaders/common/exact_sum.glslh on the device: sums and quotients equal NumPy's, with the device's
-floats and with integers (SOFT_FLOAT), even if the device's inverses and quotients are off by up to three
-ulp."""
+"""Tests of shaders/common/exact_sum.glslh on the device. Sums and quotients equal NumPy's, computed with
+the device's floats or with integers (SOFT_FLOAT), even if the device's inverses and quotients are off by up
+to three ulp."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ void main() {
   }
 }
 """
-LOOP = "iterations: 45\n"  # limit of the loops in results_of: four quotients of ten, and the loop over them
+# for the loops in results_of: four quotients with ten iterations each, and the loop over them
+LOOP = "iterations: 45\n"
 FLOATS = "y[2u * i] = sum(a, b); y[2u * i + 1u] = quotient(a, b);"
 SOFTMAX = (
     "uint t = floatBitsToUint(b); uvec4 e = uvec4(0u, floatBitsToUint(a), uvec2(0u));"
@@ -66,14 +67,14 @@ workgroups: ceil_div(count, LOCAL_X)
 
 
 def operands() -> np.ndarray:
-    """Return pairs with exponents 0 to 40 apart, ties and near ties of the sum, cancellation to the last bit,
-    zeros, infinity."""
+    """Return pairs: exponents 0 to 40 apart, sums that are ties or near ties, cancellation to the last bit,
+    zeros, infinities."""
     rng = np.random.default_rng(70)
     n = 40000
     a = (rng.integers(1 << 23, 1 << 24, n) * 2.0 ** rng.integers(-30, 30, n)).astype(np.float32)
     sparse = (
         rng.integers(1, 1 << 24, n) & ~((1 << rng.integers(0, 23, n)) - 1)
-    ) | 1 << 23  # few significant bits, so exact halves occur
+    ) | 1 << 23  # few significant bits, so that sums can be exact ties
     b = (sparse * 2.0 ** rng.integers(-45, 45, n)).astype(np.float32)
     near = a * (1 + rng.integers(-3, 4, n) * 2.0**-23).astype(np.float32)
     small = rng.integers(1, 256, (2, n)).astype(np.float32)
@@ -132,9 +133,9 @@ def test_sum_and_quotient(device: vkq.Device, soft: bool, tmp_path: Path) -> Non
 
 
 def test_whole_quotient(device: vkq.Device, tmp_path: Path) -> None:
-    """Quotients rounded to integers are correct for every half in the range and its neighbours, if the
-    device's quotient is off by up to three ulp; also for scales up to the ends of float32, quotients beyond
-    the range, zero and subnormal values."""
+    """Quotients rounded to integers are correct although the device's quotient is off by up to three ulp:
+    for every half in the range and its neighbours, scales up to the ends of float32, quotients beyond the
+    range, zero and subnormal values."""
     rng = np.random.default_rng(71)
     halves = np.repeat(np.arange(-1030, 1031) / 2, 7)
     scales = (rng.integers(1 << 23, 1 << 24, halves.size) * 2.0 ** rng.integers(-40, 40, halves.size)).astype(
@@ -142,7 +143,8 @@ def test_whole_quotient(device: vkq.Device, tmp_path: Path) -> None:
     )
     ties = (halves * scales).astype(np.float32)
     ties += np.tile(np.arange(-3, 4), halves.size // 7).astype(np.float32) * np.spacing(ties)
-    any_scale = rng.integers(1 << 23, 255 << 23, 20000, np.uint32).view(np.float32)  # each normal exponent
+    # scales with every normal exponent
+    any_scale = rng.integers(1 << 23, 255 << 23, 20000, np.uint32).view(np.float32)
     quotients = rng.normal(0, 200, any_scale.size)
     with np.errstate(over="ignore", under="ignore"):
         near = np.nan_to_num((any_scale * quotients).astype(np.float32), posinf=3e38, neginf=-3e38)
@@ -157,8 +159,8 @@ def test_whole_quotient(device: vkq.Device, tmp_path: Path) -> None:
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("litert", [False, True])
 def test_results_of_softmax(device: vkq.Device, litert: bool, soft: bool, tmp_path: Path) -> None:
-    """Results of softmax are correct for pairs of an element and a row's sum, half of them within three ulp
-    of a tie."""
+    """Softmax results are correct for pairs of an element and a row's sum; half of the pairs are within
+    three ulp of a tie."""
     rng = np.random.default_rng(71)
     n, steps = 40000, np.float32(1 / 256 if litert else 255)
     total = (rng.integers(1 << 23, 1 << 24, n) * 2.0 ** rng.integers(-23, 9, n)).astype(np.float32)

@@ -24,7 +24,8 @@ from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Shader, Variant
 
 SHADERS = ("gemm_q8ta_q8csw__coopmat", "conv2d_q8ta_q8csw__direct", "argmax_q8__element")
-MOST_CALLS = 60  # Python calls for one module; reflecting a module of 60 KB takes 5,000
+# maximum number of Python calls to load a module; reflection of a module of 60 KB takes 5,000
+MOST_CALLS = 60
 
 
 @pytest.fixture
@@ -72,7 +73,8 @@ def test_a_package_is_taken_as_it_is(packaged: tuple[Path, Shader], monkeypatch:
 
 
 def test_a_package_names_the_compiler_that_made_it(packaged: tuple[Path, Shader], tmp_path: Path) -> None:
-    """A package names its compiler, also if the modules were compiled on another machine and copied."""
+    """A package names the compiler of its modules, also if they were compiled on another machine and
+    copied."""
     folder, _ = packaged
     assert (folder / COMPILER).read_text() == f"{find_compiler().name}\n"
     (folder / COMPILER).write_text("glslang of another machine\n")
@@ -84,8 +86,8 @@ def test_a_package_names_the_compiler_that_made_it(packaged: tuple[Path, Shader]
 
 
 def test_it_takes_few_python_calls(packaged: tuple[Path, Shader]) -> None:
-    """Loading takes few Python calls. The test counts calls, not time: with YAML, a first convolution took
-    5,229 calls for reflection, and 1,057 for reading YAML."""
+    """Loading takes few Python calls. The test counts calls instead of time. From YAML, a first convolution
+    took 5,229 calls for reflection, and 1,057 for reading the YAML."""
     profile = cProfile.Profile()
     profile.enable()
     for variant in catalog().variants.values():

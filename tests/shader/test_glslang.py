@@ -1,4 +1,4 @@
-"""Tests of the compiler providers: the library with real shaders, and fake commands."""
+"""Tests of the providers of compilers: the library with real shaders, and fake commands."""
 
 import os
 import signal
@@ -28,9 +28,9 @@ def test_library_optimizes_and_keeps_specialization_constants() -> None:
     compiler = find_compiler()
     spirv = compiler.compile(SOURCE, "a.comp")
     assert spirv[:4] == b"\x03\x02\x23\x07"
-    assert spirv[4:8] == b"\x00\x03\x01\x00"  # SPIR-V 1.3
+    assert spirv[4:8] == b"\x00\x03\x01\x00"  # the version is SPIR-V 1.3
     functions = [word for word in memoryview(spirv).cast("I")[5:] if word == 5 << 16 | 54]
-    assert len(functions) == 1  # twice() is inlined
+    assert len(functions) == 1  # optimization has inlined twice()
     assert reflect(spirv).specialization[1][1].default == 3
 
 
@@ -124,9 +124,10 @@ def test_probe_needs_both_extensions() -> None:
 
 
 def test_a_signal_is_not_lost() -> None:
-    """A signal during compilation is not lost. The library calls back into Python, and an exception of a
-    signal handler inside such a callback would be lost together with the result."""
-    lines = "".join(f"data[{i}] += data[{i + 1}] / 3;" for i in range(200))  # lasts until the signal
+    """A signal during compilation is not lost. The library calls back into Python; inside such a callback,
+    the exception of a signal handler would be lost together with the result."""
+    # long enough for the signal to arrive
+    lines = "".join(f"data[{i}] += data[{i + 1}] / 3;" for i in range(200))
     source = f"#version 450\nlayout(binding = 0) buffer D {{ int data[]; }};void main() {{ {lines} }}"
     compiler = find_compiler()
 
@@ -145,8 +146,8 @@ def test_a_signal_is_not_lost() -> None:
 
 def test_the_interpreter_ends_while_a_daemon_thread_compiles() -> None:
     """The interpreter can end while a daemon thread compiles. The library calls Python, which threads must
-    not enter at that time, so the exit waits for the compilation. In this test the process runs for two
-    seconds after Python's end."""
+    not enter while the interpreter ends. So the exit waits for the compilation. In this test the process
+    runs for two seconds after Python's end."""
     code = """if True:
         import ctypes, threading, time
         from vkq.shader.glslang import find_compiler

@@ -37,7 +37,7 @@ def test_a_shared_block_is_what_glsl_declares_and_python_packs(tmp_path: Path) -
         ("first_group", "uint", 0), ("count", "uint", 4), ("offset", "int", 8), ("shift", "int", 12),
         ("factor", "float", 16),
     ]  # fmt: skip
-    build([variant], text(variant))  # reflection compares the SPIR-V with the YAML
+    build([variant], text(variant))  # this also compares the SPIR-V with the YAML
     packed = variant.pack_push(factor=0.5, count=7, shift=-2, offset=1, first_group=3)
     assert struct.unpack("<IIiif", packed) == (3, 7, 1, -2, 0.5)
 
@@ -73,7 +73,7 @@ def test_refused_with_line(tmp_path: Path, push: str, taken: str, message: str) 
 
 
 def test_every_block_is_shared() -> None:
-    """Every block is shared by several shaders; a block of one shader belongs in its own YAML."""
+    """Several shaders use every block of push.yaml; a block for one shader belongs in that shader's YAML."""
     yamls = [path.read_text() for path in shaders_folder().glob("*/*.yaml")]
     taken = [line for text in yamls for line in text.splitlines() if line.startswith("push: [")]
     for name in blocks(shaders_folder()):

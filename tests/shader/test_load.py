@@ -17,7 +17,7 @@ def test_variants_are_the_product_of_the_axes(tmp_path: Path) -> None:
     f32_two = shader.variants[1]
     assert f32_two.axes == {"out": "f32", "tile": "two"}
     assert f32_two.defines == {"EXTRA": 3, "OUT": 0, "TILE": 2}
-    assert f32_two.requires == {"maxComputeSharedMemorySize": 20000}  # the larger of both requirements
+    assert f32_two.requires == {"maxComputeSharedMemorySize": 20000}  # the larger of the two required values
     assert f32_two.specialization["LOCAL_X"].default == 16
     assert f32_two.specialization["LOCAL_X"].overridden
     assert [binding.type for binding in f32_two.bindings] == ["ivec4", "float"]
@@ -60,8 +60,8 @@ def like(tmp_path: Path, text: str) -> Shader:
 
 
 def test_what_a_shader_is_like_holds_unless_it_is_said_anew(tmp_path: Path) -> None:
-    """A shader that is `like` another inherits everything that it does not replace: axes, defines, bindings
-    and constants are extended."""
+    """A shader that is `like` another inherits all keys that it does not replace. Axes, defines, bindings
+    and constants are added to the inherited ones."""
     shader = like(tmp_path, LIKE)
     assert [variant.name for variant in shader.variants] == [
         "scale__other:f32.three.plus", "scale__other:i32.three.plus",
@@ -105,7 +105,7 @@ def test_what_is_alike_is_refused_with_line(
 
 
 def test_one_of_those_that_are_alike_says_everything(tmp_path: Path) -> None:
-    """A ``like`` that leads back to its own file is refused, also if it does so through another file."""
+    """A ``like`` is refused if it leads back to its own file, also through another file."""
     for other in ("other.yaml", "third.yaml"):
         write_folder(tmp_path)
         (tmp_path / "shaders/scale/third.yaml").write_text(LIKE.replace("scale.yaml", "other.yaml"))
@@ -117,7 +117,7 @@ SIGNS = "{minus: {defines: {SIGN: 0}}, plus: {defines: {SIGN: 1}}}"
 
 
 def test_an_axis_has_the_values_of_another_file(tmp_path: Path) -> None:
-    """An axis with `like` has the values that another YAML of the folder writes out, and no others."""
+    """An axis with `like` has exactly the values that another YAML file in the folder lists."""
     text = LIKE.replace("    plus: {defines: {SIGN: 1}}\n", "    like: third.yaml\n")
     write_folder(tmp_path)
     third = tmp_path / "shaders/scale/third.yaml"

@@ -1,4 +1,4 @@
-"""Tests of loop iterations: every shader declares them, and no kernel makes more."""
+"""Tests of loop iterations: every shader declares them, and no kernel runs more."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +27,8 @@ def looping(folder: Path, loop: str, iterations: str = "") -> Variant:
 
 
 def test_a_loop_needs_a_declaration(tmp_path: Path) -> None:
-    """A loop must be declared in the YAML, unless it has an unroll hint, because such loops are short."""
+    """The YAML must declare iterations if the shader has a loop without an unroll hint; loops with this
+    hint are short."""
     bare = looping(tmp_path / "a", LOOP)
     with pytest.raises(CompileError, match=r"the SPIR-V has 1 loops; say their rounds in the YAML"):
         build([bare], text(bare))
@@ -45,7 +46,7 @@ def test_rounds_of_a_dispatch(tmp_path: Path) -> None:
 
 
 def test_counted_loops_end_as_declared(tmp_path: Path) -> None:
-    """Counted loops end as declared: this is the mode of the kernels' tests with VKQ_DECLARED_LOOPS."""
+    """With VKQ_DECLARED_LOOPS, the GLSL ends loops after the declared iterations."""
     glsl = declared.counted(looping(tmp_path, LOOP, "iterations: offset + EXTRA\n"), {"LOCAL_X": 8})
     assert "k = 0; vkq_goes_on() && (k < p.offset); k++" in glsl
     assert "int(++vkq_rounds) <= int(int(p.offset) + 3)" in glsl
@@ -53,7 +54,7 @@ def test_counted_loops_end_as_declared(tmp_path: Path) -> None:
 
 @pytest.fixture
 def counting(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[vkq.Device]:
-    """Yield the device with new plans and programs, whose loops end after the declared iterations."""
+    """Yield the device with new plans and programs: their loops end after the declared iterations."""
     monkeypatch.setattr(device, "_plans", type(device._plans)(8))
     monkeypatch.setattr(device.programs, "_made", {})
     monkeypatch.setattr("vkq.runtime.programs.Programs._make", declared.make)
@@ -62,8 +63,8 @@ def counting(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[vk
 
 
 def test_kernels_loop_no_longer_than_declared(counting: vkq.Device) -> None:
-    """Some kernels of each kind loop no longer than declared; VKQ_DECLARED_LOOPS runs all tests of kernels
-    this way."""
+    """Some kernels of each kind loop no longer than declared; with VKQ_DECLARED_LOOPS, all tests of kernels
+    check this."""
     x = RNG.integers(-128, 128, (3, 517)).astype(np.int8)
     w = RNG.integers(-127, 128, (9, 517)).astype(np.int8)
     q = vkq.QParams(1.0)
@@ -82,8 +83,8 @@ def test_kernels_loop_no_longer_than_declared(counting: vkq.Device) -> None:
 def test_long_sums_loop_no_longer_than_declared(
     counting: vkq.Device, texels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long sums loop no longer than declared: float lanes are flushed to int32 sums every 256 words, which
-    takes further iterations."""
+    """Long sums loop no longer than declared. Float lanes need further iterations: every 256 words, their
+    sums are added to int32 sums."""
     profile_says(monkeypatch, gemm, texels=texels)
     x, w = (RNG.integers(-3, 4, (n, 4 * 256 * 70)).astype(np.int8) for n in (5, 3))
     got = vkq.linear(

@@ -1,4 +1,4 @@
-"""Tests of reading SPIR-V: its interface, every disagreement with a YAML, and the float controls."""
+"""Tests of reading SPIR-V: its interface, every kind of disagreement with a YAML, and the float controls."""
 
 import ctypes
 import random
@@ -244,19 +244,19 @@ def module(*instructions: tuple[int, ...]) -> bytes:
 @pytest.mark.parametrize(
     "instructions",
     [
-        [(5,)],  # OpName without an operand
+        [(5,)],  # OpName without operands
         [(71,)],
         [(72, 1)],
         [(43, 2)],
         [(17,), (16, 1)],
         [(52, 5, 3, 196, 2), (71, 3, 11, 25)],
-        # A constant 1 << 2^31 would have 256 MiB of zeros.
+        # The constant 1 << 2^31, as an integer in Python, would have 256 MiB.
         [(21, 1, 32, 0), (43, 1, 2, 2**31), (52, 1, 5, 196, 2, 2), (71, 3, 11, 25), (51, 4, 3, 5, 5, 5)],
-        # An expression that doubles 5000 times has 2^5000 terms, and its value 5000 bits.
+        # Doubling 5000 times gives a value of 5000 bits, by an expression with 2^5000 terms.
         [(21, 1, 32, 0), (43, 1, 2, 7), *((52, 1, n + 1, 128, n, n) for n in range(2, 5000)),
          (71, 9000, 11, 25),
          (51, 4, 9000, 5000, 5000, 5000)],
-        # An array of arrays of arrays ...
+        # An array of arrays, nested many times.
         [(21, 1, 32, 0), (43, 1, 2, 4), *((28, n + 1, n, 2) for n in range(10, 5000)), (32, 9000, 4, 5000),
          (59, 9000, 9001, 4)],
     ],
@@ -267,7 +267,8 @@ def test_modules_that_lie_cost_no_time_and_raise_compile_errors(instructions: li
 
 
 def test_structures_of_structures_are_sized_once() -> None:
-    doubled = [(30, n + 1, n, n) for n in range(10, 32)]  # 2^22 members
+    # each structure has two members of the one before: 2^22 words in total
+    doubled = [(30, n + 1, n, n) for n in range(10, 32)]
     words = [(21, 10, 32, 0), *doubled, (32, 100, 4, 32), (59, 100, 101, 4), (16, 1, 17, 1, 1, 1)]
     with little_work():
         assert reflect(module(*words)).shared_bytes == 4 << 22

@@ -1,5 +1,4 @@
-"""Tests of a variant's interface for its callers: sizes, push constants, specialization, device
-requirements."""
+"""Tests of the interface of a variant: sizes, push constants, specialization, device requirements."""
 
 import pickle
 import struct

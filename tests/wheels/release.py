@@ -1,9 +1,9 @@
-"""The SPIR-V of each release, as one hash with the compiler that made it. A phone's driver may refuse another
-compiler's output (ggml-org/llama.cpp#28635), so a release states its compiler.
+"""A record of the SPIR-V of each release: one hash, and the compiler that made it. A phone's driver may
+refuse another compiler's output (ggml-org/llama.cpp#28635), so a release states its compiler.
 
     python -m tests.wheels.release FOLDER    records a folder that vkq.shader.build filled
 
-release.json is made for the first release; `tests.wheels.build` compares with it from then on.
+release.json is written for the first release; from then on, `tests.wheels.build` compares with it.
 """
 
 from __future__ import annotations
