@@ -77,7 +77,7 @@ def plan_of(graph: Graph, device: vkq.Device) -> Plan:
     return b.plan(*(values[name] for name in graph.outputs))
 
 
-@pytest.mark.parametrize(("batch", "size"), [(1, 32), (40, 16)])  # 40: matrix units need 29 rows
+@pytest.mark.parametrize(("batch", "size"), [(1, 32), (40, 16)])  # batch 40: matrix units need 29 rows
 @pytest.mark.parametrize("kind", ["resnet", "mobilenet_v2", "mobilenet_v3", "efficientnet"])
 @pytest.mark.parametrize("name", ["nvidia-h200", "radv-gfx1030"])
 def test_nothing_is_repacked(
@@ -161,7 +161,7 @@ def test_a_gate_in_the_layout_that_it_comes_in(device: vkq.Device, channels: int
     [(BLOCKED, IMAGE), (IMAGE, BLOCKED), (BLOCKED, BLOCKED), (BLOCKED, MATRIX), (IMAGE, MATRIX)],
 )
 def test_means_in_the_layout_that_is_read(device: vkq.Device, channels: int, of: str, to: str) -> None:
-    n = 6 if to == MATRIX else 3  # 6: a second block of rows, not full
+    n = 6 if to == MATRIX else 3  # 6 rows: two blocks of four
     x = np.random.default_rng(8).integers(-128, 128, (n, channels, 4, 5), dtype=np.int8)
     numbers = np.linspace(-1, 3, 256, dtype=np.float32)
     tensor = Tensor.from_numpy(x, device, of)

@@ -26,8 +26,8 @@ def checked(
     device: vkq.Device, nodes: Sequence[Any], inputs: dict[str, Any], results: dict[str, int],
     exact: bool = True, **constants: Any,
 ) -> list[np.ndarray]:  # fmt: skip
-    """Check that the device, without a fallback, gives the bits of the graph in NumPy, and that they equal
-    ONNX Runtime's results or are within 2e-6 of them (*exact*); return the results."""
+    """Check that the device, without a fallback, gives the bits of the graph in NumPy, and that these equal
+    ONNX Runtime's results (*exact*) or are within 2e-6 of them. Return the results."""
     data = model(list(nodes), inputs, results, **constants)
     got = compared(device, data, inputs)
     want = ort.InferenceSession(data.SerializeToString()).run(None, inputs)
@@ -223,8 +223,9 @@ def transformed(device: vkq.Device, node: Any, x: np.ndarray, opset: int, **cons
 
 
 def test_fourier_transforms(device: vkq.Device) -> None:
-    """DFT is right for real and complex values, lengths that are no powers of two, each axis, padded and
-    cut lengths, one-sided spectra, and the forms of opsets 17 and 20. The inverse restores the values."""
+    """DFT is close to ONNX Runtime's for real and complex values, lengths that are no powers of two, each
+    axis, padded and cut lengths, one-sided spectra, and the forms of opsets 17 and 20. The inverse restores
+    the values."""
     real, complex_ = normal(36, 2, 7, 10, 1), normal(37, 2, 7, 10, 2)
     for x in (real, complex_):
         for axis in (1, 2):
@@ -248,8 +249,8 @@ def test_fourier_transforms(device: vkq.Device) -> None:
 
 
 def test_spectrograms(device: vkq.Device) -> None:
-    """STFT is right with and without a window, one-sided and two-sided, and if samples remain after the
-    last frame."""
+    """STFT is close to ONNX Runtime's with and without a window, one-sided and two-sided, and if samples
+    remain after the last frame."""
     x, window = normal(38, 2, 61, 1), np.hanning(16).astype(np.float32)
     step, length = np.array(5), np.array(16)
     node = op("STFT", "x step window", "y")

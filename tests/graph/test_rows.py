@@ -16,8 +16,8 @@ from .test_chains import FLOAT, HALF, chains, compared, model, normal, op
     "kind", ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceLogSumExp", "ReduceL2"]
 )
 def test_reductions(device: vkq.Device, kind: str) -> None:
-    """Reductions along adjacent axes, separate axes and all axes are right, with and without the reduced
-    axes in the result, also for float16."""
+    """Reductions along adjacent axes, separate axes and all axes are close to NumPy's, with and without the
+    reduced axes in the result, also for float16."""
     x = normal(1, 3, 5, 7) / 4
     for axes, keep in (([1], 0), ([0, 2], 1), ([0, 1, 2], 0), ([-1], 1)):
         data = model([op(kind, "x axes", "y", keepdims=keep)], {"x": x}, {"y": FLOAT}, axes=np.array(axes))
@@ -37,8 +37,8 @@ def test_reductions(device: vkq.Device, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax"])
 def test_softmax(device: vkq.Device, kind: str) -> None:
-    """Softmax is right along any axis. Along the last axis, the same dispatch computes the operator after
-    it."""
+    """Softmax gives NumPy's bits along any axis. Along the last axis, the same dispatch computes the
+    operator after it."""
     x = normal(2, 4, 9, 13)
     for axis in (-1, 1):
         nodes = [op("Mul", "x s", "a"), op(kind, "a", "b", axis=axis), op("Neg", "b", "y")]

@@ -81,8 +81,8 @@ def test_one_result_of_several_inputs(mine: vkq.Device) -> None:
 
 
 def test_many_rows_are_copied_by_several_threads(mine: vkq.Device) -> None:
-    """Several threads copy a batch of more than 2 MiB. Results are right if rows span two threads' parts,
-    and if one row is larger than a part."""
+    """Several threads copy a batch of more than 2 MiB. The pooled results equal NumPy's if rows span two
+    threads' parts, and if one row is larger than a part."""
     for shape in ((37, 3, 150, 163), (2, 9, 410, 401)):
         lane = Lane(mine, pooled(mine, shape), [0], deque())
         x = batch(7, shape=shape)

@@ -212,8 +212,8 @@ def test_what_is_described() -> None:
 
 
 def test_whole_vectors_of_every_type(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long arrays are read and written in vectors of four. Results are right for arrays of one type, of
-    several types, and with a scalar operand."""
+    """Arrays of one type, of several types, and with a scalar operand are read and written in vectors of
+    four if they are long. Results have NumPy's bits."""
     monkeypatch.setattr("vkq.kernels.chain.MANY", 64)
     r = np.random.default_rng(4)
     x, one_number = np.resize(reals(3, 1502), (29, 104)), np.float32([0.75])

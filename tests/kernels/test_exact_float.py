@@ -70,8 +70,8 @@ def test_division_is_correctly_rounded(device):
 
 
 def test_division_by_255_over_every_fraction_of_two_binades(device):
-    """Division by 255, which computes a row's scale, is right for random significands, both in a normal
-    binade and where the result is subnormal."""
+    """Division by 255, which computes a row's scale, equals NumPy's for random significands, both in a
+    normal binade and where the result is subnormal."""
     fractions = np.arange(1 << 20, dtype=np.uint32) << 3 | np.random.default_rng(2).integers(
         0, 8, 1 << 20, dtype=np.uint32
     )
@@ -104,8 +104,8 @@ def test_product_of_normals_is_correctly_rounded_and_bounded(device):
 
 
 def test_quantized_quotient_over_ties(device):
-    """The quantizing quotient, round_half_even(float32(x / scale)), is right at and next to ties: x is
-    scale * (k + 1/2) or a neighbouring float, and no scale is a power of two."""
+    """The quantizing quotient, round_half_even(float32(x / scale)), equals NumPy's at and next to ties: x
+    is scale * (k + 1/2) or a neighbouring float, and no scale is a power of two."""
     rng = np.random.default_rng(5)
     scale = rng.uniform(0.001, 100, 40).astype(np.float32)
     ties = (scale[:, None] * (np.arange(0, 300) + np.float32(0.5))).astype(np.float32)

@@ -173,8 +173,8 @@ def test_every_number_of_rows(
 def test_weights_read_ahead(
     device: vkq.Device, rows: int, k: int, n: int, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GEMV that prefetches weights is right for whole and partial slices of x, for subgroups without
-    work, and for columns that do not fill a workgroup."""
+    """A GEMV that prefetches weights is within the error bound for whole and partial slices of x, for
+    subgroups without work, and for columns that do not fill a workgroup."""
     profile_says(monkeypatch, floats, gemv_ahead=True)
     monkeypatch.setattr(floats.gemv, "AHEAD_COLUMNS", ((0, columns),))
     sixteen_bits.provide(device, monkeypatch)
@@ -267,8 +267,8 @@ def shared(device: vkq.Device, name: str, variant: str) -> None:
     ("m", "k", "x"), [(11, 37, "any"), (3, 76, "four"), (2, 5, "any"), (11, 64, "four"), (1, 132, "four")]
 )
 def test_rows_that_lanes_share(device: vkq.Device, m: int, k: int, x: str) -> None:
-    """Lanes that share loads of x are right for fewer blocks of k than lanes, for as many, and for a few
-    more."""
+    """Lanes that share loads of x give results within the error bound, for fewer blocks of k than lanes,
+    for as many, and for a few more."""
     shared(device, f"linear[M={m},K={k},N=45]", f"{floats.GEMM_LANES}:{x}")
 
 

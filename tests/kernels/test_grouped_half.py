@@ -114,8 +114,8 @@ def test_each_order_of_the_weight_counts(strict_device: vkq.Device, monkeypatch:
 
 
 def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variant with long iterations is right for a single row: most subgroups have one iteration, the
-    last has none, and k ends within an iteration."""
+    """The variant with long iterations is within the error bound for a single row: most subgroups have one
+    iteration, the last has none, and k ends within an iteration."""
     device = units(strict_device, monkeypatch, "16x8x16")
     monkeypatch.setattr(grouped_half.GroupedMatrices, "pays_alone", True)
     monkeypatch.setattr(grouped_half, "ALONE_SPLITS", ((0, 128),))
@@ -133,9 +133,9 @@ def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pyte
 def test_a_single_row_at_once(
     n: int, k: int, zero: int, late: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AT_ONCE, which requests all weights of a single row at once, is right: each subgroup sums one chunk
-    of k, and starts later than the previous one if there are many workgroups. An infinity gives a bound of
-    the activation."""
+    """AT_ONCE, which requests all weights of a single row at once, is within the error bound. Each subgroup
+    sums one chunk of k, and starts later than the previous one if there are many workgroups. An infinity
+    gives a bound of the activation."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, matrix_pairs=True, multiprocessors=2 if late else 4)
     monkeypatch.setattr(grouped_half, "WORKGROUPS", 3)
@@ -251,8 +251,8 @@ def test_replays_infinity_and_nan(
 
 
 def test_extremes(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are right for extreme codes, zero points and normal float16 numbers, for scales of both signs
-    and any size, and if all groups have the same zero point."""
+    """Results are within the error bound for extreme codes, zero points and normal float16 numbers, for
+    scales of both signs and any size, and if all groups have the same zero point."""
     device = units(strict_device, monkeypatch, "16x8x16")
     rng = np.random.default_rng(7)
     for bits, size, scale, zero in (

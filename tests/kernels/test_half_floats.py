@@ -86,8 +86,8 @@ def test_one_row(units: vkq.Device) -> None:
 def test_convolutions_with_weights_direct_from_memory(
     units: vkq.Device, words: bool, tile: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Convolutions that load weights directly into matrices, and float16 images in tiles, are right.
-    Repeated runs give the same bytes."""
+    """Convolutions that load weights directly into matrices, and pixels of float16 images in tiles, are
+    within the error bound. Repeated runs give the same bytes."""
     profile_says(monkeypatch, half_tiles, matrix_pairs=words)
     one_kernel(monkeypatch, half_tiles.TILES, tile)
     layer, data, x = layer_of(units, name, "float16")

@@ -211,7 +211,7 @@ def test_parts_of_k(
 
 @pytest.mark.parametrize("tile", catalog().shaders[half_configs.GATHERED[HALF].split].axes["tile"])
 def test_parts_of_k_of_gathered_pixels(units: vkq.Device, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Split-K with gathered pixels is right: a part of k begins at any tap and channel."""
+    """Split-K with gathered pixels is within the error bound: a part of k begins at any tap and channel."""
     only(monkeypatch, tile, 3)
     monkeypatch.setattr(HalfConvolution, "chosen", lambda *_: None)
     p = parse("conv2d[N=2,IC=140,H=7,W=5,OC=72,KH=3,KW=3,stride=2x1,padding=1x0x2x1,groups=2]")

@@ -143,8 +143,8 @@ def test_weight_zero_points_are_summed_by_other_tiles(matrices: vkq.Device) -> N
 
 
 def test_one_layer_twice_in_a_recording(matrices: vkq.Device) -> None:
-    """Two calls of a split-K layer in one recording are right. Their dispatches share counters, so the
-    second waits for the first."""
+    """Two calls of a split-K layer in one recording give exact results. Their dispatches share counters, so
+    the second waits for the first."""
     data = random_data(parse("linear[M=70,K=300,N=10]"), np.random.default_rng(5))
     layer = with_tiling(make(data, matrices, data.y_q), data.x.shape, Tiling("64x64", 2))
     xs = [vkq.Tensor.from_numpy(x, matrices, BLOCKED) for x in (data.x, data.x[::-1].copy())]

@@ -123,8 +123,8 @@ def test_convolutions(device: vkq.Device, name: str) -> None:
 
 
 def test_a_chain_that_is_replayed(device: vkq.Device) -> None:
-    """A recording of two layers is right in every run: the second layer reads as texels what the first
-    wrote as words."""
+    """A recording of two layers gives exact results in every run, although the second layer reads as texels
+    what the first wrote as words."""
     first = layer(device, SHAPES["u8s8"], "u8s8")
     q, w = first.layer.y_qparams, np.arange(5 * 21).astype(np.int8).reshape(5, 21)
     second = vkq.Linear(w, 0.1, x_qparams=q, y_qparams=work.Y, path="dot_u8s8", device=device)

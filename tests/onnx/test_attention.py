@@ -81,8 +81,8 @@ def test_masks_and_widths(device: vkq.Device, form: str) -> None:
 @pytest.mark.parametrize("held", [0, 3])
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_cache_of_attention(device: vkq.Device, held: int, masked: bool) -> None:
-    """GPT-2's cache is right: one input holds the past keys and values, one result the present ones.
-    Attention is causal, also over the past."""
+    """Attention with GPT-2's cache is within the bound: one input holds the past keys and values, one
+    result the present ones. Attention is causal, also over the past."""
     fed = {"x": normal(2, 5, 19), "c": normal(2, 2, 2, held, 13, seed=3)}
     if masked:
         fed["m"] = np.int32([[0] * 2 + [1] * (held + 3), [1] * (held + 5)])
@@ -97,7 +97,8 @@ def test_a_cache_of_attention(device: vkq.Device, held: int, masked: bool) -> No
 
 @pytest.mark.parametrize("names", ["qkv---yz", "qkvbmayz"])
 def test_a_cache_of_multi_head_attention(device: vkq.Device, names: str) -> None:
-    """MultiHeadAttention with two past keys is right. The present keys are the past keys and the new ones."""
+    """MultiHeadAttention with two past keys is within BOUND. The present keys are the past keys and the new
+    ones."""
     fed = {"q": normal(2, 3, 26), "k": normal(2, 3, 26, seed=1), "v": normal(2, 3, 26, seed=2)}
     fed |= {"m": MASK, "a": normal(1, 2, 3, 5, seed=3), "b": normal(78, seed=4)}
     fed |= {"y": normal(2, 2, 2, 13, seed=5), "z": normal(2, 2, 2, 13, seed=6)}

@@ -327,7 +327,7 @@ def test_split_of_opset_11(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
 def test_a_part_without_elements(any_device: vkq.Device, dtype: str) -> None:
-    """Concat is right if one operand has no elements."""
+    """Concat gives ONNX Runtime's result if one operand has no elements."""
     x = bytes_of((2, 3), dtype) if dtype == "uint8" else np.ones((2, 3), np.float32)
     split = helper.make_node("Split", ["x", "sizes"], ["a", "b"], axis=1)
     both = helper.make_node("Concat", ["b", "a"], ["y"], axis=1)
@@ -337,7 +337,7 @@ def test_a_part_without_elements(any_device: vkq.Device, dtype: str) -> None:
 
 def test_shapes_computed_by_the_model(any_device: vkq.Device) -> None:
     """A Reshape to a shape that the model computes (Shape, Gather, Unsqueeze, Concat), as exporters write,
-    is right."""
+    gives ONNX Runtime's result."""
     x = bytes_of((2, 8, 6, 5), "uint8")
     more = [
         helper.make_node("Shape", ["a"], ["s"]),

@@ -76,7 +76,7 @@ def test_keys_beyond_the_last(strict_device: vkq.Device, keys: int, monkeypatch:
 
 def test_large_sums(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """The product of weights and v may take another zero point for the weights than the softmax stored.
-    Results are right, also with large sums."""
+    Results equal the reference's, also with large sums."""
     with_units(strict_device, monkeypatch)
     case = blocked(1, 2, 17, 200, 32, 32)
     steps, (q, k, v) = case.steps, case.arrays

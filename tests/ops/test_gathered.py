@@ -40,8 +40,8 @@ def test_combined_rows(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: BinaryOp, dtype: QDType,
     ids_shape: tuple[int, ...], z_shape: tuple[int, ...], width: int, second: bool,
 ) -> None:  # fmt: skip
-    """Results are right for negative ids, which count from the end, for ids beyond the table, which read
-    the nearest row, and for sums near ties."""
+    """Results equal the reference's for negative ids, which count from the end, for ids beyond the table,
+    which read the nearest row, and for sums near ties."""
     random, (q, other, y) = np.random.default_rng(1), (QParams(s, z, dtype) for s, z in PARAMETERS)
     table, z = bytes_of(random, (ROWS, width), dtype), bytes_of(random, z_shape, dtype)
     ids = random.integers(-ROWS - 2, ROWS + 2, ids_shape).astype(np.int32)

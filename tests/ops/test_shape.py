@@ -52,8 +52,8 @@ def test_transpose_of_images(device: vkq.Device, name: str) -> None:
 
 
 def test_channel_shuffle(device: vkq.Device) -> None:
-    """ShuffleNet's channel shuffle (reshape, transpose, reshape) is right. The transpose has five axes, of
-    which the last two stay adjacent."""
+    """ShuffleNet's channel shuffle (reshape, transpose, reshape) equals NumPy's. The transpose has five
+    axes, of which the last two stay adjacent."""
     x = random_bytes((1, 12, 5, 7))
     split = vkq.reshape(Tensor.from_numpy(x, device), (1, 3, 4, 5, 7))
     got = vkq.reshape(vkq.transpose(split, (0, 2, 1, 3, 4)), (1, 12, 5, 7))

@@ -29,7 +29,8 @@ def test_every_entry(device: vkq.Device, x_dtype: QDType, y_dtype: QDType) -> No
 
 @pytest.mark.parametrize("shape", [(1,), (), (3, 7), (1, 5, 3, 2), (2, 33, 31, 29), (0, 4)])
 def test_every_size_and_layout(device: vkq.Device, shape: tuple[int, ...]) -> None:
-    """Lookups are right for one word, an odd number of words, several workgroups, and no elements."""
+    """Lookups equal the reference's for one word, an odd number of words, several workgroups, and no
+    elements."""
     rng = np.random.default_rng(21)
     x, table = rng.integers(-128, 128, shape).astype(np.int8), rng.integers(-128, 128, 256).astype(np.int8)
     want = reference.lookup(x, table)

@@ -87,7 +87,7 @@ def test_weight_only_models_have_portable_plans(device: vkq.Device, tmp_path: Pa
 
 
 def test_token_ids(device: vkq.Device, tmp_path: Path) -> None:
-    """A token id beyond the table's rows raises an error, and the next run is right."""
+    """A token id beyond the table's rows raises an error, and the next run gives the session's bytes."""
     session = vkq.onnx.InferenceSession(texts(), device)
     path = tmp_path / "model.vkq"
     path.write_bytes(exported([graph_of(texts(), {"ids": (1, 5)})], device)[0])

@@ -52,7 +52,7 @@ def test_every_call_may_fail(device: vkq.Device, call: str, staging: bool) -> No
         times = counted()
     assert times > 0 or (call, staging) == ("vkWaitForFences", False), "the test does not reach this call"
     seen = 0
-    # Let one of the first calls or the last call fail; on the slower driver only the first or the last.
+    # The calls that fail, one at a time: the first eight and the last; on the slower driver only two of them.
     many = range(1, min(times, 8) + 1) if FAST in device.name else (1,)
     for nth in sorted({n for n in (*many, times) if n}):
         told = None
@@ -119,7 +119,7 @@ def test_an_allocation_that_fails_inside_an_operation_does_not_split_it(device: 
 @pytest.mark.parametrize("call", ["vkQueueSubmit", "vkCreateFence", "vkResetFences"])
 def test_a_failed_submission_is_made_again_and_loses_nothing(device: vkq.Device, call: str) -> None:
     one = work.conv2d(device)
-    with vkq.Device(device.name) as fresh:  # it has no fences yet
+    with vkq.Device(device.name) as fresh:  # a new device has no fences
         mine = work.conv2d(fresh) if call == "vkCreateFence" else one
         y = mine.layer(vkq.Tensor.from_numpy(mine.x, mine.layer.device))
         with failing(call), pytest.raises(vkq.OutOfMemoryError):
@@ -162,7 +162,7 @@ def test_a_broken_recording_says_so_each_time(device: vkq.Device) -> None:
     x = vkq.Tensor.from_numpy(one.x, device)
     with device.record() as recording:
         one.layer(x)
-    device.synchronize()  # the uploads' own submission completes
+    device.synchronize()  # wait for the uploads' own submission
     with failing("vkEndCommandBuffer"), pytest.raises(vkq.OutOfMemoryError):
         recording.run()
     with pytest.raises(vkq.DeviceError, match="record it again"):

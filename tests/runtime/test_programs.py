@@ -138,8 +138,8 @@ def test_sizes_are_literals_and_numbers_of_a_problem_are_not(device: vkq.Device)
 
 
 def test_choices_are_literals(device: vkq.Device) -> None:
-    """Boolean choices become literals, because otherwise SwiftShader compiles the code of all
-    alternatives."""
+    """Constants that choose between code paths become literals, because otherwise SwiftShader compiles the
+    code of all paths."""
     for name, left in (
         ("gemm_q8ta_q8csw__tiled:float.q8to.8x8", {"LOCAL_X", "LOCAL_Y"}),
         ("binary_q8__word:table.same", {"LOCAL_X", "LANE_AXIS"}),
