@@ -20,7 +20,7 @@ from .operators import Case
 
 FILE = Path(__file__).with_name("answers.npz")
 TAKEN = "XNNPACK"  # key in the file: digests of the models that XNNPACK runs
-WHOLE = 1 << 10  # elements; of a larger 8-bit result only the digest is stored
+WHOLE = 1 << 10  # elements; a larger 8-bit result is stored as its digest
 SEEDS = 3  # models of each operator; the last one is uint8 if possible
 
 

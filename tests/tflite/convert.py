@@ -175,7 +175,7 @@ def main() -> None:
         given = tf.keras.Input(SHAPES[name], batch_size=None if name == "mobile3" else 1)
         model = tf.keras.Model(given, network(tf.keras.layers, given))
         for weight in model.weights:
-            if len(weight.shape) == 1:  # biases and normalizations: not 0 and 1
+            if len(weight.shape) == 1:  # biases and normalizations begin as 0 and 1
                 weight.assign(weight.numpy() + np.abs(rng.normal(0, 0.3, weight.shape)))
         (FOLDER / f"{name}.tflite").write_bytes(convert(tf, model, SHAPES[name], name, rng))
 

@@ -51,8 +51,8 @@ def taken() -> set[str]:
 
 @pytest.mark.parametrize("row", QUANTIZED, ids=[row[3].partition(",")[0] for row in QUANTIZED])
 def test_quantized(row: list[str]) -> None:
-    """The models of a row's cases contain all operators of the row, and XNNPACK computes them exactly if
-    the row says so."""
+    """The models of a row's cases contain all operators of the row, and the library that computes them is the
+    one that the row states."""
     models = [operator_case(op, seed) for op in row[3].split(", ") for seed in range(SEEDS)]
     assert {o.op for data, _ in models for o in parse(data).operators} >= operators_of(row[0])
     assert {digest(case) in taken() for case in models} <= WHOSE[re.split("[:;,]", row[1])[0]]

@@ -128,8 +128,8 @@ def library() -> dict[str, Make]:
 
 
 def made(name: str, make: Make, shape: tuple[int, ...], kind: str, floats: bool) -> bytes:
-    """Return a network quantized by the recipe *kind* ("": not quantized). Its name is the seed of its
-    weights."""
+    """Return a network quantized by the recipe *kind* ("": not quantized). The length of its name seeds its
+    random weights."""
     import torch
 
     torch.manual_seed(len(name))
