@@ -1,7 +1,7 @@
 """Inverse trigonometric, hyperbolic and inverse hyperbolic functions, in steps that give the same bits on
-every device. Errors are in ulp, which `exponential` defines.
+every device. `exponential` defines the unit ulp of the errors.
 
-Near zero, an odd function is computed as x + x^3 P(x^2); the coefficients of P are from mpmath.chebyfit.
+Near zero, an odd function is computed as x + x^3 P(x^2). The coefficients of P are from mpmath.chebyfit.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ ATANH = (
     0.15806446619031206, 0.018622824573026445, 0.08798372792984532, 0.08954825186679904,
     0.11120033768225845, 0.14285430352854092, 0.20000003412513986, 0.33333333326653686,
 )  # fmt: skip
-LARGE = 2.0**14  # from this value on, sqrt(x^2 + 1) is x with a relative error below 2^-29
+LARGE = 2.0**14  # for x of at least LARGE, the relative error of taking x for sqrt(x^2 + 1) is below 2^-29
 
 
 def arctangent(x: Number) -> Number:
-    """Return atan(x), within 0.75 ulp: atan(t) plus 0, pi/4 or pi/2, with t = x, (x - 1) / (x + 1) or -1 /
-    x."""
+    """Return atan(x), within 0.75 ulp. It is atan(t) with t = x for small |x|, pi/4 + atan(t) with t = (|x| -
+    1) / (|x| + 1) for medium |x|, and pi/2 + atan(t) with t = -1 / |x| for large |x|."""
     size = clamped(magnitude(x), 0.0, 2.0**58)
     middle, far = size > 0.41421356, size > 2.4142136
     up, down = exact_sum(size, x.of(-1.0)), exact_sum(size, x.of(1.0))
@@ -83,8 +83,8 @@ def arccosine(x: Number) -> Number:
 
 
 def _arcs(x: Number) -> tuple[Pair, Pair]:
-    """Return two pairs: asin(x), valid if |x| <= 1/2; and acos(|x|) / 2 = asin(sqrt((1 - |x|) / 2)), valid if
-    |x| is larger."""
+    """Return two pairs: asin(x), which is valid for |x| <= 1/2, and asin(sqrt((1 - |x|) / 2)), which is
+    acos(|x|) / 2 and valid for larger |x|."""
     z = clamped((magnitude(x) * -0.5) + 0.5, 0.0, 0.25)
     s = pair_root((z, z.of(0.0)))
     return (x, _tail(x, ASIN)), (s[0], s[1] + _tail(s[0], ASIN))
@@ -95,7 +95,7 @@ def _within_1(x: Number, found: Number) -> Number:
 
 
 def _tail(x: Number, coefficients: Sequence[float]) -> Number:
-    """Return x^3 P(x^2)."""
+    """Return x^3 P(x^2), where *coefficients* are those of P."""
     square = x * x
     return (x * square) * polynomial(square, *coefficients)
 

@@ -1,12 +1,14 @@
-"""Attention without the matrix of scores (online softmax): keys are processed in tiles, one after the other,
+"""Attention without the matrix of scores (online softmax). Keys are processed in tiles, one after the other,
 with a running maximum of the scores. NumPy and devices compute the same steps in the same order.
 
 The order depends only on the sizes (`Tile`). A score is a sum over the elements of a head, from first to
-last. Each row has several lanes (invocations): a lane adds the weights of every lanes-th key, and a tree adds
-the sums of the lanes. A result adds weight * value key by key. If a tile raises the maximum, the sums so far
-are first multiplied by exp(old - new maximum). The difference of a result from the softmax of all scores at
-once is at most (keys + 4 tiles + 2 D + 8) 2^-24 times the sum of the terms' magnitudes. D is the largest
-score minus the smallest (at most 104, because smaller weights are zero). Subnormal values may count as zero.
+last. Several lanes (invocations) share a row: each lane adds the weights of every lanes-th key, and a tree of
+additions joins the lanes. A result adds weight * value, key by key. If a tile raises the maximum, all sums of
+earlier tiles are first multiplied by exp(old - new maximum).
+
+A result differs from a softmax of all scores at once by at most (keys + 4 tiles + 2 D + 8) 2^-24 times the
+sum of the magnitudes of its terms. D is the difference of the largest and the smallest score, at most 104,
+because smaller weights are zero. Subnormal values may count as zero.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from .exponential import exp
 from .rational import add, divide, multiply, subtract
 from .steps import INFINITY, Array, Number, computed, is_nan, magnitude
 
-LANES = 128  # invocations of a workgroup
-MOST_WIDTH = 512  # maximum number of elements of a value vector (size of a head)
+LANES = 128  # number of invocations of a workgroup
+MOST_WIDTH = 512  # maximum number of elements of a value vector (of one head)
 # (maximum elements of a value vector, maximum rows of a tile)
 ROWS_OF_WIDTH = ((64, 32), (128, 16), (MOST_WIDTH, 8))
 HIDDEN = -np.inf
@@ -30,14 +32,15 @@ HIDDEN = -np.inf
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """The number of rows (queries of heads that share keys) and keys that a workgroup processes at a time."""
+    """The numbers of rows and of keys that a workgroup processes at a time. The rows are the queries of all
+    heads that share keys."""
 
     rows: int
     keys: int
 
     @classmethod
     def of(cls, lines: int, width: int) -> Tile:
-        """Return the tile for *lines* rows in total and value vectors of *width* elements."""
+        """Return the tile for *lines* rows and value vectors of *width* elements."""
         rows = next(most for limit, most in ROWS_OF_WIDTH if width <= limit)
         while rows > 1 and rows >= 2 * lines:
             rows //= 2
@@ -45,14 +48,15 @@ class Tile:
 
     @property
     def lanes(self) -> int:
-        """The number of invocations that share the weights of a row."""
+        """The number of invocations that share a row."""
         return LANES // self.rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """The keys that a query attends to. With ``causal``, query i has position ``start`` + i and attends to
-    the keys up to its position; if *window* is not 0, only to the last *window* of these keys."""
+    """The keys that a query attends to. Without ``causal``, these are all keys. With ``causal``, query i has
+    position ``start`` + i and attends to the keys up to its position; if *window* is not 0, only to the last
+    *window* of them."""
 
     causal: bool = False
     start: int = 0
@@ -68,13 +72,13 @@ class Seen:
 
 
 def score(total: Number, scale: Number, bias: Number | None) -> Number:
-    """Return a score from the sum of the products of a query and a key."""
+    """Return the score for *total*, the sum of the products of a query and a key: total * scale + bias."""
     scaled = multiply(total, scale)
     return scaled if bias is None else add(scaled, bias)
 
 
 def base(largest: Number) -> Number:
-    """Return the value to subtract from scores: the largest score so far, or 0 if there is none."""
+    """Return the number that is subtracted from all scores: the largest score, or 0 if no key is visible."""
     return largest.u.equals(0xFF800000).where(0.0, largest)
 
 
@@ -83,8 +87,8 @@ def weight(score: Number, base: Number) -> Number:
 
 
 def weighed(total: Number, inverse: Number, guarded: bool) -> Number:
-    """Return total * inverse. The added 0.0 makes zeros positive, so that hidden keys do not change the sign.
-    If *guarded*, a result with NaN weights is 0."""
+    """Return total * inverse, where *inverse* is 1 / the sum of the weights. Adding 0.0 turns -0.0 into 0.0,
+    so that hidden keys do not change the sign of a zero. If *guarded*, a result with NaN weights is 0."""
     y = multiply(total, inverse) + 0.0
     y = (magnitude(inverse).u >= INFINITY).where(0.0, y) if guarded else y
     return is_nan(y).where(np.nan, y)
@@ -94,9 +98,10 @@ def attention(
     q: Array, k: Array, v: Array, scale: float, seen: Seen | None = None, bias: Array | None = None,
     guarded: bool = False,
 ) -> Array:  # fmt: skip
-    """Return softmax(q k^T * scale + bias) v, in the steps of devices. q (B, H, S, d), k (B, G, T, d) and v
-    (B, G, T, e) are float32, H is a multiple of G, and bias is broadcast to (B, H, S, T); the result is (B,
-    H, S, e). guarded: NaN weights, as of a query that attends to no key, are 0."""
+    """Return softmax(q k^T * scale + bias) v, (B, H, S, e), in the steps that devices compute.
+
+    q (B, H, S, d), k (B, G, T, d) and v (B, G, T, e) are float32, and H is a multiple of G. bias broadcasts
+    to (B, H, S, T). guarded: replace NaN weights by 0, as those of a query that attends to no key."""
     (batch, heads, queries, d), (groups, keys) = q.shape, k.shape[1:3]
     lines, count = heads // groups * queries, batch * groups
     flags = (seen or Seen()).flags(queries, keys)
@@ -129,9 +134,11 @@ def accumulated(
     v: Array, lines: int, tile: Tile, span: range, scores_of: Callable[[slice], Array],
     kept: Callable[[Array, slice], Array] = lambda weights, part: weights,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """Return, for *lines* rows, the largest score of the keys in *span*, the sum of their weights, and the
-    sum of factor * value. *scores_of*: the scores (count, lines, keys) of a part of the keys; *kept*:
-    computes the factors of these keys' values from their weights. v: (count, keys, width)."""
+    """Return (largest score, sums of weights, sums of factor * value) over the keys in *span*, for each of
+    *lines* rows. v: (count, keys, width).
+
+    ``scores_of(part)`` returns the scores (count, lines, keys) of some of the keys. ``kept(weights, part)``
+    returns the factors by which the values of these keys are multiplied; by default they are the weights."""
     count, _, width = v.shape
     largest = np.full((count, lines, 1), HIDDEN, np.float32)
     sums, found = (np.zeros((count, lines, n), np.float32) for n in (tile.lanes, width))

@@ -1,11 +1,11 @@
-"""Attention to an int8 cache (`attention_cache`), whose lengths, and so the positions of the queries, are
-inputs. NumPy and devices compute the same steps in the same order.
+"""Attention to an int8 cache (`attention_cache`). The number of tokens in the cache is an input, and it
+determines the positions of the queries. NumPy and devices compute the same steps in the same order.
 
-A score is ``(sum of query * code) * key scale * scale``, then the softcap and a bias. A weight is multiplied
-by its value's scale, then by the codes. Keys are accumulated in parts (`span_of`). With fewer tiles of rows
-the parts are smaller, so that many workgroups share the keys even if there is a single token. The largest
-scores and the sums of the parts are then joined in order, after the sink, which is the score of a further key
-whose value is 0.
+A score is ``(sum of query * code) * key scale * scale``; then follow the softcap and a bias. A weight is
+multiplied by the scale of its value, and the product by the codes. Keys are accumulated in parts (`span_of`).
+The fewer tiles of rows there are, the smaller are the parts, so that many workgroups share the keys even for
+a single token. Then the largest scores and the sums of the parts are joined in order. A sink comes first: it
+is the score of an additional key whose value is 0.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from .exponential import tanh
 from .rational import add, divide, multiply
 from .steps import Array, Number, computed
 
-SPAN = 128  # minimum number of keys of a part, a multiple of every tile's keys
+SPAN = 128  # minimum number of keys of a part, a multiple of the keys of every tile
 
 
 @dataclasses.dataclass(frozen=True)
 class Int8Rules:
-    """The rules of attention to an int8 cache. width: the size of a key and of a value. A query attends to
-    the keys up to its own position, or to the last *window* of them if window is not 0. follows: the queries
-    are the last tokens of the cache; otherwise they are the first tokens, and queries beyond the cache's
-    length have the position of its last token. softcap: scores become softcap * tanh(score / softcap), unless
-    it is 0."""
+    """The rules of attention to an int8 cache.
+
+    width: the number of elements of a key and of a value. A query attends to the keys up to its own position;
+    if window is not 0, only to the last *window* of them. follows: True if the queries are the last tokens of
+    the cache, False if they are its first tokens; then a query beyond the cache's length has the position of
+    the last token. softcap: if not 0, scores become softcap * tanh(score / softcap)."""
 
     width: int
     scale: float
@@ -48,14 +49,14 @@ class Int8Rules:
 
 
 def span_of(lines: int, width: int) -> int:
-    """Return how many keys are accumulated together, a power of two: `SPAN` for one tile of rows, and
-    proportionally more for more tiles."""
+    """Return the number of keys that are accumulated together, a power of two. It is `SPAN` for one tile of
+    rows, and grows with the number of tiles."""
     tiles = -(-lines // Tile.of(lines, width).rows)
     return SPAN << (tiles - 1).bit_length()
 
 
 def score_of(total: Number, key_scale: Number, scale: Number, softcap: float, bias: Number | None) -> Number:
-    """Return a score from the sum of the products of a query and a key's codes."""
+    """Return the score for *total*, the sum of the products of a query and the codes of a key."""
     found = multiply(multiply(total, key_scale), scale)
     if softcap:
         found = multiply(tanh(divide(found, found.of(softcap))), found.of(softcap))
@@ -63,7 +64,7 @@ def score_of(total: Number, key_scale: Number, scale: Number, softcap: float, bi
 
 
 def factor_of(weight: Number, value_scale: Number) -> Number:
-    """Return weight * scale. It is 0 for weight 0, even if a hidden key's scale is NaN."""
+    """Return weight * scale, but 0 for a weight of 0: a hidden key may have a NaN scale."""
     return weight.u.equals(0).where(0.0, multiply(weight, value_scale))
 
 
@@ -71,9 +72,11 @@ def attention_int8(
     q: Array, k: Array, v: Array, lengths: Array, rules: Int8Rules, bias: Array | None = None,
     sink: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Return attention in the steps of devices: float32 (B, S, H, d). q (B, S, H, d) is float32; k and v are
-    the words of a cache (B, G, T, words), and H is a multiple of G. lengths (B,): the tokens of each batch
-    element's cache. bias is broadcast to (B, H, S, T); sink: (H,)."""
+    """Return attention to an int8 cache, float32 (B, S, H, d), in the steps that devices compute.
+
+    q is (B, S, H, d) in float32. k and v are the words of a cache, (B, G, T, words), and H is a multiple of
+    G. lengths (B,): the number of tokens in the cache of each batch element. bias broadcasts to (B, H, S, T).
+    sink: (H,)."""
     (batch, queries, heads, d), (groups, keys) = q.shape, k.shape[1:3]
     lines, count = heads // groups * queries, batch * groups
     rows = q.transpose(0, 2, 1, 3).reshape(count, lines, d)
@@ -102,7 +105,7 @@ def attention_int8(
         ranges = [range(first, min(first + size, keys)) for first in range(0, keys, size)]
         states = [accumulated(values, lines, tile, span, scores_of, kept) for span in ranges]
         of_row = None
-        if sink is not None:  # shape (count, lines, 1), like the largest scores
+        if sink is not None:  # as the largest scores, (count, lines, 1)
             of_row = np.repeat(np.tile(sink.reshape(groups, -1), (batch, 1)), queries, 1)[..., None]
         y = _joined(states, of_row).reshape(batch, heads, queries, d)
     found: Array = y.transpose(0, 2, 1, 3)
@@ -110,7 +113,8 @@ def attention_int8(
 
 
 def _joined(states: list[tuple[Array, Array, Array]], sink: Array | None) -> Array:
-    """Join the largest scores, sums of weights, and results of parts of the keys."""
+    """Return the results of attention to all keys. *states* has the results of `accumulated` for each part of
+    the keys."""
     largest = np.full_like(states[0][0], HIDDEN) if sink is None else sink
     for one, _, _ in states:
         largest = computed(maximum, largest, one)

@@ -1,8 +1,8 @@
-"""Quantization and dequantization of 8-bit values in steps (`vkq.numerics.steps`), with the bits of
-`vkq.numerics.quantize`. Bytes are in their stored form (`vkq.numerics.stored`).
+"""Quantization and dequantization of 8-bit values in steps (`vkq.numerics.steps`), with the same bits as
+`vkq.numerics.quantize`. Bytes are in the form in which a device stores them (`vkq.numerics.stored`).
 
-Scales and zero points are inputs of the steps, so a kernel can read them from push constants and serve every
-layer.
+Scales and zero points are inputs of the steps, so that a kernel can read them from push constants and serve
+every layer.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from .qparams import QParams
 from .rational import divide
 from .steps import HIDDEN, INFINITY, SIGN, Number, is_nan, magnitude
 
-MOST = 512.0  # a larger quotient saturates, whatever the zero point
-LARGE = 100  # for a scale outside [2^-100, 2^100], divide x, do not multiply by the reciprocal
+MOST = 512.0  # quotients of a larger magnitude saturate for every zero point
+# outside [2^-LARGE, 2^LARGE], a scale's reciprocal may overflow or be subnormal: x is divided instead
+LARGE = 100
 ONE = 0x3F800000  # the bits of 1.0
-MIDDLE, MIDDLE_BITS = 1.5 * 2.0**23, 0x4B400000  # adding it to a smaller float rounds the float to an integer
+MIDDLE, MIDDLE_BITS = 1.5 * 2.0**23, 0x4B400000  # adding MIDDLE to a smaller float rounds it to an integer
 
 
 def dequantized(byte: Number, scale: Number, zero: Number) -> Number:
-    """Return ``(byte - zero) * scale`` as float32, for an int32 byte in [-128, 127]; zero is a
+    """Return ``(byte - zero) * scale`` as float32. The byte is an int32 in [-128, 127], and zero is a
     `signed_zero_point`."""
     return (byte.as_float() - zero.as_float()) * scale
 
 
 def divides(q: QParams) -> bool:
-    """Return True if a `Quantizer` with this scale must divide."""
+    """Return True if a `Quantizer` with this scale must divide instead of multiplying by the reciprocal."""
     return not 2.0**-LARGE < q.scale < 2.0**LARGE
 
 
@@ -39,15 +40,17 @@ def reciprocal(q: QParams) -> float:
 
 
 class Quantizer:
-    """Quantizes flushed float32 values: ``saturate(round_half_even(x / scale) + zero)``, as int32 in [-128,
-    127]; NaN gives -128. zero: a `signed_zero_point`. reciprocal, divides: the results of the functions
-    `reciprocal` and `divides`."""
+    """Quantizes float32 values to int32 in [-128, 127]: ``saturate(round_half_even(x / scale) + zero)``;
+    NaN gives -128. x must be flushed: subnormal values are 0.
+
+    zero: a `signed_zero_point`. reciprocal, divides: the results of the functions `reciprocal` and
+    `divides`."""
 
     def __init__(self, scale: Number, reciprocal: Number, zero: Number, divides: bool):
         self._scale, self._reciprocal, self._zero, self._divides = scale, reciprocal, zero, divides
         self._power = ((scale.of(254, "u") - (scale.u >> 23)) << 23).f  # scale * power is in [1, 2)
         whole = ((scale.u & (HIDDEN - 1)) | ONE).f
-        # The upper 12 bits of the significand. A tie has at most 11 bits, so the product of both is exact.
+        # The upper 12 bits of the significand. Their product with a tie, which has at most 11 bits, is exact.
         self._upper = whole & 0xFFFFF000
         self._lower, self._half_unit = whole - self._upper, whole * 2.0**-24
         self._inverse = self._power * reciprocal
@@ -61,8 +64,9 @@ class Quantizer:
         return (most < -128).where(-128, most)
 
     def quick(self, x: Number) -> tuple[Number, Number]:
-        """Return a result computed in fewer steps, and True if it is the correct one: not if x is near a tie,
-        very large or NaN. Not for scales that divide (`divides`). x need not be flushed.
+        """Return (result, correct): the result is computed in fewer steps. The flag *correct* is False if x
+        is NaN, very large, or near a tie. Only for scales for which `divides` returns False; x need not be
+        flushed.
 
         A product with the reciprocal below 257 is within 2^-14 of the float32 quotient. A larger product, up
         to 2^21, is within 1/2 of it, and both saturate.
@@ -70,8 +74,8 @@ class Quantizer:
         quotient = x * self._inverse
         whole = quotient + MIDDLE
         apart = magnitude(quotient - (whole - MIDDLE))
-        # If x is NaN, *apart* is NaN, and the comparison of its bits is False; the first comparison then does
-        # not matter.
+        # If x is NaN, *apart* is NaN, too, and the comparison of its bits gives False, whatever the first
+        # comparison gives.
         right = (magnitude(quotient) < 2.0**21) & (apart.u < x.of(0.5 - 2.0**-14).u)
         return self._saturated(whole.i - (self._zero.of(MIDDLE_BITS, "i") - self._zero)), right
 
@@ -82,11 +86,11 @@ class Quantizer:
     def _nearest(self, x: Number) -> Number:
         """Return ``round_half_even(x / scale)``, clamped to [-512, 512], without a division.
 
-        Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2; the difference x - (k
-        + 1/2) * scale is exact if it is small. With u half an ulp of the tie, the float32 quotient equals the
-        tie if the difference's magnitude is less than u * scale. It is never equal to that bound: x would be
-        (tie +- u) * scale, and tie +- u is an odd 25-bit integer times a power of two, so the product would
-        need more bits than float32's 24.
+        Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2, and the difference x -
+        (k + 1/2) * scale is exact if it is small. Let u be half an ulp of the tie. The float32 quotient
+        equals the tie if the difference is smaller than u * scale in magnitude. Both cannot be equal: x would
+        be (tie +- u) * scale, where tie +- u is an odd 25-bit integer times a power of two, so x would need
+        more than the 24 bits of float32.
         """
         top = self._scale * MOST
         a = (magnitude(x).u < top.u).where(magnitude(x), top) * self._power

@@ -1,4 +1,4 @@
-"""Quantization before inference: weights, biases, and the ranges of activations."""
+"""Quantization before inference: of weights and biases, and from observed ranges of activations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkq.errors import ArgumentError, DTypeError
 from vkq.numerics.grouped import GroupedWeight, quantize_groups
 from vkq.numerics.qparams import SMALLEST_SCALE, QDType, QParams
 
-HALF_BINS = 2048  # bins of a histogram on each side of 0
+HALF_BINS = 2048  # number of a histogram's bins on each side of 0
 
 
 @overload
@@ -123,12 +123,12 @@ class Calibrator:
     """The range of an activation over sample data, and the `QParams` for it.
 
     Call ``observe`` with one batch after the other. ``qparams`` returns the parameters for the observed
-    range, or for the part of it that contains *percentile* per cent of the values: then a few outliers
-    saturate, and the other values get a smaller step. The data are kept only as a histogram of 4096 bins,
-    whose width is a power of two. When the range grows, neighbouring bins are merged. Counts are therefore
+    range, or for the part of it that contains *percentile* per cent of the values. In the second case a few
+    outliers saturate, and all other values get a smaller step. The data are kept only as a histogram of 4096
+    bins, whose width is a power of two. When the range grows, neighbouring bins are merged. So counts are
     exact, and a percentile is exact to one bin.
 
-    Whole ONNX models are calibrated by ``vkq quantize`` and onnxruntime.quantization.
+    ``vkq quantize`` calibrates whole ONNX models with onnxruntime.quantization.
 
     >>> c = Calibrator()
     >>> c.observe(np.array([0.0, 1.0], np.float32))
@@ -185,8 +185,8 @@ class Calibrator:
         return QParams.from_range(low, high, dtype, symmetric)
 
     def _between(self, percentile: float) -> tuple[float, float]:
-        """Return the outer edges of the two bins that contain the percentiles, clipped to the observed
-        range."""
+        """Return the outer edges of the bins that contain the lower and the upper percentile, but no number
+        outside the observed range."""
         width = self._reach / HALF_BINS
         below = np.cumsum(self._bins)
         beyond = self._bins.sum() * (1 - percentile / 100)
@@ -195,7 +195,7 @@ class Calibrator:
         return max(self.low, (first - HALF_BINS) * width), min(self.high, (last + 1 - HALF_BINS) * width)
 
     def _grow(self, largest: float) -> None:
-        """Extend the histogram to *largest*: merge neighbouring bins until the bins span it."""
+        """Merge neighbouring bins until the histogram contains values of magnitude *largest*."""
         while self._reach <= largest:
             merged = self._bins.reshape(-1, 2).sum(axis=1)
             self._bins = np.concatenate([zeros := np.zeros(HALF_BINS // 2, np.int64), merged, zeros])

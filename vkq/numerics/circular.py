@@ -1,7 +1,8 @@
-"""Sine, cosine and tangent of any float32 value, in steps that give the same bits on every device. Errors are
-in ulp, which `exponential` defines.
+"""Sine, cosine and tangent of any float32 value, in steps that give the same bits on every device.
+`exponential` defines the unit ulp of the errors.
 
-The argument is divided by pi / 2 in integers: its 24-bit significand times the relevant bits of 2 / pi.
+The argument is divided by pi / 2 in integers: its 24-bit significand is multiplied by those bits of 2 / pi
+that matter for its exponent.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from .rational import FRACTION, Pair, pair_quotient
 from .steps import HIDDEN, INFINITY, SIGN, Number, exact_product, magnitude, polynomial, quick_sum
 
-# A zero word, then the first 224 bits of 2 / pi.
+# a word of zeros, then the first 224 bits of 2 / pi
 WORDS = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
 HALF_PI = (1.5707963705062866, -4.371138828673793e-08)
 # (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4 as polynomials in r^2, for r^2 in [0, 0.62]
@@ -40,8 +41,10 @@ def cosine(x: Number) -> Number:
 
 
 def tangent(x: Number) -> Number:
-    """Return tan(x), within 0.88 ulp; NaN if x is infinite. With t = tan(r / 2), the result is 2 t / (1 -
-    t^2), or in odd quarters -(1 - t^2) / (2 t)."""
+    """Return tan(x), within 0.88 ulp; NaN if x is infinite.
+
+    x is reduced to r in [-pi / 4, pi / 4] (`_reduced`). With t = tan(r / 2), the result is 2 t / (1 - t^2) in
+    even quarters of a turn, and -(1 - t^2) / (2 t) in odd ones."""
     quarter, r = _reduced(x)
     below = (r[0].u & SIGN) ^ (quarter & 1).u << 31
     h = magnitude(r[0]) * 0.5, (r[1] ^ (r[0].u & SIGN)) * 0.5
@@ -60,7 +63,7 @@ def tangent(x: Number) -> Number:
 
 
 def _finished(x: Number, quarter: Number, r: Pair, sign: Number) -> Number:
-    """Return sin(r + quarter * pi / 2), with its sign bit flipped by *sign*."""
+    """Return sin(r + quarter * pi / 2), with the sign bit flipped if *sign* has it."""
     square, lost = exact_product(r[0], r[0])
     small = magnitude(r[0]) < 2.0**-30
     straight = r[0] + (r[1] + (r[0] * square) * polynomial(square, *SINE))
@@ -74,9 +77,10 @@ def _finished(x: Number, quarter: Number, r: Pair, sign: Number) -> Number:
 
 
 def _reduced(x: Number) -> tuple[Number, Pair]:
-    """Return k and r with |x| = r + (k mod 4) * pi / 2 modulo 2 pi; r is a pair in [-pi / 4, pi / 4]."""
+    """Return (k, r) with |x| = r + k * pi / 2 modulo 2 pi. r is a pair in [-pi / 4, pi / 4]."""
     exponent = (x.u >> 23) & 255
-    # |x| * 2 / pi = m * 2^(exponent - 150) * 2^32 * 0.WORDS; earlier bits of 2 / pi add only whole turns.
+    # With m the significand, |x| * 2 / pi = m * 2^(exponent - 150) * 2^32 * 0.WORDS. Skip the bits of 2 / pi
+    # that add only whole turns.
     skip = (exponent < 120).where(0, exponent - 120)
     parts = [_word(skip >> 5, i) for i in range(4)]
     shift = skip & 31
@@ -85,13 +89,13 @@ def _reduced(x: Number) -> tuple[Number, Pair]:
         for high, low in itertools.pairwise(parts)
     )
     m = (x.u & FRACTION) | HIDDEN
-    # m * (a, b, c) modulo 2^96 is |x| * 2 / pi * 2^94 without whole turns: compute its upper 64 bits.
+    # m * (a, b, c) modulo 2^96 is |x| * 2 / pi * 2^94 without whole turns. Compute the upper 64 bits of it.
     low = b * m
     mid = low + c.high(m)
     high = a * m + b.high(m) + (mid < low).where(1, 0, "u")
     quarter = high >> 30
     high, mid = (high << 2) | (mid >> 30), mid << 2
-    up = high >= SIGN  # r is beyond half a quarter: reduce to the next quarter, where r is negative
+    up = high >= SIGN  # r is above pi / 4: go to the next quarter, in which r is negative
     negative = up.where(SIGN, 0, "u")
     flip = up.where(2**32 - 1, 0, "u")
     high, mid = high ^ flip, mid ^ flip
@@ -102,14 +106,14 @@ def _reduced(x: Number) -> tuple[Number, Pair]:
     total, lost = quick_sum(total, lost + (values[2] + values[3]))
     product, rest = exact_product(total, x.of(HALF_PI[0]))
     r = quick_sum(product, rest + (total * HALF_PI[1] + lost * HALF_PI[0]))
-    # Below pi / 4, nothing is subtracted, so small values keep all of their bits.
+    # |x| below pi / 4 is r itself, and small values keep all their bits.
     own = magnitude(x) < 0.78539816
     quarter = own.where(0, quarter)
     return quarter, (own.where(magnitude(x), r[0] ^ negative), own.where(0.0, r[1] ^ negative))
 
 
 def _word(index: Number, offset: int) -> Number:
-    """Return WORDS[index + offset]; zero beyond the end."""
+    """Return WORDS[index + offset]; 0 beyond the last word."""
     found = index.of(0)
     for i in range(offset, min(offset + 5, len(WORDS))):
         found = index.equals(i - offset).where(WORDS[i], found)

@@ -1,8 +1,8 @@
-"""Element-wise operators on float32, float16, int32 and bool, by their ONNX names: one description for NumPy
-and devices (`vkq.numerics.steps`).
+"""Element-wise operators on float32, float16, int32 and bool by their ONNX names. NumPy and devices use the
+same description (`vkq.numerics.steps`).
 
-float16 operands are computed in float32, and the result of each operator is rounded to float16. int32 wraps;
-a quotient by zero is 0.
+float16 operands are computed in float32, and each operator's result is rounded to float16. int32 arithmetic
+wraps, and a division by zero gives 0.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .rational import add, divide, multiply, square_root, subtract
 from .steps import DTYPES, INFINITY, Array, Computed, Kind, Number, flushed, is_nan, magnitude
 
 Attributes = Mapping[str, Any]
-Function = Callable[..., Number]  # (attributes, operands...)
+Function = Callable[..., Number]  # called with (attributes, operand, operand, ...)
 KINDS: dict[str, Kind] = {"float32": "f", "float16": "f", "int32": "i", "bool": "b"}
 
 
@@ -42,7 +42,7 @@ def _plain(f: Callable[..., Number]) -> Function:
 
 
 def _with(f: Callable[..., Number], *names: str) -> Function:
-    """Return an operator that passes the attributes of these names to f, rounded to float32."""
+    """Return an operator that calls f with the attributes *names* of the node, rounded to float32."""
     return lambda a, x: f(x, **{name: float(np.float32(a[name])) for name in names if name in a})
 
 
@@ -66,7 +66,8 @@ def _gelu(a: Attributes, x: Number) -> Number:
 
 
 def _clip(a: Attributes, x: Number, *bounds: Number) -> Number:
-    """Clip x. The operands low and high are optional; the attribute ``bounds`` lists which of them exist."""
+    """Clip x. *bounds* has the operands that exist, and the attribute ``bounds`` their names ("min",
+    "max")."""
     for name, bound in zip(a["bounds"], bounds, strict=True):
         x = (e.maximum if name == "min" else e.minimum)(x, bound)
     return x
@@ -92,7 +93,7 @@ REAL: dict[str, Function] = {
     "Floor": _plain(e.floor), "Ceil": _plain(e.ceil), "Round": _plain(e.round_even), "Sign": _plain(e.sign),
     "Abs": _plain(magnitude), "Neg": lambda a, x: -x, "Identity": lambda a, x: x,
 }  # fmt: skip
-TESTS: dict[str, Function] = {  # operators from real numbers to bool
+TESTS: dict[str, Function] = {  # operators on floats that return bool
     "Equal": _plain(e.equal), "Less": _plain(e.less), "LessOrEqual": _plain(e.less_or_equal),
     "Greater": lambda a, x, y: e.less(y, x), "GreaterOrEqual": lambda a, x, y: e.less_or_equal(y, x),
     "IsNaN": _plain(is_nan), "IsInf": _is_infinite,
@@ -104,15 +105,15 @@ def _size(x: Number) -> Number:
 
 
 def _quotient(a: Attributes, x: Number, y: Number) -> Number:
-    """Return the quotient, truncated toward zero."""
+    """Return x / y, truncated toward zero; 0 if y is 0."""
     size = _size(x).u.divided(y.equals(0).where(1, _size(y)).u).i
     found = ((x ^ y) < 0).where(x.of(0) - size, size)
     return y.equals(0).where(0, found)
 
 
 def _modulo(a: Attributes, x: Number, y: Number) -> Number:
-    """Return the remainder. With ``fmod``, the quotient is truncated toward zero, else it is rounded toward
-    minus infinity."""
+    """Return x - q * y, where q is x / y rounded toward minus infinity, or toward zero with ``fmod``. Return
+    0 if y is 0."""
     rest = x - _quotient(a, x, y) * y
     if not a.get("fmod", 0):
         rest = (~rest.equals(0) & ((rest ^ y) < 0)).where(rest + y, rest)
@@ -155,7 +156,8 @@ LOGIC: dict[str, Function] = {
 
 
 def takes(op: str, dtype: str) -> bool:
-    """Return True if an operator supports operands of this type (for Where: the second operand)."""
+    """Return True if an operator supports operands of type *dtype*. For Where, this is the type of the two
+    values."""
     if dtype not in KINDS:
         return False
     if op in ("Where", "Cast"):
@@ -181,7 +183,7 @@ def applied(op: str, attributes: Attributes, dtype: str, *x: Number) -> Number:
 
 
 def cast(x: Number, dtype: str, to: str) -> Number:
-    """Convert x to another type: floats are truncated toward zero to int32, and nonzero values become
+    """Convert x from *dtype* to *to*. Floats are truncated toward zero to int32. Values that are not 0 become
     True."""
     if KINDS[dtype] == "b":
         x = x.where(1, 0, "i")
@@ -207,7 +209,7 @@ def number_of(array: Array) -> Number:
 
 
 def array_of(value: Number, dtype: str) -> Array:
-    """Return a `Number` as an array of this dtype; every NaN has the same bits."""
+    """Return a `Number` as an array of type *dtype*. All NaN get the same bits."""
     assert isinstance(value, Computed)
     array = value.array
     if KINDS[dtype] == "f":

@@ -8,7 +8,7 @@ import numpy as np
 from .rational import add, divide, multiply
 from .steps import HIDDEN, INFINITY, MAGNITUDE, SIGN, Number, is_nan, magnitude, scaled
 
-WHOLE = 0x4B000000  # the bits of 2^23: from this value on, every float is an integer
+WHOLE = 0x4B000000  # the bits of 2^23: every float of this magnitude or more is an integer
 
 
 def truncated(x: Number) -> Number:
@@ -38,7 +38,8 @@ def sign(x: Number) -> Number:
 
 
 def order(x: Number) -> Number:
-    """Return an int32 that compares like the float x; zeros of both signs are equal."""
+    """Return an int32 for each float, such that the integers compare as the floats do. Both zeros become
+    0."""
     return (x.u >= SIGN).where(x.of(0, "i") - magnitude(x).i, x.i)
 
 
@@ -55,25 +56,26 @@ def equal(a: Number, b: Number) -> Number:
 
 
 def maximum(a: Number, b: Number) -> Number:
-    """Return the larger value; NaN if either is NaN; +0 for +0 and -0."""
+    """Return the larger of two floats; NaN if either is NaN. +0 is larger than -0."""
     first = (a.i ^ _folded(a)) > (b.i ^ _folded(b))
     return is_nan(a).where(a, is_nan(b).where(b, first.where(a, b)))
 
 
 def minimum(a: Number, b: Number) -> Number:
-    """Return the smaller value; NaN if either is NaN; -0 for +0 and -0."""
+    """Return the smaller of two floats; NaN if either is NaN. -0 is smaller than +0."""
     first = (a.i ^ _folded(a)) < (b.i ^ _folded(b))
     return is_nan(a).where(a, is_nan(b).where(b, first.where(a, b)))
 
 
 def _folded(x: Number) -> Number:
-    """Return the mask to XOR with the bits of a float, so that the integers compare like the floats."""
+    """Return the mask to XOR with the bits of a float, such that the results compare as int32 like the
+    floats."""
     return (x.i >> 31) & MAGNITUDE
 
 
 def remainder(a: Number, b: Number) -> Number:
-    """Return fmod(a, b), the remainder of a / b with the sign of a. The result is exact; each step computes 8
-    bits of the quotient."""
+    """Return fmod(a, b): a - q * b, where q is a / b truncated toward zero. The result is exact; each step
+    computes 8 bits of q."""
     x, y = magnitude(a).u, magnitude(b).u
     bits = (x >> 23).i - (y >> 23).i
     rest, divisor = (x & 0x7FFFFF) | HIDDEN, (y & 0x7FFFFF) | HIDDEN
@@ -121,7 +123,7 @@ def thresholded_relu(x: Number, alpha: float = 1.0) -> Number:
 
 
 def from_half(h: Number) -> Number:
-    """Return the float32 value of a float16, given as 16 bits."""
+    """Return a float16, given as its 16 bits, as float32."""
     large = ((h & 0x7FFF) << 13) + (112 << 23)
     exponent = (h >> 10) & 31
     small = (h & 0x3FF).i.as_float() * 2.0**-24
@@ -130,7 +132,7 @@ def from_half(h: Number) -> Number:
 
 
 def to_half(x: Number) -> Number:
-    """Return the 16 bits of the nearest float16, ties to even; subnormal results are kept."""
+    """Return the 16 bits of the nearest float16, ties to even. Subnormal float16 results are not flushed."""
     bits = magnitude(x).u
     near = bits - (112 << 23)
     large = (near + 0xFFF + ((near >> 13) & 1)) >> 13
@@ -140,7 +142,7 @@ def to_half(x: Number) -> Number:
 
 
 def halved(x: Number) -> Number:
-    """Return the nearest float16 as a float32."""
+    """Return x rounded to float16, as float32."""
     return from_half(to_half(x))
 
 
@@ -153,7 +155,7 @@ def from_int(v: Number) -> Number:
 
 
 def to_int(x: Number) -> Number:
-    """Return the int32 of a float32, truncated toward zero; values out of range saturate, NaN gives 0."""
+    """Return a float32 truncated toward zero, as int32. Values out of range saturate, and NaN gives 0."""
     inside = magnitude(x).u < 0x4F000000
     end = (x.u >= SIGN).where(-(2**31), 2**31 - 1, "i")
     found = inside.where(inside.where(x, 0.0).as_int(), end)

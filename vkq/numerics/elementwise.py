@@ -1,8 +1,8 @@
 """Element-wise operators on quantized arrays, and means over whole images, in NumPy.
 
 Every formula is a sequence of float32 steps, each rounded to nearest even. ONNX Runtime's CPU provider on
-x86-64 computes the same steps (QLinearAdd, QLinearMul, QLinearGlobalAveragePool), so the results are equal
-byte for byte.
+x86-64 computes the same steps (QLinearAdd, QLinearMul, QLinearGlobalAveragePool), so that both have the same
+results, byte for byte.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ def fused_multiply_add(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> 
 def scales_of_sum(
     a: QParams, b: QParams, y: QParams, subtract: bool = False
 ) -> tuple[np.float32, np.float32, np.float32]:
-    """Return (ra, rb, offset) of ``y_q = round(a_q * ra + b_q * rb + offset)``, computed in ONNX Runtime's
-    order.
+    """Return (ra, rb, offset) for a sum ``y_q = round(a_q * ra + b_q * rb + offset)``, computed in ONNX
+    Runtime's order.
 
-    ra = a_scale / y_scale, rb = +-b_scale / y_scale, offset = y_zp - fma(ra, a_zp, rb * b_zp).
+    ra = a_scale / y_scale, rb = b_scale / y_scale (negative with *subtract*), offset = y_zp - fma(ra, a_zp,
+    rb * b_zp).
     """
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         ra, rb = np.float32(a.scale) / np.float32(y.scale), np.float32(b.scale) / np.float32(y.scale)
@@ -108,8 +109,8 @@ def _sum(op: BinaryOp, a: Array, b: Array, aq: QParams, bq: QParams, yq: QParams
 
 
 def swaps(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
-    """Return True if ONNX Runtime uses a as the scalar of its inner loop: along the innermost axis longer
-    than 1, a has size 1."""
+    """Return True if ONNX Runtime reads a as the scalar in its inner loop. This is the case if a has size 1
+    along the last axis that is longer than 1."""
     if not a_shape or not b_shape:
         return not a_shape or a_shape[-1] == 1
     for a, b in zip(reversed(a_shape), reversed(b_shape), strict=False):
@@ -119,8 +120,8 @@ def swaps(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
 
 
 def binary_table(op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation = None) -> Array:
-    """Return every result of `binary` without the swap of operands: (256, 256), row b_q - b_qmin, column a_q
-    - a_qmin."""
+    """Return the results of `binary` for all pairs of values, (256, 256): row b_q - b_qmin, column a_q -
+    a_qmin. The operands are not swapped."""
     a_all, b_all = (np.arange(q.qmin, q.qmax + 1).astype(q.dtype) for q in (a, b))
     return binary(op, a_all[np.newaxis], b_all[:, np.newaxis], a, b, y, activation)
 
@@ -129,9 +130,11 @@ def binary_table(op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: A
 def float_sum(
     a: QParams, b: QParams, y: QParams, bounds: tuple[float, float]
 ) -> tuple[QParams, QParams] | None:
-    """Return parameters of a and b with which `binary` adds as float32 operators do: dequantize, add, clamp
-    to real bounds, quantize. They have the given or neighbouring scales. Return None if each choice gives a
-    different byte for some pair, for example because of ties and an odd zero point of y.
+    """Return parameters of a and b with which `binary` gives the same bytes as float32 operators: dequantize
+    a and b, add, clamp to *bounds*, quantize.
+
+    Their scales are the given ones or neighbouring floats. Return None if every choice gives a wrong byte for
+    some pair, for example because of ties and an odd zero point of y.
 
     >>> float_sum(QParams(0.25), QParams(0.5), QParams(0.75), (0.0, 6.0))
     (QParams(scale=0.25, zero_point=0, dtype='int8'), QParams(scale=0.5, zero_point=0, dtype='int8'))
@@ -141,7 +144,8 @@ def float_sum(
     with np.errstate(over="ignore", invalid="ignore"):
         sums = dequantize(left, a) + dequantize(right, b)
         wanted = quantize(np.clip(sums, *np.array(bounds, np.float32)), y)
-    hard = np.zeros(wanted.shape, bool)  # pairs that some choice gets wrong: most others do, too
+    # pairs for which a choice was wrong: test them first, because they are often wrong for other choices, too
+    hard = np.zeros(wanted.shape, bool)
     given = np.array([a.scale, b.scale], np.float32)
     for steps in sorted(itertools.product(range(-3, 4), repeat=2), key=lambda pair: sum(map(abs, pair))):
         scales = (given * (1 + np.array(steps) * 2.0**-23)).astype(np.float32)
@@ -157,8 +161,8 @@ def float_sum(
 
 
 def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
-    """Return ``x_scale / (y_scale * pixels)``; 0, with which every result is y_zp, if this is subnormal,
-    because a device may flush it."""
+    """Return ``x_scale / (y_scale * pixels)``. Return 0, with which every result is y_zp, if this is
+    subnormal: a device may flush subnormal numbers."""
     with np.errstate(over="ignore", under="ignore"):
         m = np.float32(xq.scale) / np.float32(np.float32(yq.scale) * np.float32(pixels))
     if not np.isfinite(m):
@@ -169,9 +173,11 @@ def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
 
 
 def offset_of_mean(pixels: int, xq: QParams, yq: QParams, total: bool = False) -> tuple[float, float]:
-    """Return (m, offset) of LiteRT's mean of values x_q, ``round_half_even(sum(x_q) * m + offset)``: ``m =
-    (x_scale / y_scale) * (1 / pixels)`` and ``offset = y_zp - (x_zp * pixels) * m``, each step rounded to
-    float32. total: return (m, offset) of a sum instead, with ``m = x_scale / y_scale``."""
+    """Return (m, offset) of LiteRT's mean ``round_half_even(sum(x_q) * m + offset)``, with each step rounded
+    to float32.
+
+    ``m = (x_scale / y_scale) * (1 / pixels)`` and ``offset = y_zp - (x_zp * pixels) * m``. With *total*,
+    return those of a sum, where ``m = x_scale / y_scale``."""
     with np.errstate(over="ignore", under="ignore"):
         m = np.float32(xq.scale) / np.float32(yq.scale)
         m = m if total else m * (np.float32(1) / np.float32(pixels))

@@ -1,8 +1,9 @@
 """The exponential, the logarithm and functions made of them, in steps that give the same bits on every
 device.
 
-Each function states its error in ulp, units in the last place of the result (the distance between the two
-nearest float32 values); correct rounding is 0.5 ulp. The tests measure the errors.
+Each function states the largest error in ulp. One ulp (unit in the last place) is the distance between the
+two float32 values nearest to the exact result; correct rounding has an error of 0.5 ulp. The tests measure
+the errors.
 """
 
 from __future__ import annotations
@@ -23,8 +24,7 @@ from .steps import (
     scaled,
 )
 
-# Chebyshev fits by mpmath.chebyfit; each comment names the function and the interval.
-# (exp(r) - 1 - r) / r^2 on [-0.35, 0.35]
+# Chebyshev fits by mpmath.chebyfit. Each comment states the function and the interval of the fit.
 EXP = (1.9891970e-4, 1.3934532e-3, 8.3333100e-3, 4.1666457e-2, 1.6666667e-1, 0.5)
 # (log(1 + f) - f + f^2 / 2) / f^3 on [sqrt(1/2) - 1, sqrt(2) - 1]
 LOG = (
@@ -37,7 +37,7 @@ TANH = (
     0.002679742569846649, -0.008621821062099357, 0.02183908027392791, -0.05396649878175882,
     0.1333332959940025, -0.33333333320386505,
 )  # fmt: skip
-LN2 = (0.693359375, -2.12194440e-4)  # log(2) as a sum of two floats; the first has 9 significant bits
+LN2 = (0.693359375, -2.12194440e-4)  # log(2) as a sum of two floats; LN2[0] has 9 significant bits
 ROOT_HALF = 0x3F3504F3  # the bits of sqrt(1/2)
 
 
@@ -46,9 +46,9 @@ def clamped(x: Number, low: float, high: float) -> Number:
 
 
 def exp_parts(x: Number, more: Number | None = None) -> tuple[Number, Number, Number]:
-    """Return s, t, n with exp(x + more) = (s + t) * 2^n, for |x| <= 200. The pair s, t has an error of at
-    most 2^-29, and s is in [0.7, 1.42]."""
-    n = (x * 1.4426950408889634 + 12582912.0) - 12582912.0  # the nearest integer
+    """Return (s, t, n) with exp(x + more) = (s + t) * 2^n, for |x| <= 200. s is in [0.7, 1.42], and the
+    relative error of s + t is at most 2^-29."""
+    n = (x * 1.4426950408889634 + 12582912.0) - 12582912.0  # x / log(2), rounded to the nearest integer
     high, low = x - n * LN2[0], n * -LN2[1]
     low = low if more is None else low + more
     r = high + low
@@ -64,7 +64,7 @@ def exp(x: Number) -> Number:
 
 
 def exp_minus_1(x: Number, more: Number | None = None) -> Pair:
-    """Return e^(x + more) - 1 as a pair, for x in [-110, 0]."""
+    """Return e^(x + more) - 1 as a pair of floats, for x in [-110, 0]."""
     s, t, n = exp_parts(x, more)
     power = ((n < -60).where(-60, n) + 127 << 23).f
     total, lost = exact_sum(s * power, x.of(-1.0))
@@ -72,7 +72,8 @@ def exp_minus_1(x: Number, more: Number | None = None) -> Pair:
 
 
 def log_parts(k: Number, f: Number) -> Pair:
-    """Return k * log(2) + log(1 + f) as a pair; f is in [sqrt(1/2) - 1, sqrt(2) - 1], k is an int32."""
+    """Return k * log(2) + log(1 + f) as a pair of floats. f is in [sqrt(1/2) - 1, sqrt(2) - 1], and k is an
+    int32."""
     square, lost = exact_product(f, f)
     total, rest = quick_sum(f, square * -0.5)
     tail = (f * square) * polynomial(f, *LOG) + (rest - lost * 0.5)
@@ -82,7 +83,7 @@ def log_parts(k: Number, f: Number) -> Pair:
 
 
 def split_log(x: Number) -> tuple[Number, Number]:
-    """Return k and f with x = 2^k (1 + f) and 1 + f in [sqrt(1/2), sqrt(2)), for a positive normal x."""
+    """Return (k, f) with x = 2^k (1 + f) and 1 + f in [sqrt(1/2), sqrt(2)). x must be positive and normal."""
     k = (x.u - ROOT_HALF).i >> 23
     return k, (x.u - (k << 23).u).f - 1.0
 
@@ -97,8 +98,8 @@ def log(x: Number) -> Number:
 
 
 def log_of_pair(a: Pair, more: Number) -> Pair:
-    """Return log(a) + more * log(2), for an int32 *more* and a normal pair a that is 1 or differs from 1 by
-    at least 2^-12."""
+    """Return log(a) + more * log(2) as a pair. *a* is a normal pair that is 1 or differs from 1 by at least
+    2^-12; *more* is an int32."""
     k, f = split_log(a[0])
     high, low = log_parts(k + more, f)
     rest = scaled(a[1], k.of(0) - k)
@@ -106,7 +107,7 @@ def log_of_pair(a: Pair, more: Number) -> Pair:
 
 
 def log_1_plus(a: Pair) -> Pair:
-    """Return log(1 + a) of a pair in [0, 1]."""
+    """Return log(1 + a) as a pair, for a pair *a* in [0, 1]."""
     large = a[0] > 0.41421356
     half, low = exact_sum(a[0] * 0.5, a[0].of(-0.5))
     f, more = quick_sum(large.where(half, a[0]), large.where(low + a[1] * 0.5, a[1]))
@@ -115,13 +116,13 @@ def log_1_plus(a: Pair) -> Pair:
 
 
 def power_of_2(n: Number) -> Number:
-    """Return 2^n of an int32 n in [-60, 120]; for smaller n, 2^-60."""
+    """Return 2^n for an int32 n up to 120. For n below -60, return 2^-60."""
     return ((n < -60).where(-60, n) + 127 << 23).f
 
 
 def decay(x: Number, more: Number | None = None) -> tuple[Pair, Number, Pair]:
-    """Return exp(-|x + more|) in two forms: a pair (s, t) and n <= 0 with the value (s + t) * 2^n; and a pair
-    with that value."""
+    """Return exp(-|x + more|) in two forms. The first is a pair (s, t) and n <= 0 with the value (s + t) * 2^n.
+    The second is a pair with this value, in which n is at least -60."""
     negative = x < 0.0
     if more is not None:
         more = (magnitude(x) < 110.0).where(negative.where(more, -more), 0.0)
@@ -131,7 +132,7 @@ def decay(x: Number, more: Number | None = None) -> tuple[Pair, Number, Pair]:
 
 
 def logistic(x: Number, more: Number | None = None) -> tuple[Pair, Number]:
-    """Return q and n with 1 / (1 + exp(-x - more)) = q * 2^n; q is a pair in [0.35, 1.42]."""
+    """Return (q, n) with 1 / (1 + exp(-x - more)) = q * 2^n. q is a pair in [0.35, 1.42]."""
     (s, t), n, a = decay(x, more)
     below = x < 0.0
     high, low = exact_sum(x.of(1.0), a[0])
@@ -140,15 +141,15 @@ def logistic(x: Number, more: Number | None = None) -> tuple[Pair, Number]:
 
 
 def times(x: Number, q: Pair, n: Number) -> Number:
-    """Return x * q * 2^n, for n <= 0, x in [2^-126, 2^126] and q in [2^-30, 2]."""
+    """Return x * q * 2^n, for n <= 0, |x| in [2^-126, 2^126] and q in [2^-30, 2]."""
     m = ((x.u & (FRACTION | SIGN)) | ONE).f
     high, low = exact_product(m, q[0])
     return scaled(high + (low + m * q[1]), n + (magnitude(x).u >> 23).i - 127)
 
 
 def gated(x: Number, q: Pair, n: Number) -> Number:
-    """Return x * q * 2^n (`times`), also for zeros, infinities and NaN. If x is -inf or the gate q * 2^n is
-    below 2^-150, the result is 0."""
+    """Return x * q * 2^n (`times`), also if x is zero, infinite or NaN. The result is a zero if x is -inf, or
+    if n is below -150."""
     found = (n < -150).where(-0.0, times(x, q, n))
     large = (magnitude(x).u >= INFINITY) & ~x.u.equals(SIGN | INFINITY)
     return (large | magnitude(x).u.equals(0)).where(x, found)
@@ -167,8 +168,8 @@ def swish(x: Number, alpha: float = 1.0) -> Number:
 
 
 def tanh(x: Number) -> Number:
-    """Return tanh(x), within 0.75 ulp: near zero x + x^3 P(x^2), else (1 - a) / (1 + a) with a = e^(-2 |x|)
-    and the sign of x."""
+    """Return tanh(x), within 0.75 ulp. Near zero it is x + x^3 P(x^2). Elsewhere it is (1 - a) / (1 + a) with
+    a = e^(-2 |x|), and has the sign of x."""
     square = x * x
     near = x + x * square * polynomial(square, *TANH)
     _, _, a = decay(clamped(x, -60.0, 60.0) * 2.0)
@@ -203,11 +204,12 @@ def _either(condition: Number, a: Pair, b: Pair) -> Pair:
 
 
 def mish(x: Number) -> Number:
-    """Return x tanh(softplus(x)) = x w / (w + 2) with w = e^x (e^x + 2), within 0.75 ulp."""
+    """Return x tanh(softplus(x)), within 0.75 ulp. It is x w / (w + 2) with w = e^x (e^x + 2)."""
     raw, n, a = decay(x)
     below = x < 0.0
     twice = a[0] + a[0], a[1] + a[1]
-    # If x < 0, a is e^x; otherwise a is e^-x, and all terms are divided by e^2x.
+    # a is e^-|x|. For x < 0, the quotient is w / (w + 2). Otherwise its numerator and denominator are divided
+    # by e^2x.
     sum_, line = _plus(2.0, a), _plus(1.0, twice)
     square = pair_product(a, twice)
     high, low = exact_sum(line[0], square[0])
@@ -220,7 +222,8 @@ def mish(x: Number) -> Number:
 
 
 def _bent(x: Number, argument: Number, more: Number | None, factor: float, slope: float) -> Number:
-    """Return x if it is positive, else factor * (e^(argument + more) - 1), computed near 0 as slope * x."""
+    """Return x if x > 0, else factor * (e^(argument + more) - 1). If argument is near 0, the latter is slope
+    * x."""
     high, low = exp_minus_1(clamped(argument, -110.0, 0.0), more)
     product, lost = exact_product(high, x.of(factor))
     found = product + (lost + low * factor)
@@ -234,8 +237,8 @@ def elu(x: Number, alpha: float = 1.0) -> Number:
 
 
 def selu(x: Number, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Number:
-    """Return gamma x above 0 and gamma alpha (e^x - 1) below, within 0.9 ulp; gamma alpha is rounded to
-    float32."""
+    """Return gamma x above 0 and gamma alpha (e^x - 1) below, within 0.9 ulp. The product gamma alpha is
+    rounded to float32."""
     factor = float(np.float32(alpha) * np.float32(gamma))
     return (x > 0.0).where(multiply(x, x.of(gamma)), _bent(x, x, None, factor, factor))
 

@@ -1,5 +1,5 @@
-"""LiteRT's multiplication by a fixed-point factor, in integer steps. LiteRT's own kernels apply it to the
-sums of a layer; vkq and XNNPACK multiply by a float32 instead."""
+"""LiteRT's multiplication by a fixed-point factor, in integer steps. LiteRT's own kernels multiply the int32
+sums of a layer so, where vkq and XNNPACK multiply by a float32."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ LEAST_SHIFT = -31
 
 
 def coded(shift: int, up: bool = False) -> int:
-    """Encode a shift (-31 to 30) and the rounding of ties (*up*: up, else away from zero) as one integer."""
+    """Return one integer that encodes a shift (-31 to 30) and the rounding of ties: up, or away from zero
+    unless *up*."""
     return 2 * (shift - LEAST_SHIFT) + up
 
 
 def fixed_product(x: Number, whole: Number, code: Number) -> Number:
-    """Return ``x * whole * 2**(shift - 31)`` of int32 values, rounded twice: after the doubling high product,
-    and after the shift. *whole* is 0 or has 31 bits; *code* encodes the shift (`coded`)."""
+    """Return ``x * whole * 2**(shift - 31)`` of int32 values. It is rounded twice: after the multiplication
+    by whole / 2**31, and after the right shift. *whole* is 0 or has 31 bits; *code* encodes the shift
+    (`coded`)."""
     shift, up = (code >> 1) + LEAST_SHIFT, code & 1
     moved = x << (shift < 0).where(0, shift)
     negative = moved < 0
     size, factor = negative.where(0 - moved, moved).u, whole.u
     low, high = size * factor, size.high(factor)
-    total = low + negative.where(HIGH_HALF - 1, HIGH_HALF, "u")  # ties are rounded up
+    # adding half a unit rounds to nearest; ties are rounded up
+    total = low + negative.where(HIGH_HALF - 1, HIGH_HALF, "u")
     high = high + (total < low).where(1, 0, "u")
     product = ((high << 1) | (total >> 31)).i
     product = negative.where(0 - product, product)

@@ -1,4 +1,4 @@
-"""Weights with a scale for each group of neighbours along K, packed in the format of ONNX Runtime's
+"""Weights with a scale for each group of consecutive elements along K, packed in the format of ONNX Runtime's
 MatMulNBits.
 
 A code ``q`` of ``bits`` bits stands for the value ``(q - zero_point) * scale``, with the scale and zero point
@@ -20,24 +20,24 @@ from vkq.numerics.stored import owned
 
 BITS = (4, 8)
 _ANY_OF_BITS = " or ".join(map(str, BITS))
-GROUPS = (16, 32, 64, 128)  # the sizes that a group can have
-WHOLE = 32  # kernels need K padded to a multiple of it, because they read 16 bytes of 4-bit codes at a time
+GROUPS = (16, 32, 64, 128)  # allowed numbers of elements in a group
+WHOLE = 32  # kernels read 16 bytes of 4-bit codes at a time, so K must be a multiple of WHOLE
 SCALES = ("float16", "float32")
 
 
 def largest_group(k: int) -> int:
-    """Return the largest group size that divides K; `WHOLE` if no size does."""
+    """Return the largest group size that divides K. If none does, return `WHOLE`."""
     return max((group for group in GROUPS if k % group == 0), default=WHOLE)
 
 
 class GroupedWeight:
-    """A weight (N, K) in groups along K, with the read-only arrays ``packed``, ``scale`` and ``zero_point``.
+    """A weight (N, K) in groups along K. Its arrays ``packed``, ``scale`` and ``zero_point`` are read-only.
 
     Args:
         packed: (N, groups, group * bits / 8), uint8: the codes along K, the first in the lowest bits.
         scale: (N, groups), or flat; float16 or float32, of any sign. Magnitudes below 2**-126 count as 0.
-        zero_point: None; or uint8 (N, ceil(groups * bits / 8)), or flat, packed along K like the codes; or
-            (N, groups) of the scale's dtype, any finite values.
+        zero_point: None for the default. Or uint8 (N, ceil(groups * bits / 8)) or flat: the integers, packed
+            along K as the codes are. Or (N, groups) of the scale's dtype: any finite values.
         bits: 4 or 8.
         k: K, if the last group is not full; codes beyond K are ignored.
 
@@ -100,7 +100,7 @@ class GroupedWeight:
         return _sized(given, (n, blocks), "zero_point")
 
     def __reduce__(self) -> Any:
-        """Pickle as constructor arguments: arrays that are unpickled directly would be writable."""
+        """Pickle as arguments of the constructor, which makes the arrays read-only again."""
         return GroupedWeight, (self.packed, self.scale, self.zero_point, self.bits, self.shape[1])
 
     @property
@@ -109,13 +109,14 @@ class GroupedWeight:
         return sum(a.nbytes for a in (self.packed, self.scale, self.zero_point) if a is not None)
 
     def codes(self) -> npt.NDArray[np.uint8]:
-        """Return the codes (N, K)."""
+        """Return the unpacked codes (N, K) as uint8."""
         n, blocks, size = self.packed.shape
         return unpacked(self.packed.reshape(n, blocks * size), self.bits)[:, : self.shape[1]]
 
     def filled(self) -> GroupedWeight:
-        """Return a weight with full groups and K a multiple of 32, as kernels need it: this weight, or a
-        padded copy whose codes beyond K stand for 0. Kernels pad the rows of x beyond K with zeros."""
+        """Return the weight in the form that kernels need: all groups are full, and K is a multiple of
+        `WHOLE`. It is this weight, or a padded copy whose codes beyond K stand for 0. Kernels pad the rows of
+        x beyond K with zeros."""
         k, blocks = self.shape[1], self.scale.shape[1]
         if k % self.group == 0 and k % WHOLE == 0:
             return self
@@ -124,12 +125,12 @@ class GroupedWeight:
         last[:, k - (blocks - 1) * self.group :] = np.clip(np.rint(points[:, -1:]), 0, (1 << self.bits) - 1)
         codes[:, -1] = packed(last, self.bits)
         more = ((0, 0), (0, -blocks * self.group % WHOLE // self.group))
-        scale = np.pad(self.scale, more)  # groups of zeros, until K is a multiple of WHOLE
+        scale = np.pad(self.scale, more)  # append groups with scale 0 until K is a multiple of WHOLE
         stored = None if self.zero_point is None else np.pad(points, more, "edge").astype(scale.dtype)
         return GroupedWeight(np.pad(codes, (*more, (0, 0))), scale, stored, self.bits)
 
     def scales(self) -> npt.NDArray[np.float32]:
-        """Return the scales (N, groups) as float32, with 0 for scales that a device may flush."""
+        """Return the scales (N, groups) as float32. Subnormal scales, which a device may flush, become 0."""
         scale = self.scale.astype(np.float32)
         return np.where(np.abs(scale) < np.float32(SMALLEST_SCALE), np.float32(0), scale)
 
@@ -144,12 +145,12 @@ class GroupedWeight:
         return stored.astype(np.float32)
 
     def dequantize(self) -> npt.NDArray[np.float32]:
-        """Return the weight (N, K) as float32: ``(q - zero_point) * scale``, with each step rounded."""
+        """Return the weight (N, K) as float32: ``(q - zero_point) * scale``, each step rounded to float32."""
         points, scales = (self.along_k(each) for each in (self.zero_points(), self.scales()))
         return np.asarray((self.codes() - points) * scales)
 
     def along_k(self, of_groups: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return per-group values (N, groups) repeated for each k: (N, K)."""
+        """Return values of groups (N, groups) as values of elements (N, K), each repeated for its group."""
         return np.repeat(of_groups, self.group, 1)[:, : self.shape[1]]
 
     def __repr__(self) -> str:
@@ -169,7 +170,7 @@ RULES |= {
 def quantize_groups(
     given: npt.NDArray[np.float32], bits: int, group: int, symmetric: bool, scale_dtype: str
 ) -> GroupedWeight:
-    """Quantize finite values in groups, as `vkq.quantize_weight` describes.
+    """Quantize finite values (N, K) in groups along K, as `vkq.quantize_weight` describes.
 
     >>> quantize_groups(np.linspace(-1, 1, 256, dtype=np.float32).reshape(2, 128), 4, 64, True, "float32")
     GroupedWeight(2, 128): 4 bits, group 64, float32
@@ -211,7 +212,7 @@ def quantize_groups(
 
 
 def packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
-    """Pack codes along the last axis into bytes, the first code in the lowest bits."""
+    """Pack 4-bit or 8-bit codes along the last axis into bytes, the first code in the lowest bits."""
     if bits == 8:
         return codes
     even = np.concatenate([codes, np.zeros((*codes.shape[:-1], codes.shape[-1] % 2), np.uint8)], -1)
@@ -219,7 +220,8 @@ def packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
 
 
 def unpacked(data: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
-    """Return the codes in packed bytes, also codes of 2 bits; the codes of padding are included."""
+    """Unpack codes of 2, 4 or 8 bits along the last axis. The result includes the codes that only pad the
+    last byte."""
     if bits == 8:
         return data
     codes = [data >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]

@@ -1,5 +1,5 @@
-"""Operators on rows of values: running sums and products, sort keys, scattered rows. There is one description
-for NumPy and devices (`vkq.numerics.steps`)."""
+"""Operators on rows of values: running sums and products, sort keys, scattered rows. NumPy and devices use
+the same description (`vkq.numerics.steps`)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .described import KINDS, REAL, WHOLE, array_of, number_of
 from .elementary import order
 from .steps import Array, Number, computed
 
-# ONNX operator for each reduction of a scatter.
+# Reduction of a scatter -> ONNX operator that combines two values.
 REDUCTIONS = {"none": "", "add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
-JOINS = {"add": "Add", "mul": "Mul"}  # ONNX operator for each kind of running result
+JOINS = {"add": "Add", "mul": "Mul"}  # kind of running result -> ONNX operator
 IDENTITY = {"add": 0, "mul": 1}
 
 
 def joined(op: str, kind: str) -> Callable[[Number, Number], Number]:
-    """Return an ONNX operator as a function of two `Number`s of a kind."""
+    """Return an ONNX operator of two operands as a function of two `Number`s of the kind *kind*."""
     table: Any = REAL if kind == "f" else WHOLE
     return lambda a, b: table[op]({}, a, b)
 
 
 def running(how: str, x: Array, exclusive: bool) -> Array:
-    """Return running sums or products along the last axis; with *exclusive*, each excludes the element at its
-    own index."""
+    """Return running sums or products along the last axis. Result i includes element i, unless
+    *exclusive*."""
     if x.dtype.name not in KINDS or x.dtype == bool:
         function: Any = np.cumsum if how == "add" else np.cumprod
         found = function(x, -1, dtype=x.dtype)
@@ -46,7 +46,7 @@ def running(how: str, x: Array, exclusive: bool) -> Array:
 
 
 def keys(x: Array) -> Array:
-    """Return integers that compare like these values; NaN is the largest, and NaN with a sign bit the
+    """Return integers that compare as the elements of x do. NaN is the largest, NaN with a sign bit the
     smallest."""
     if x.dtype.kind != "f":
         return x
@@ -54,8 +54,8 @@ def keys(x: Array) -> Array:
 
 
 def scattered(reduction: str, x: Array, ids: Array, updates: Array) -> Array:
-    """Return x after all updates, one after the other: row ``updates[i]`` is combined with row ``ids[i]`` of
-    x, or for "none" replaces it."""
+    """Return x after all updates, one after the other. The row ``updates[i]`` is combined with row ``ids[i]``
+    of x; with the reduction "none" it replaces this row."""
     found: Array = x.copy()
     if reduction == "none":
         for place, row in zip(ids, updates, strict=True):

@@ -1,5 +1,5 @@
-"""Powers of float32 values, in steps that give the same bits on every device. Errors are in ulp, which
-`exponential` defines."""
+"""Powers of float32 values, in steps that give the same bits on every device. `exponential` defines the unit
+ulp of the errors."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .steps import (
 
 THIRD = (0.3333333432674408, -9.934107758624577e-09)
 REST = (1 / 13, 1 / 11, 1 / 9, 1 / 7, 0.2)  # atanh(s) = s + s^3 (1 / 3 + s^2 / 5 + s^4 / 7 ...)
-LN2_MORE = (-2.12194440e-4, 1.6465949582897082e-12)  # log(2) - LN2[0] as a pair
+LN2_MORE = (-2.12194440e-4, 1.6465949582897082e-12)  # log(2) - LN2[0] as a pair of floats
 
 
 def power(x: Number, y: Number) -> Number:
-    """Return x^y like C's pow, within 0.9 ulp; squares are correctly rounded. For finite x < 0, y must be an
-    integer, else the result is NaN. 1^NaN and NaN^0 are 1."""
+    """Return x^y as C's pow does, within 0.9 ulp; squares are correctly rounded. If x is finite and negative,
+    the result is NaN unless y is an integer. 1^NaN and NaN^0 are 1."""
     size = magnitude(x)
     high, low = _log(size)
     product, lost = exact_product(y, high)
@@ -47,7 +47,8 @@ def power(x: Number, y: Number) -> Number:
 
 
 def _log(x: Number) -> Pair:
-    """Return log(x) as a pair, within 2^-38, computed as 2 atanh(s) with s = f / (2 + f)."""
+    """Return log(x) as a pair with a relative error of at most 2^-38. With x = 2^k (1 + f), log(1 + f) is 2
+    atanh(f / (2 + f))."""
     k, f = split_log(x)
     s = pair_quotient((f, f.of(0.0)), exact_sum(f.of(2.0), f))
     square = pair_product(s, s)
@@ -78,8 +79,8 @@ def _endless(size: Number, y: Number) -> Number:
 
 
 def _parity(y: Number) -> tuple[Number, Number]:
-    """Return two flags: whether y is an integer, and whether it is odd."""
-    large = magnitude(y).u >= 0x4B800000  # from 2^24 on, every float is an even integer
+    """Return two flags: True if y is an integer, and True if it is an odd integer."""
+    large = magnitude(y).u >= 0x4B800000  # every float of at least 2^24 in magnitude is an even integer
     cut = large.where(0.0, y).as_int()
     whole = large | cut.as_float().equals(large.where(0.0, y)) | magnitude(y).u.equals(0)
     return whole, whole & ~large & (cut & 1).equals(1)

@@ -1,4 +1,5 @@
-"""Quantization parameters: an int8 or uint8 code ``q`` stands for the real ``(q - zero_point) * scale``.
+"""Quantization parameters. An int8 or uint8 code ``q`` stands for the real number ``(q - zero_point) *
+scale``.
 
 A scale is a float32, as on the device. It is positive and normal, so that no device flushes it to zero and
 its reciprocal is finite. Names and definitions are those of ONNX QuantizeLinear.
@@ -17,7 +18,7 @@ from vkq.errors import ArgumentError, DTypeError
 
 QDType = Literal["int8", "uint8"]
 
-SMALLEST_SCALE = 2.0**-126  # the smallest normal float32: a device may flush smaller values to zero
+SMALLEST_SCALE = 2.0**-126  # the smallest normal float32; a device may flush smaller numbers to zero
 _RANGES: dict[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
@@ -171,11 +172,11 @@ def check_zero_points(
 
 
 def check_bias(bias: npt.NDArray[Any], channels: int, float_output: bool, what: str) -> npt.NDArray[Any]:
-    """Return the bias of an int8 operation as int32 or float32, in native byte order, of shape (channels,).
+    """Return the bias of an int8 operation as int32 or float32, of shape (channels,), in native byte order.
 
-    An int32 bias has the scale ``x_scale * w_scale`` and zero point 0. A float32 bias must be finite, and is
-    allowed only with float32 output. Raises DTypeError or ArgumentError; ``what`` is the name in error
-    messages ("linear: bias").
+    An int32 bias has the scale ``x_scale * w_scale`` and the zero point 0. A float32 bias must be finite, and
+    is allowed only if the output is float32. Raises DTypeError or ArgumentError; *what* is the name of the
+    bias in error messages ("linear: bias").
     """
     allowed: tuple[str, ...] = ("int32", "float32") if float_output else ("int32",)
     if bias.dtype.name not in allowed:
@@ -204,17 +205,17 @@ def _per_channel(values: npt.NDArray[Any], channels: int, what: str) -> npt.NDAr
 
 
 def _as_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    with np.errstate(all="ignore"):  # a result out of float32's range is Inf or 0, which the caller refuses
+    with np.errstate(all="ignore"):  # a number out of range becomes infinite or 0, which `are_scales` refuses
         return np.asarray(values, np.float32)
 
 
 def are_scales(scales: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
-    """Return a flag for each value: whether it can be a scale."""
+    """Return flags: True for each number that may be a scale (finite and at least 2**-126)."""
     return np.asarray(np.isfinite(scales) & (scales >= np.float32(SMALLEST_SCALE)))
 
 
 def _single(value: Any, what: str) -> Any:
-    """Return the only element of an array as a NumPy scalar; other values are returned unchanged."""
+    """Return the element of a one-element array as a NumPy scalar. Return other objects unchanged."""
     if not isinstance(value, np.ndarray):
         return value
     if value.size != 1:
@@ -230,7 +231,7 @@ def _scale(scale: Any) -> float:
         raise DTypeError(f"QParams: scale is {shown(scale)} ({kind}); it must be a real number.")
     try:
         rounded = _as_float32(np.asarray(float(scale)))
-    except OverflowError:  # the Python int is too large for float64
+    except OverflowError:  # an int beyond the range of float64
         rounded = np.asarray(np.float32(np.inf))
     if not are_scales(rounded):
         raise ArgumentError(

@@ -1,4 +1,5 @@
-"""Quantization and dequantization in NumPy, with the bits of ONNX QuantizeLinear and DequantizeLinear."""
+"""Quantization and dequantization in NumPy. The results equal those of ONNX QuantizeLinear and
+DequantizeLinear bit for bit."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def dequantize(xq: Array, q: QParams) -> Float32:
 
 
 def check_dtype(op: str, what: str, values: Array, q: QParams) -> None:
-    """Raise DTypeError unless the values have the dtype of their parameters."""
+    """Raise DTypeError unless the array *xq* has the dtype of its parameters *q*."""
     if values.dtype.name != q.dtype:
         raise DTypeError(
             f"{op}: {what} has dtype {values.dtype} but its QParams are for {q.dtype}; make them the same."

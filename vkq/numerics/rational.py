@@ -12,22 +12,22 @@ import numpy as np
 from .steps import HIDDEN, INFINITY, SIGN, Number, exact_product, flushed, magnitude, quick_sum
 
 FRACTION, ONE = 0x7FFFFF, 0x3F800000
-# An unevaluated sum of two floats; the second is below half an ulp of the first.
+# A pair of floats stands for their sum. The second is at most half an ulp of the first.
 Pair = tuple[Number, Number]
 
 
 def add(a: Number, b: Number) -> Number:
-    """Return a + b, rounded."""
+    """Return a + b, rounded to nearest even."""
     return flushed(a + b)
 
 
 def subtract(a: Number, b: Number) -> Number:
-    """Return a - b, rounded."""
+    """Return a - b, rounded to nearest even."""
     return flushed(a - b)
 
 
 def multiply(a: Number, b: Number) -> Number:
-    """Return a * b, rounded."""
+    """Return a * b, rounded to nearest even."""
     product = a * b
     if not a.flushes:
         return product
@@ -35,8 +35,8 @@ def multiply(a: Number, b: Number) -> Number:
 
 
 def inverse(d: Number) -> Number:
-    """Return 1 / d for d in [2^-60, 2^60] with a relative error of 2^-23, by three steps of Newton's
-    method."""
+    """Return 1 / d for d in [2^-60, 2^60], with a relative error of 2^-23. It is computed by three Newton
+    steps."""
     r = (d.of(0x7EF311C7, "u") - d.u).f
     for _ in range(3):
         r = r + r * (d.of(1.0) - d * r)
@@ -44,7 +44,7 @@ def inverse(d: Number) -> Number:
 
 
 def pair_quotient(n: Pair, d: Pair) -> Pair:
-    """Return n / d of pairs. d is positive; d and |n| are in [2^-60, 2^60] (n may also be zero)."""
+    """Return n / d of two pairs. d is in [2^-60, 2^60], and |n| is in this range or 0."""
     r = inverse(d[0])
     q = n[0] * r
     product, lost = exact_product(q, d[0])
@@ -62,12 +62,13 @@ def pair_root(a: Pair) -> Pair:
 
 
 def divide(a: Number, b: Number) -> Number:
-    """Return a / b, rounded: the quotient of the significands as an integer, corrected by the remainder."""
+    """Return a / b, rounded to nearest even. The significands are divided approximately, and the integer
+    quotient is corrected by the remainder."""
     x, y = magnitude(a).u, magnitude(b).u
     ma, mb = (x & FRACTION) | HIDDEN, (y & FRACTION) | HIDDEN
     less = ma < mb
-    near = ((x & FRACTION) | ONE).f * inverse(((y & FRACTION) | ONE).f)  # the quotient is in (0.5, 2)
-    # The quotient is in [2^23, 2^24), with an error of at most 2.
+    near = ((x & FRACTION) | ONE).f * inverse(((y & FRACTION) | ONE).f)  # from 0.5 to 2
+    # q is in [2^23, 2^24) and differs from the exact quotient by at most 2.
     q = (near * less.where(2.0**24, 2.0**23)).as_int()
     rest = ((ma << 23) << less.where(1, 0, "u")).i - q * mb.i
     for _ in range(3):
@@ -87,7 +88,8 @@ def divide(a: Number, b: Number) -> Number:
 
 
 def square_root(x: Number) -> Number:
-    """Return the square root of x, rounded; -0 for -0, NaN for other negative values."""
+    """Return the square root of x, rounded to nearest even. -0 gives -0, and any other negative number gives
+    NaN."""
     bits = x.u
     even = ((bits >> 23) & 1) ^ 1  # x = m * 4^k, m in [1, 4); m >= 2 if the biased exponent is even
     m = ((bits & FRACTION) | HIDDEN) << even

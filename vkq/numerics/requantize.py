@@ -1,6 +1,6 @@
 """Requantization of int32 accumulators to 8 bits in NumPy: multipliers, bounds of fused activations,
-rounding, and channels whose accumulator could overflow. The bits are those of ONNX Runtime's QLinearConv and
-QLinearMatMul.
+rounding, and channels whose accumulator could overflow. The results equal those of ONNX Runtime's QLinearConv
+and QLinearMatMul bit for bit.
 
     multiplier[n] = float32(float32(x_scale * w_scale[n]) / y_scale)
     y             = saturate(round_half_even(float32(acc) * multiplier[n]) + y_zero_point)
@@ -19,11 +19,12 @@ from vkq.numerics.qparams import SMALLEST_SCALE, QParams
 from vkq.numerics.quantize import quantize
 
 Activation = Literal["relu", "relu6"] | tuple[float, float] | None
-OVERFLOW = ("refuse", "wrap")  # what a layer does if an accumulator could exceed int32
+# a layer refuses weights with which an accumulator could exceed int32, or its sums wrap
+OVERFLOW = ("refuse", "wrap")
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 
-# The worst zero point of a row: |x_q - zero_point| is at most 255 for every zero point.
+# The largest |x_q - zero_point| of any parameters, 255: for rows whose zero points are computed at run time.
 WORST_CASE = QParams(1.0, 127)
 
 
@@ -55,8 +56,8 @@ def multipliers(x_scale: float, w_scale: npt.ArrayLike, y_scale: npt.ArrayLike |
 
 
 def activation_range(activation: Activation) -> tuple[float, float]:
-    """Return the real bounds (lo, hi) of a fused activation: None, "relu", "relu6" or (lo, hi). Bounds may be
-    infinite.
+    """Return the bounds (lo, hi) of a fused activation as real numbers, which may be infinite. *activation*
+    is None, "relu", "relu6" or (lo, hi).
 
     Raises ArgumentError for another name, for lo > hi and for NaN.
     """
@@ -70,12 +71,13 @@ def activation_range(activation: Activation) -> tuple[float, float]:
         raise ArgumentError(
             f'activation is {activation!r}; use None, "relu", "relu6" or (lo, hi) with lo <= hi.'
         )
-    return (activation[0] + 0.0, activation[1] + 0.0)  # -0.0 + 0.0 is 0.0, so a clamp never makes a -0.0
+    # adding 0.0 turns -0.0 into 0.0, so that a clamp never gives -0.0
+    return (activation[0] + 0.0, activation[1] + 0.0)
 
 
 def activation_bounds(activation: Activation, y: QParams) -> tuple[int, int]:
-    """Return the bounds of y_q for a fused activation: (quantize(lo), quantize(hi)). Clamping y_q to these
-    bounds gives the same bits as a separate activation.
+    """Return (quantize(lo), quantize(hi)) for the bounds of a fused activation. Clamping y_q to them gives
+    the same results as the activation before quantization.
 
     >>> activation_bounds("relu", QParams(0.1, -20)), activation_bounds(None, QParams(0.1))
     ((-20, 127), (-128, 127))
@@ -135,7 +137,7 @@ def overflowing(
     bias: npt.NDArray[Any] | None = None,
     w_zero_point: npt.ArrayLike | None = None,
 ) -> list[int]:
-    """Return the output channels for which `check_accumulator` raises an error.
+    """Return the output channels whose accumulator could overflow (`check_accumulator`).
 
     >>> overflowing(np.array([[1], [2]], np.int8), QParams(1.0), np.full(2, 2**31 - 200, np.int32))
     [1]
@@ -144,20 +146,20 @@ def overflowing(
 
 
 def wrapped(acc: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return sums modulo 2**32, as an int32 accumulator wraps them."""
+    """Return int64 sums as they are after wrapping in an int32 accumulator."""
     return acc.astype(np.int32).astype(np.int64)
 
 
 def _reach(x: QParams) -> int:
-    """Return the largest ``|x_q - zero_point|``."""
+    """Return the largest ``|x_q - zero_point|`` over all codes x_q."""
     return max(abs(x.qmin - x.zero_point), abs(x.qmax - x.zero_point))
 
 
 def _bounds(
     weight: npt.NDArray[Any], x: QParams, bias: npt.NDArray[Any] | None, w_zero_point: npt.ArrayLike | None
 ) -> npt.NDArray[np.int64]:
-    """Return a bound of each output channel's accumulator; zeros if no weights of this shape could
-    overflow."""
+    """Return the largest magnitude that each output channel's accumulator could have. Return zeros if the
+    shapes and dtypes alone exclude an overflow."""
     length, reach = prod(weight.shape[1:]), _reach(x)
     if weight.size and _cannot_overflow(weight, reach * length, bias, w_zero_point):
         return np.zeros(weight.shape[0], np.int64)
@@ -171,8 +173,8 @@ def _bounds(
 def _cannot_overflow(
     weight: npt.NDArray[Any], steps: int, bias: npt.NDArray[Any] | None, w_zero_point: npt.ArrayLike | None
 ) -> bool:
-    """Return True if even the largest weights of the dtype could not overflow. This is nearly always the
-    case, and then the weights need not be read."""
+    """Return True if the largest weights of the dtype could not overflow. This is so for most layers, and
+    saves reading their weights."""
     zeros = np.zeros(1, np.int64) if w_zero_point is None else np.asarray(w_zero_point, np.int64)
     low, high = np.iinfo(weight.dtype).min, np.iinfo(weight.dtype).max
     largest = max(abs(w - int(z)) for w in (low, high) for z in (zeros.min(), zeros.max()))

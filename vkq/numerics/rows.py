@@ -1,10 +1,10 @@
-"""Functions of rows of float32 values (sums, softmax, normalizations): one description for NumPy and devices
-(`vkq.numerics.steps`).
+"""Functions of rows of float32 values (sums, softmax, normalizations). NumPy and devices use the same
+description (`vkq.numerics.steps`).
 
-The order of a sum depends only on the row's length. A row consists of runs of four elements.
-Each of *lanes* invocations adds the elements of every lanes-th run, one after the other, and sums the
-rounding errors; then the lower half of the lanes adds the sums of the upper half, repeatedly. The error of a
-sum is at most (2 + log2(lanes)) * 2^-24 times the sum of magnitudes, plus rows * 2^-100.
+The order of a sum depends only on the row's length. Neighbouring elements form runs of four, and *lanes*
+invocations share the row. A lane adds the elements of every lanes-th run, one after the other, and also sums
+the rounding errors. Then the lower half of the lanes adds the sums of the upper half, until one lane is left.
+The error of a sum is at most (2 + log2(lanes)) * 2^-24 times the sum of the magnitudes, plus rows * 2^-100.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .steps import Array, Computed, Number, computed, exact_sum, flushed, is_nan
 
 MOST_LANES = 128
 # Maximum number of runs of a lane, unless the row has MOST_LANES lanes. A kernel repeats its code for each
-# run, so more runs make few rows slow (benchmarks/log.md).
+# run, so with more runs a kernel for few rows would be slow (benchmarks/log.md).
 LANE_RUNS = 3
-RUN = 4  # neighbouring elements that the same lane adds
-MOST_NORMAL = 1 << 23  # maximum number of elements of a row for `always_normal`
-SMALL = 2.0**-100  # rounding errors of smaller sums are dropped, because the errors may be subnormal
-Got = Sequence[Number]  # results of earlier passes: for each pass, one value for each row
+RUN = 4  # number of neighbouring elements in a run
+MOST_NORMAL = 1 << 23  # longest row for which `always_normal` may return True
+SMALL = 2.0**-100  # the rounding errors of smaller sums are left out, because they may be subnormal
+Got = Sequence[Number]  # the results of earlier passes; each has one value for each row
 Attributes = Mapping[str, float]
 IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -np.inf, "min": np.inf}
 JOIN: dict[str, Callable[[Number, Number], Number]] = {
@@ -39,8 +39,9 @@ JOIN: dict[str, Callable[[Number, Number], Number]] = {
 class RowFunction:
     """A function of rows, computed in passes over a row.
 
-    Each pass reduces a function of the row's elements and of earlier passes' results, and applies a second
-    function to the reduced value. ``each``: computes the result for each element; None for a reduction.
+    ``passes``: (reduction, f, then) of each pass. The pass reduces ``f(element, results of earlier passes)``
+    over the row, and its result is ``then(reduced value, attributes)``. ``each``: computes the function's
+    result for each element; None if the function is a reduction, which has one result for each row.
     """
 
     passes: tuple[tuple[str, Callable[[Number, Got], Number], Callable[[Number, Attributes], Number]], ...]
@@ -111,26 +112,27 @@ FUNCTIONS: dict[str, RowFunction] = {
 
 
 def lanes_of(length: int) -> int:
-    """Return how many invocations share a row: the smallest power of 2 for which each has at most LANE_RUNS
-    runs, but at most MOST_LANES."""
+    """Return the number of invocations that share a row: the smallest power of 2 with which an invocation has
+    at most LANE_RUNS runs, but at most MOST_LANES."""
     share = RUN * LANE_RUNS
     return min(MOST_LANES, 1 << (-(-length // share) - 1).bit_length()) if length else 1
 
 
 def always_normal(name: str, length: int, epsilon: float, scale: float) -> bool:
-    """Return True if neither flushing nor SMALL changes the result of a function of dequantized bytes: no
-    step before the last gives infinity, or a value other than 0 below 2^-100.
+    """Return True if neither flushing nor SMALL can change the results of a function of dequantized bytes. In
+    this case no step but the last gives infinity or a magnitude between 0 and 2^-100.
 
     Let the scale be in [2^e, 2^(e+1)). Elements and their sums are multiples of 2^(e-23). So the mean is 0 or
-    at least 2^(e-23) / length. The difference from the mean is the mean, or at least half of the scale, or a
-    multiple of 2^(e-24). Its square is 0 or at least 2^(2e-48) / length^2, which is at least 2^-100.
+    at least 2^(e-23) / length. An element's difference from the mean is the mean itself, or at least half of
+    the scale, or a multiple of 2^(e-24). Its square is 0 or at least 2^(2e-48) / length^2, which is at least
+    2^-100.
     """
     normal = name in ("normalize", "normalize_root") and length <= MOST_NORMAL and 0 <= epsilon <= 2.0**60
     return normal and length * 2.0**-24 <= scale <= 2.0**30
 
 
 def gathered(op: str, state: tuple[Number, Number], x: Number) -> tuple[Number, Number]:
-    """Add an element to a reduction, and its rounding error to the sum of errors."""
+    """Return the state (total, sum of rounding errors) of a reduction after one more element *x*."""
     total, lost = state
     if op != "sum":
         return JOIN[op](total, x), lost
@@ -142,19 +144,20 @@ def gathered(op: str, state: tuple[Number, Number], x: Number) -> tuple[Number, 
 
 
 def lane_result(op: str, state: tuple[Number, Number]) -> Number:
-    """Return the result of one lane."""
+    """Return the result of one lane: the total plus the sum of its rounding errors."""
     total, lost = state
     return is_nan(lost).where(total, flushed(total + lost)) if op == "sum" else total
 
 
 def finished(got: Got) -> Number:
-    """Return the result of a reduction: the result of its only pass, or the sum of both (ReduceLogSumExp)."""
+    """Return the result of a reduction. It is the result of the only pass, or the sum of both passes
+    (ReduceLogSumExp)."""
     return add(got[0], got[1]) if len(got) > 1 else got[0]
 
 
 def computed_rows(name: str, x: Array, attributes: Attributes) -> Array:
-    """Return a function of each row of x (rows, length), computed in NumPy: (rows, length), or (rows,) for a
-    reduction."""
+    """Return the function *name* of each row of x (rows, length), computed in NumPy. The result is (rows,
+    length), or (rows,) for a reduction."""
     function = FUNCTIONS[name]
     (rows, length), lanes = x.shape, lanes_of(x.shape[1])
     turns = -(-length // (lanes * RUN))

@@ -1,4 +1,4 @@
-"""Float32 sums and products computed with integers, for devices that do not round to nearest even."""
+"""Float32 sums and products computed with integers, for devices that do not round floats to nearest even."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ FRACTION = 0x7FFFFF
 
 
 def _composed(sign: Number, exponent: Number, significand: Number, rest: Number) -> Number:
-    """Return significand * 2^(exponent - 150), rounded; 0 below the normal range.
+    """Return significand * 2^(exponent - 150), rounded to nearest even; 0 below the normal range.
 
-    The significand is in (0, 2^31). *rest*: True if nonzero bits below the significand were cut off; the
-    significand must then have at least 26 bits.
+    The significand is in (0, 2^31). *rest* is True if nonzero bits below the significand were cut off; then
+    the significand must have at least 26 bits.
     """
     lead = _bits(significand) - 24
     right = (lead < 0).where(0, lead)
@@ -31,7 +31,7 @@ def _composed(sign: Number, exponent: Number, significand: Number, rest: Number)
 
 
 def _bits(v: Number) -> Number:
-    """Return the bit length of a uint32 as an int32."""
+    """Return the number of bits of a uint32, without leading zeros, as an int32."""
     count = v.of(0, "i")
     for step in (16, 8, 4, 2, 1):
         large = v >= (1 << step)
@@ -40,7 +40,7 @@ def _bits(v: Number) -> Number:
 
 
 def soft_sum(a: Number, b: Number) -> Number:
-    """Return a + b."""
+    """Return a + b, rounded to nearest even."""
     swap = magnitude(a).u < magnitude(b).u
     large, small = swap.where(b, a).u, swap.where(a, b).u
     apart = ((large >> 23) & 255) - ((small >> 23) & 255)
@@ -61,10 +61,10 @@ def soft_sum(a: Number, b: Number) -> Number:
 
 
 def soft_product(a: Number, b: Number) -> Number:
-    """Return a * b."""
+    """Return a * b, rounded to nearest even."""
     x, y, sign = magnitude(a).u, magnitude(b).u, (a.u ^ b.u) & SIGN
     ma, mb = ((x & FRACTION) | HIDDEN) << 3, ((y & FRACTION) | HIDDEN) << 3
-    high, low = ma.high(mb), ma * mb  # the upper word has 21 or 22 bits
+    high, low = ma.high(mb), ma * mb  # *high* has 21 or 22 bits
     top = (high << 7) | (low >> 25)
     rest = ~(low << 7).equals(0)
     exponent = (x >> 23).i + (y >> 23).i - 131
@@ -75,5 +75,5 @@ def soft_product(a: Number, b: Number) -> Number:
 
 
 def soft_difference(a: Number, b: Number) -> Number:
-    """Return a - b."""
+    """Return a - b, rounded to nearest even."""
     return soft_sum(a, -b)

@@ -1,13 +1,13 @@
-"""Arithmetic described as steps. NumPy computes each step immediately; `vkq.shader.assembler` writes the
+"""Arithmetic that is described as steps. NumPy computes each step at once; `vkq.shader.assembler` writes the
 steps as SPIR-V for a device.
 
 A function over `Number` is the only description of its computation. The reference, constant folding and
-devices use the same steps, so their bits cannot differ. All steps give the same result on every device:
+devices use the same steps, so their bits cannot differ. Every step gives the same result on every device:
 float32 sums and products rounded to nearest even (never fused), comparisons, and operations on 32-bit
 integers.
 
-A float32 below the normal range (2^-126) may count as zero on a device. Functions therefore flush their
-operands and results (`flushed`), and no subnormal intermediate value affects a result.
+A float32 below the normal range (2^-126) may count as zero on a device. So functions flush their operands and
+results (`flushed`), and no subnormal intermediate value affects a result.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ SIGN, MAGNITUDE, INFINITY, HIDDEN, NAN = 0x80000000, 0x7FFFFFFF, 0x7F800000, 0x8
 
 
 class Number(abc.ABC):
-    """A value of a `Kind`, in NumPy or on a device. Each operator is a step.
+    """A value of a `Kind`, in NumPy or on a device. Each operator on it is a step.
 
-    A Python number as an operand gets the kind of the other operand. ``>>`` of int32 is arithmetic. Floats
-    that are compared must not be NaN.
+    If the other operand is a Python number, it is converted to this value's kind. ``>>`` of an int32 is an
+    arithmetic shift. Floats that are compared must not be NaN.
     """
 
     kind: Kind
-    # Whether functions must flush floats. False in a kernel in which flushing changes no result.
+    # True if functions must flush floats. A kernel sets it to False if flushing changes none of its results.
     flushes = True
 
     @abc.abstractmethod
     def emit(self, op: str, kind: Kind, *operands: Number) -> Number:
-        """Return the result of a step on operands. *op* is a key of `NUMPY`; *kind* is the kind of the
-        result."""
+        """Add a step with these operands and return its result. *op* is a key of `NUMPY`, and *kind* is the
+        kind of the result."""
 
     @abc.abstractmethod
     def constant(self, value: float | int | bool, kind: Kind) -> Number:
-        """Return a constant for the same computation (NumPy or a kernel)."""
+        """Return a constant as a `Number` of the same class: in NumPy, or in the same kernel."""
 
     def of(self, value: Number | float | int | bool, kind: Kind | None = None) -> Number:
-        """Return a Python number as a `Number` of *kind* (by default, of this number's kind); return a
-        `Number` unchanged."""
+        """Return a Python number as a `Number` of *kind*; the default is the kind of this `Number`. If
+        *value* is a `Number`, return it unchanged."""
         return value if isinstance(value, Number) else self.constant(value, kind or self.kind)
 
     def _with(self, op: str, other: Any, kind: Kind | None = None) -> Number:
@@ -117,23 +117,24 @@ class Number(abc.ABC):
         return self.of(other)._with("lt", self, "b").inverted
 
     def equals(self, other: Any) -> Number:
-        """Return a bool: whether two integers, or the bits of two floats, are equal."""
+        """Return True (as a `Number`) if two integers, or the bits of two floats, are equal."""
         if self.kind == "f":
             return self.u.equals(self.of(other).u)
         return self._with("eq", other, "b")
 
     def where(self, yes: Any, no: Any, kind: Kind = "f") -> Number:
-        """Return *yes* where this bool is true, else *no*; *kind* is needed if both are Python numbers."""
+        """Return *yes* where this bool is True, else *no*. Give *kind* if both are Python numbers that are
+        not floats."""
         known = next((v for v in (yes, no) if isinstance(v, Number)), None)
         kind = known.kind if known else kind
         return self.emit(f"{kind}select", kind, self, self.of(yes, kind), self.of(no, kind))
 
     def modulo(self, other: Any) -> Number:
-        """Return the remainder of a uint32 division; the divisor must not be 0."""
+        """Return the remainder of a division of uint32 values. The divisor must not be 0."""
         return self._with("mod", other)
 
     def divided(self, other: Any) -> Number:
-        """Return the quotient of uint32 values; the divisor must not be 0."""
+        """Return the quotient of uint32 values, rounded down. The divisor must not be 0."""
         return self._with("div", other)
 
     def high(self, other: Any) -> Number:
@@ -157,11 +158,11 @@ class Number(abc.ABC):
         return self.to("i")
 
     def as_float(self) -> Number:
-        """Return an int32 below 2^24 in magnitude as float32, exactly."""
+        """Return an int32 as float32. Its magnitude must be below 2^24, so that the result is exact."""
         return self.emit("itof", "f", self)
 
     def as_int(self) -> Number:
-        """Return a float32 below 2^31 in magnitude as int32, truncated toward zero."""
+        """Return a float32, truncated toward zero, as int32. Its magnitude must be below 2^31."""
         return self.emit("ftoi", "i", self)
 
 
@@ -179,7 +180,7 @@ def _high(a: Array, b: Array) -> Array:
 
 
 def _cut(a: Array) -> Array:
-    """Truncate to int32; the result is undefined for values out of range."""
+    """Truncate float32 to int32. For values out of range, NumPy and devices may differ."""
     found: Array = np.clip(np.nan_to_num(a), -(2.0**31), 2147483520)
     return found.astype(np.int32)
 
@@ -204,7 +205,7 @@ NUMPY: dict[str, Callable[..., Any]] = {
 
 
 class Computed(Number):
-    """A `Number` as a NumPy array; each step is computed immediately."""
+    """A `Number` that holds a NumPy array. Each step is computed at once."""
 
     __slots__ = ("array", "kind")
 
@@ -221,7 +222,7 @@ class Computed(Number):
 
 
 def computed(function: Callable[..., Number], *arrays: npt.ArrayLike) -> Array:
-    """Return the results of a function of float32 values, computed in NumPy."""
+    """Call a function of `Number`s with float32 arrays in NumPy, and return its result as an array."""
     with np.errstate(all="ignore"):
         result = function(*(Computed(array) for array in arrays))
     assert isinstance(result, Computed)
@@ -232,7 +233,7 @@ def computed(function: Callable[..., Number], *arrays: npt.ArrayLike) -> Array:
 
 
 def flushed(x: Number) -> Number:
-    """Return x, or zero with its sign if x is below the normal range."""
+    """Return x, or a zero with the sign of x if x is below the normal range."""
     if not x.flushes:
         return x
     return (x.u & INFINITY).equals(0).where(x & SIGN, x)
@@ -247,8 +248,8 @@ def magnitude(x: Number) -> Number:
 
 
 def scaled(x: Number, exponent: Number) -> Number:
-    """Return x * 2^exponent for a finite x: zero below the normal range, infinite above it, with the sign of
-    x."""
+    """Return x * 2^exponent for a finite x. The result is 0 below the normal range and infinite above it,
+    with the sign of x."""
     to = (magnitude(x).u >> 23).i + exponent
     nothing = (magnitude(x).u < HIDDEN) | (to < 1)
     found = (magnitude(x).u + (exponent.u << 23)).f
@@ -256,20 +257,20 @@ def scaled(x: Number, exponent: Number) -> Number:
 
 
 def exact_sum(a: Number, b: Number) -> tuple[Number, Number]:
-    """Return a + b, rounded, and the rounding error (Knuth)."""
+    """Return (a + b rounded, its rounding error) (Knuth)."""
     total = a + b
     other = total - a
     return total, (a - (total - other)) + (b - other)
 
 
 def quick_sum(a: Number, b: Number) -> tuple[Number, Number]:
-    """Return a + b, rounded, and the rounding error, if a is 0 or |a| >= |b| (Dekker)."""
+    """Return (a + b rounded, its rounding error), if a is 0 or |a| >= |b| (Dekker)."""
     total = a + b
     return total, b - (total - a)
 
 
 def exact_product(a: Number, b: Number) -> tuple[Number, Number]:
-    """Return a * b, rounded, and the rounding error, if no part of the error is below the normal range
+    """Return (a * b rounded, its rounding error), if no part of the error is below the normal range
     (Dekker)."""
     total = a * b
     ah, bh = a & 0xFFFFF000, b & 0xFFFFF000
@@ -278,7 +279,7 @@ def exact_product(a: Number, b: Number) -> tuple[Number, Number]:
 
 
 def polynomial(x: Number, *coefficients: float) -> Number:
-    """Return the value of a polynomial; the coefficient of the highest power is first (Horner)."""
+    """Return the value of a polynomial at x (Horner). The first coefficient is that of the highest power."""
     total = x.of(coefficients[0])
     for coefficient in coefficients[1:]:
         total = total * x + coefficient

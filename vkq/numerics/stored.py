@@ -1,5 +1,5 @@
-"""The stored form of 8-bit values, which is int8 (128 is subtracted from uint8 values and zero points), and
-read-only arrays."""
+"""The form in which a device stores 8-bit values, and read-only arrays. All 8-bit values are stored as int8:
+128 is subtracted from uint8 values and their zero points."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Int8 = npt.NDArray[np.int8]
 
 
 def owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the array, or a copy if the array or its base is writable. The result is read-only: writes of
-    the caller do not change it before it is packed."""
+    """Return a read-only array with these values. It is the array itself if nobody can write to its memory,
+    else a copy: a caller may write to its array after the call."""
     owner: Any = values
     while isinstance(owner, np.ndarray) and not owner.flags.writeable:
         owner = owner.base
@@ -26,21 +26,22 @@ def owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def signed(values: npt.NDArray[Any]) -> Int8:
-    """Return int8 values unchanged, and uint8 values minus 128. With the zero point shifted by the same
-    amount, they stand for the same real numbers."""
+    """Return 8-bit values as int8: uint8 values minus 128, int8 values unchanged. With `signed_zero_point`,
+    they stand for the same real numbers."""
     if values.dtype == np.uint8:
         values = (values ^ np.uint8(0x80)).view(np.int8)
     return np.asarray(values, np.int8)
 
 
 def signed_zero_point(q: QParams | None) -> int:
-    """Return the zero point of 8-bit data after `signed`; 0 if q is None (each row's zero point is computed
-    at run time)."""
+    """Return the zero point that belongs to the values of `signed`. Return 0 if q is None, because then each
+    row's zero point is computed at run time."""
     if q is None:
         return 0
     return q.zero_point - (128 if q.dtype == "uint8" else 0)
 
 
 def shift(dtype: str) -> int:
-    """Return the shift of a dtype, 0 or 128: stored int8 = value - shift."""
+    """Return the number that is subtracted from values of a dtype to store them as int8: 128 for uint8, else
+    0."""
     return 128 if dtype == "uint8" else 0

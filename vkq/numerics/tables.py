@@ -18,7 +18,7 @@ from vkq.numerics.quantize import dequantize, quantize
 
 Array = npt.NDArray[Any]
 Function = Callable[[npt.NDArray[np.float64]], npt.ArrayLike]
-FRACTION_BITS = 30  # fraction bits of softmax's exponentials: 2**30 means 1.0
+FRACTION_BITS = 30  # fraction bits of the exponentials of softmax; 2**30 stands for 1.0
 
 UNARY: dict[str, Function] = {
     "identity": lambda x: x,
@@ -98,7 +98,7 @@ def exponentials(scale: float) -> npt.NDArray[np.int32]:
     >>> exponentials(1.0)[:2].tolist()
     [1073741824, 395007542]
     """
-    from decimal import Context, Decimal  # imported here, because only softmax needs the module
+    from decimal import Context, Decimal  # import here: only softmax needs this module
 
     context = Context(prec=40, Emin=-999999, Emax=999999)
     steps = [context.multiply(Decimal(-d), Decimal(scale)) for d in range(256)]
@@ -111,8 +111,8 @@ def exponentials(scale: float) -> npt.NDArray[np.int32]:
 
 @functools.lru_cache(maxsize=64)
 def exponentials_onnxruntime(scale: float, count: int) -> npt.NDArray[np.float32]:
-    """Return the terms of ONNX Runtime's QLinearSoftmax: ``float32(exp((i - 255) * scale) * min((2**32 - 1) /
-    count, 2**23 - 1))`` for i = 0 to 255, computed in float64."""
+    """Return the 256 terms of ONNX Runtime's QLinearSoftmax as float32, computed in float64: ``exp((i - 255)
+    * scale) * min((2**32 - 1) / count, 2**23 - 1)`` for i = 0 to 255."""
     factor = min(float(2**32 - 1) / count, float(0x7FFFFF))
     table = np.array([factor * math.exp((i - 255) * scale) for i in range(256)]).astype(np.float32)
     table.flags.writeable = False
@@ -121,8 +121,8 @@ def exponentials_onnxruntime(scale: float, count: int) -> npt.NDArray[np.float32
 
 @functools.lru_cache(maxsize=64)
 def exponentials_litert(scale: float) -> npt.NDArray[np.float32]:
-    """Return the terms of LiteRT's 8-bit softmax: ``float32(exp(float32((i - 255) * scale)))``, i = 0 to
-    255."""
+    """Return the 256 terms of LiteRT's 8-bit softmax as float32: ``exp(float32((i - 255) * scale))`` for i =
+    0 to 255."""
     steps = np.arange(-255, 1).astype(np.float32) * np.float32(scale)
     table = np.array([math.exp(v) for v in steps.tolist()]).astype(np.float32)
     table.flags.writeable = False
@@ -131,15 +131,16 @@ def exponentials_litert(scale: float) -> npt.NDArray[np.float32]:
 
 @dataclasses.dataclass(frozen=True)
 class SoftmaxTerms:
-    """The values that softmax_sum.glslh reads: the 256 terms, and *steps*: ``floor(1 / y_scale)`` for ONNX
-    Runtime's bytes, y_scale for LiteRT's bytes."""
+    """The values that softmax_sum.glslh reads: the 256 terms of the sum, and *steps*. The latter is ``floor(1
+    / y_scale)`` for ONNX Runtime's softmax, and y_scale for LiteRT's."""
 
     terms: npt.NDArray[np.float32]
     steps: float
 
     @classmethod
     def of(cls, litert: bool, x_scale: float, y_scale: float, count: int) -> SoftmaxTerms:
-        """Return the terms for rows of *count* elements."""
+        """Return the terms for rows of *count* elements with LiteRT's results if *litert*, else ONNX
+        Runtime's."""
         if litert:
             return cls(exponentials_litert(x_scale), y_scale)
         steps = np.floor(np.float32(1) / np.float32(y_scale))
@@ -151,11 +152,12 @@ class SoftmaxTerms:
         return bool(self.terms.min() >= np.finfo(np.float32).tiny)
 
 
-MEAN_BITS = 29  # the largest magnitude in a fixed-point table is at most 2**29
+MEAN_BITS = 29  # numbers of a fixed-point table are at most 2**29 in magnitude
 
 
 def fixed_point(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int32], int]:
-    """Return (integers, exponent): the table times ``2**exponent``, rounded, with no magnitude above 2**29.
+    """Return (integers, exponent): the numbers of a table times ``2**exponent``, rounded. The exponent is the
+    largest for which no magnitude exceeds 2**29.
 
     >>> numbers, exponent = fixed_point(np.array([0.5, -1.0], np.float32))
     >>> numbers.tolist(), exponent
@@ -169,8 +171,8 @@ def fixed_point(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int32], 
 
 
 def mean_multiplier(exponent: int, pixels: int, y: QParams) -> float:
-    """Return ``2**-exponent / (pixels * y_scale)`` as float32. Return 0 if this is subnormal; every result is
-    then y_zp."""
+    """Return ``2**-exponent / (pixels * y_scale)`` as float32. Return 0, with which every result is y_zp, if
+    this is subnormal."""
     exact = math.ldexp(1.0, -exponent) / (pixels * y.scale)
     if exact > float(np.finfo(np.float32).max):
         raise ArgumentError(f"the mean's scale over that of {y} is {exact}, above the largest float32")
