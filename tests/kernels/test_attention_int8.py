@@ -33,11 +33,14 @@ class Case:
     softcap: float = 0.0
     bias: tuple[int, ...] | None = None
     sunk: bool = False
+    causal: bool = True
+    guarded: bool = False
 
     @property
     def rules(self) -> Int8Rules:
         scale = float(np.float32(self.sizes[5] ** -0.5))
-        return Int8Rules(self.sizes[5], scale, self.follows, self.window, self.softcap)
+        more = self.window, self.softcap, self.causal, self.guarded
+        return Int8Rules(self.sizes[5], scale, self.follows, *more)
 
     @property
     def lines(self) -> int:
@@ -70,6 +73,8 @@ CASES = {
     "rows and parts": Case((1, 7, 8, 2, 300, 128), (270,), sunk=True, window=200),
     "halves of words": Case((1, 7, 1, 1, 40, 128), (30,)),
     "softcap": Case((2, 3, 3, 3, 17, 5), (17, 11), softcap=1.5, bias=(2, 1, 3, 17)),
+    "all keys": Case((2, 5, 4, 2, 40, 16), (40, 23), causal=False, bias=(2, 1, 1, 40)),
+    "all keys, in parts": Case((2, 1, 4, 2, 300, 16), (300, 140), causal=False, sunk=True),
     "a sink, a prompt": Case((2, 40, 2, 1, 50, 24), (45, 40), sunk=True),
     "widest": Case((1, 2, 2, 2, 140, 512), (139,), sunk=True, softcap=3.0),
 }
@@ -110,6 +115,7 @@ def plain(case: Case, x: Arrays) -> np.ndarray:
     scores = scores + x.get("bias", 0.0)
     ends = x["lengths"][:, None]
     place = np.minimum(np.arange(queries)[None] + (ends - queries if case.follows else 0), ends - 1)
+    place = place if case.causal else np.broadcast_to(ends - 1, place.shape)
     place, key = place[:, None, :, None], np.arange(keys)
     shown = (key <= place) & (key > place - (case.window or keys + 1))
     grown = np.where(shown, np.exp(scores), 0.0)
@@ -161,6 +167,21 @@ def test_hidden_words(device: vkq.Device) -> None:
     assert np.isnan(got[0, :, :4]).all()
     same(got[0, :, 4:].copy(), want[0, :, 4:].copy())
     same(got[1].copy(), want[1].copy())
+
+
+@pytest.mark.parametrize("keys", [40, 300])
+def test_guarded(device: vkq.Device, keys: int) -> None:
+    """A query whose keys all have the bias -inf has NaN results; guarded, it has zeros, also if its keys are
+    accumulated in parts."""
+    case = Case((1, 2, 2, 1, keys, 16), (keys,), causal=False, bias=(1, 1, 2, keys))
+    words = in_words(case.operands())
+    words["bias"][:, :, 1] = -np.inf
+    assert np.isnan(run(device, case, words)[:, 1]).all()
+    guarded = dataclasses.replace(case, guarded=True)
+    y = run(device, guarded, words)
+    same(y, stepped(guarded, words))
+    assert (y[:, 1] == 0).all()
+    same(y[:, :1].copy(), run(device, case, words)[:, :1].copy())
 
 
 def test_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:

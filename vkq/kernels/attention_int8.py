@@ -45,14 +45,15 @@ def attended_int8(b: Builder, x: Int8Operands, rules: Int8Rules) -> Value:
     parts = -(-keys // span)
     apart = parts > 1 or x.sink is not None
     form = Int8Form(
-        width, width, Tile.of(lines, width), ("float32", "int8", "int8"), True, x.bias is not None, False,
-        b.device.soft_float, rules.follows, rules.softcap, span if parts > 1 else 0, apart,
+        width, width, Tile.of(lines, width), ("float32", "int8", "int8"), True, x.bias is not None,
+        rules.guarded, b.device.soft_float, rules.causal, rules.causal and rules.follows, rules.softcap,
+        span if parts > 1 else 0, apart,
     )  # fmt: skip
     sums = b.words(batch * groups * parts * lines * (width + 2)) if apart else y
     slots = [x.q, x.k, x.v, *([x.bias[0]] if x.bias else []), x.lengths, sums]
     b.dispatch(b.device.program(written(form)), slots, _numbers(x, sizes, rules, parts), macs=rounds(sizes))
     if apart:
-        joined = JoinForm(width, x.sink is not None, b.device.soft_float)
+        joined = JoinForm(width, x.sink is not None, rules.guarded, b.device.soft_float)
         inputs = [sums, *([x.sink] if x.sink else []), y]
         push = {"count": y.spec.size, "queries": queries, "groups": groups, "lines": lines, "parts": parts}
         b.dispatch(b.device.program(written_join(joined)), inputs, push, macs=y.spec.size * parts * 32)
@@ -82,7 +83,8 @@ def written(form: Int8Form) -> Written:
     bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(names)]
     bindings.append(Binding(len(names), "y", "write", "uint"))
     push = tuple(PushConstant(n, "float" if n == "scale" else "uint", 4 * i) for i, n in enumerate(WORDS))
-    about = f"{form.width}.{tile.rows}x{tile.keys}" + ".follows" * form.follows + ".bias" * form.biased
+    about = f"{form.width}.{tile.rows}x{tile.keys}" + ".bias" * form.biased + ".guarded" * form.guarded
+    about += ".follows" * form.follows if form.ordered else ".all"
     about += ".softcap" * bool(form.softcap) + f".by{form.span}" * bool(form.span) + ".apart" * form.apart
     each = rounds_of(form.depth, tile)
     return Written(
@@ -99,8 +101,9 @@ def written_join(form: JoinForm) -> Written:
     bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(["sums", *["sink"] * form.sunk])]
     bindings.append(Binding(len(bindings), "y", "write", "uint"))
     push = tuple(PushConstant(name, "uint", 4 * i) for i, name in enumerate(JOIN_WORDS))
+    about = f"attention_int8__join:{form.width}" + ".sink" * form.sunk + ".guarded" * form.guarded
     return Written(
-        "attention_int8__join", f"attention_int8__join:{form.width}" + ".sink" * form.sunk,
+        "attention_int8__join", about,
         "parts of attention joined", tuple(bindings), push, LANES,
         Expression(f"(count + {LANES - 1}) // {LANES}"), 0, lambda: join_module(form), "2 * parts",
     )  # fmt: skip

@@ -17,10 +17,12 @@ from .attention_tiles import AttentionKernel
 
 @dataclasses.dataclass(frozen=True)
 class Int8Form(AttentionForm):
-    """The properties for which a kernel is compiled. follows, softcap: as in `Int8Rules`. span: the number of
-    keys that a workgroup reads (0: all). apart: the kernel stores sums, largest scores and sums of weights
-    for another kernel, which joins them."""
+    """The properties for which a kernel is compiled. ordered, follows, softcap: `Int8Rules.causal`,
+    ``follows`` and ``softcap``. ``causal`` is always True: each row has a last key, the cache's last one if
+    not ordered. span: the number of keys that a workgroup reads (0: all). apart: the kernel stores sums,
+    largest scores and sums of weights for another kernel, which joins them."""
 
+    ordered: bool
     follows: bool
     softcap: float
     span: int
@@ -54,6 +56,8 @@ class Int8AttentionKernel(AttentionKernel):
 
     def position(self, query: Number) -> Number:
         length = self.k.load(self.y - 1, self.batch)
+        if not self.form.ordered:
+            return length - 1
         place = query + (length - self.queries) if self.form.follows else query
         return (place < length).where(place, length - 1)
 

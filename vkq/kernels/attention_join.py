@@ -16,10 +16,12 @@ JOIN_WORDS = ("first_group", "count", "queries", "groups", "lines", "parts")
 
 @dataclasses.dataclass(frozen=True)
 class JoinForm:
-    """The properties for which a kernel is compiled. sunk: the kernel has a buffer of sinks."""
+    """The properties for which a kernel is compiled. sunk: the kernel has a buffer of sinks. guarded: as in
+    `vkq.numerics.attention_int8.Int8Rules`."""
 
     width: int
     sunk: bool
+    guarded: bool
     soft: bool
 
 
@@ -62,6 +64,6 @@ def join_module(form: JoinForm) -> bytes:
     token = batch * queries + (line - shared * queries)
     heads = groups * lines.divided(queries)
     with k.when(at < count):
-        y = weighed(found, divide(total.of(1.0), total), False)
+        y = weighed(found, divide(total.of(1.0), total), form.guarded)
         k.store(1 + form.sunk, (token * heads + head) * width + column, y)
     return k.finish()

@@ -28,22 +28,26 @@ SPAN = 128  # minimum number of keys of a part, a multiple of the keys of every 
 class Int8Rules:
     """The rules of attention to an int8 cache.
 
-    width: the number of elements of a key and of a value. A query attends to the keys up to its own position;
-    if window is not 0, only to the last *window* of them. follows: True if the queries are the last tokens of
-    the cache, False if they are its first tokens; then a query beyond the cache's length has the position of
-    the last token. softcap: if not 0, scores become softcap * tanh(score / softcap)."""
+    width: the number of elements of a key and of a value. causal: a query attends to the keys up to its own
+    position; if window is not 0, only to the last *window* of them. Else it attends to all keys of the
+    cache's length. follows: True if the queries are the last tokens of the cache, False if they are its first
+    tokens; then a query beyond the cache's length has the position of the last token. softcap: if not 0,
+    scores become softcap * tanh(score / softcap). guarded: NaN weights, as of a query whose keys all have the
+    bias -inf, are 0."""
 
     width: int
     scale: float
     follows: bool
     window: int = 0
     softcap: float = 0.0
+    causal: bool = True
+    guarded: bool = False
 
     def flags(self, lengths: Array, queries: int, keys: int) -> Array:
         """Return flags (batch, queries, keys): True if the query attends to the key."""
         ends = lengths.reshape(-1, 1, 1)
         place = np.arange(queries)[:, None] + (ends - queries if self.follows else 0)
-        place, key = np.minimum(place, ends - 1), np.arange(keys)
+        place, key = np.minimum(place, ends - 1) if self.causal else ends - 1, np.arange(keys)
         found: Array = (key <= place) & ((key > place - self.window) | (self.window == 0))
         return found
 
@@ -107,12 +111,12 @@ def attention_int8(
         of_row = None
         if sink is not None:  # as the largest scores, (count, lines, 1)
             of_row = np.repeat(np.tile(sink.reshape(groups, -1), (batch, 1)), queries, 1)[..., None]
-        y = _joined(states, of_row).reshape(batch, heads, queries, d)
+        y = _joined(states, of_row, rules.guarded).reshape(batch, heads, queries, d)
     found: Array = y.transpose(0, 2, 1, 3)
     return found
 
 
-def _joined(states: list[tuple[Array, Array, Array]], sink: Array | None) -> Array:
+def _joined(states: list[tuple[Array, Array, Array]], sink: Array | None, guarded: bool) -> Array:
     """Return the results of attention to all keys. *states* has the results of `accumulated` for each part of
     the keys."""
     largest = np.full_like(states[0][0], HIDDEN) if sink is None else sink
@@ -126,4 +130,4 @@ def _joined(states: list[tuple[Array, Array, Array]], sink: Array | None) -> Arr
         total = computed(add, total, computed(multiply, sums, factor))
         found = found + results * factor
     inverse = computed(divide, np.ones_like(total), total)
-    return computed(lambda x, other: weighed(x, other, False), found, inverse)
+    return computed(lambda x, other: weighed(x, other, guarded), found, inverse)

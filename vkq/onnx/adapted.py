@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, NoReturn
 
 from ..errors import ArgumentError, ModelError
-from ..graph.graph import Node, Spec
+from ..graph.graph import Node, Spec, unused
 from ..graph.operators.operator import Inputs
 from ..numerics.attention_cache import words_of
+from .formed import APPEND, written
 from .reader import Model
 from .tensors import Argument
+from .unknown_operators import unknown
 
 KV_CACHES = ("int8",)
 FLOAT_HINT = "; caches of a session with kv_cache='int8' are int32 words: give them to such sessions alone"
@@ -19,8 +21,17 @@ INT8_HINT = (
     "; with kv_cache='int8' it holds the words that earlier runs of such a session return, or zeros; open a"
     " session without kv_cache for caches of floats"
 )
-GROUPED = "GroupQueryAttention"
-PAST, PRESENT = (3, 4), (1, 2)  # inputs and results of GROUPED that are caches
+CONCAT = "Concat"
+# The inputs and results that are caches. com.microsoft's Attention and QAttention have keys and values in one
+# tensor, which a new token would have to copy.
+PAST = {
+    ("com.microsoft", "GroupQueryAttention"): (3, 4),
+    ("com.microsoft", "MultiHeadAttention"): (6, 7),
+    ("", "Attention"): (4, 5),
+}
+PRESENT = (1, 2)
+FORMS = ("GroupQueryAttention", "MultiHeadAttention", "ONNX's Attention")
+FLOATS = ("float32", "float16")
 
 
 def check_kv_cache(kv_cache: str | None) -> str | None:
@@ -34,7 +45,10 @@ def adapted(model: Model, sizes: Mapping[str, int], kv_cache: str | None = None)
     """Return the model with the named open sizes fixed and with caches of this kind. Errors about the type of
     a cache state which sessions read such a cache."""
     model = _resized(model, sizes) if sizes else model
-    return _hinted(model, FLOAT_HINT) if kv_cache is None else _with_int8_caches(model)
+    if kv_cache is not None:
+        return _with_int8_caches(model)
+    ends = _Ends.of(model)
+    return _hinted(model, FLOAT_HINT, {name for node in model.nodes for name in _caches(node, ends).past})
 
 
 def _resized(model: Model, sizes: Mapping[str, int]) -> Model:
@@ -48,50 +62,125 @@ def _resized(model: Model, sizes: Mapping[str, int]) -> Model:
 
 
 def _with_int8_caches(model: Model) -> Model:
-    """Return the model with the caches of every GroupQueryAttention as int32 words
-    (`vkq.numerics.attention_cache`). Raises ModelError if it has none, or if other nodes read or compute
-    them."""
-    caches, nodes = set[str](), list[Node]()
-    inputs, results = ({a.name for a in arguments} for arguments in (model.inputs, model.outputs))
-    for node in model.nodes:
-        own = _caches(node)
-        if own and own - inputs - results:
+    """Return the model with the caches of its attention as int32 words (`vkq.numerics.attention_cache`).
+    Raises ModelError if it has none, or if other nodes compute them."""
+    ends = _Ends.of(model)
+    found = [_caches(node, ends) for node in model.nodes]
+    caches = {name for own in found for name in (*own.past, *own.present)}
+    for node, own in zip(model.nodes, found, strict=True):
+        if inside := {*own.past, *own.present} - set(ends.inputs) - ends.results:
             raise ModelError(
-                f"{node}: {sorted(own - inputs - results)} are inside the model; with kv_cache='int8' past"
+                f"{node}: {sorted(inside)} are inside the model; with kv_cache='int8' past"
                 " keys and values must be its inputs, and present ones its results; leave kv_cache out"
             )
-        caches |= own
-        more = {"int8_cache": True, "infer": _open_specs}
-        nodes.append(dataclasses.replace(node, attributes={**node.attributes, **more}) if own else node)
-    others = [node for node in model.nodes if not caches.isdisjoint(node.inputs) and not _caches(node)]
-    if others or not caches:
-        why = f"{others[0]} reads a cache" if others else f"the model has no {GROUPED} with a cache"
-        raise ModelError(
-            f"{model.name or 'model'}: kv_cache='int8' stores the caches that only {GROUPED} of"
-            f" com.microsoft reads; {why}; leave kv_cache out"
-        )
+    if not caches:
+        _refuse(model, "the model has no attention with such a cache")
+    nodes = _Adapting(model, ends, caches).nodes(found)
 
     def of(arguments: Sequence[Argument]) -> tuple[Argument, ...]:
         return tuple(_words(a) if a.name in caches else a for a in arguments)
 
-    words = dataclasses.replace(model, inputs=of(model.inputs), outputs=of(model.outputs), nodes=tuple(nodes))
-    return _hinted(words, INT8_HINT)
+    words = dataclasses.replace(model, inputs=of(model.inputs), outputs=of(model.outputs), nodes=nodes)
+    return _hinted(words, INT8_HINT, {name for own in found for name in own.past})
 
 
-def _hinted(model: Model, hint: str) -> Model:
-    """Add this hint to the model's inputs that are caches."""
-    past = {name for node in model.nodes if _caches(node) for name in map(node.input, PAST)}
+def _hinted(model: Model, hint: str, past: Container[str]) -> Model:
+    """Add this hint to these inputs."""
     inputs = tuple(dataclasses.replace(a, hint=hint) if a.name in past else a for a in model.inputs)
-    return dataclasses.replace(model, inputs=inputs) if past else model
+    return dataclasses.replace(model, inputs=inputs)
 
 
-def _caches(node: Node) -> set[str]:
-    """Return the names of a node's past and present keys and values; none for other operators."""
+def _refuse(model: Model, why: str) -> NoReturn:
+    raise ModelError(
+        f"{model.name or 'model'}: kv_cache='int8' stores the caches that {', '.join(FORMS)} or {CONCAT} of"
+        f" past and new keys or values reads and returns; {why}; leave kv_cache out"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ends:
+    """The inputs of a model by name, and the names of its results."""
+
+    inputs: Mapping[str, Argument]
+    results: set[str]
+
+    @classmethod
+    def of(cls, model: Model) -> _Ends:
+        return cls({a.name: a for a in model.inputs}, {a.name for a in model.outputs})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Caches:
+    """The names of a node's past and present keys and values."""
+
+    past: tuple[str, ...] = ()
+    present: tuple[str, ...] = ()
+
+
+def _caches(node: Node, ends: _Ends) -> _Caches:
+    """Return the caches of an attention node, or of a Concat that appends to a cache; none for other
+    nodes."""
+    if node.op == CONCAT:
+        return _Caches(node.inputs[:1], node.outputs) if _appends(node, ends) else _Caches()
     a = node.attributes
-    if node.op != "foreign" or (a["domain"], a["op"]) != ("com.microsoft", GROUPED):
-        return set()
+    past = PAST.get((a["domain"], a["op"]), ()) if node.op == "foreign" else ()
+    if not past:
+        return _Caches()
     present = (node.outputs[i] for i in PRESENT if i < len(node.outputs))
-    return {name for name in (*map(node.input, PAST), *present) if name}
+    return _Caches(tuple(filter(None, map(node.input, past))), tuple(filter(None, present)))
+
+
+def _appends(node: Node, ends: _Ends) -> bool:
+    """Return True if a Concat appends new tokens to a cache: to an input (batch, heads, tokens, elements),
+    and the sum is a result."""
+    given = ends.inputs.get(node.inputs[0])
+    if given is None or given.dtype not in FLOATS or len(given.shape) != 4 or len(node.inputs) != 2:
+        return False
+    return node.attributes["axis"] in (2, -2) and node.outputs[0] in ends.results
+
+
+class _Adapting:
+    """The nodes of a model with int8 caches. A node that needs only a cache's shape reads an ``unpack_cache``
+    of it, which is folded; attention that is written out reads one for its keys and one for its values, which
+    `vkq.graph.passes.attention` removes."""
+
+    def __init__(self, model: Model, ends: _Ends, caches: set[str]):
+        self.model, self.ends, self.caches = model, ends, caches
+        self.made: list[Node] = []
+        self.floats: dict[str, str] = {}  # maps a cache to its unpacked floats
+        self._taken = {*ends.inputs, *(name for node in model.nodes for name in node.outputs)}
+
+    def nodes(self, found: Sequence[_Caches]) -> tuple[Node, ...]:
+        for node, own in zip(self.model.nodes, found, strict=True):
+            if node.op == CONCAT and own.past:
+                self._append(node)
+                continue
+            inputs = tuple(self._read(node, x) if x not in own.past else x for x in node.inputs)
+            node = dataclasses.replace(node, inputs=inputs)
+            more = {"int8_cache": True, "infer": _open_specs} if own.past or own.present else {}
+            self.made.append(dataclasses.replace(node, attributes={**node.attributes, **more}))
+        return tuple(self.made)
+
+    def _append(self, node: Node) -> None:
+        present = node.outputs[0]
+        self.floats[present] = unused(f"{present}/floats", self._taken)
+        both = Node(APPEND[1], node.inputs, (present, self.floats[present]), {}, node.source)
+        more = {"int8_cache": True, "infer": _open_specs, "expand": written}
+        made = unknown(both, APPEND[0], None)
+        self.made.append(dataclasses.replace(made, attributes={**made.attributes, **more}))
+
+    def _read(self, node: Node, name: str) -> str:
+        """Return the value that a node reads in place of *name*."""
+        if name not in self.caches or name in self.floats:
+            return self.floats.get(name, name)
+        shape = self.ends.inputs[name].shape if name in self.ends.inputs else ()
+        if node.op != "Shape" or not shape or not isinstance(shape[-1], int):
+            _refuse(self.model, f"{node} reads a cache")
+        self.floats[name] = unused(f"{name}/floats", self._taken)
+        self.made.append(
+            Node("unpack_cache", (name,), (self.floats[name],), {"width": shape[-1]}, node.source)
+        )
+        return self.floats[name]
 
 
 def _words(argument: Argument) -> Argument:
@@ -104,7 +193,7 @@ def _words(argument: Argument) -> Argument:
 
 
 def _open_specs(x: Inputs) -> list[Spec]:
-    """Raise OpenShape: `formed` gives the specs of this node's results when the number of keys (input 6) is
-    known."""
+    """Raise OpenShape: `formed` gives the specs of this node's results when the number of keys (input 6 of
+    GroupQueryAttention) is known."""
     x.array(6)
     raise ModelError(f"{x.node}: the number of keys is missing")

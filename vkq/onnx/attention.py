@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from ..graph.graph import Spec
+from .int8_caches import attended
 from .rewriting import Rewriting
 from .scores import Scores, append, attend, heads_first, joined, places
 
@@ -21,16 +22,21 @@ def multi_head_attention(w: Rewriting) -> bool:
     Inputs: q, k, v, the bias of q, k and v, a mask, a bias of the scores, past keys, past values. q may
     also contain k and v, and k may contain v."""
     a, given, heads = w.node.attributes, w.given, w.node.attributes.get("num_heads", 0)
-    if not set(a) <= ATTRIBUTES or not plain(w, 8, 4, heads) or (6 in given) != (7 in given):
+    known = plain(w, 8, 4, heads, (6, 7) if w.int8_cache else ())
+    if not set(a) <= ATTRIBUTES or not known or (6 in given) != (7 in given):
         return False
     found = _heads(w, heads)
     if found is None:
         return False
-    (q, k, v), tokens, own, width = found
+    (q, k, v), tokens, own, widths = found
     batch, held = given[0].shape[0], given[6].shape[2] if 6 in given else 0
-    at = scores_of(w, (batch, heads, tokens, held + own), held, width, (4, 5))
+    at = scores_of(w, (batch, heads, tokens, held + own), held, widths[0], (4, 5))
     if at is None:
         return False
+    if w.int8_cache:
+        y = attended(w, at, [w.transpose(x, 0, 2, 1, 3) for x in (q, k, v)], widths, 6)
+        w.cast(w.reshape(y, (0, 0, -1)), given[0].dtype, w.result(0))
+        return True
     k, v = (append(w, w.name(6 + i), held, one, at, w.result(1 + i)) for i, one in enumerate((k, v)))
     joined(w, attend(w, at, q, k, v), given[0].dtype, w.result(0))
     return True
@@ -53,30 +59,31 @@ def plain(w: Rewriting, most: int, mask: int, heads: object, integers: Sequence[
     return all(0 not in spec.shape for i, spec in given.items() if i < 4) and 0 not in given[0].shape
 
 
-def _heads(w: Rewriting, heads: int) -> tuple[list[str], int, int, int] | None:
-    """Return (names, queries, keys, width): the names of q, k and v (batch, heads, tokens, width), the
-    number of queries, the number of keys, and the width of a head of q. Return None for an unsupported
-    form."""
+def _heads(w: Rewriting, heads: int) -> tuple[list[str], int, int, tuple[int, int]] | None:
+    """Return (names, queries, keys, sizes): the names of q, k and v (batch, heads, tokens, size), the
+    number of queries, the number of keys, and the sizes of a key and of a value. Return None for an
+    unsupported form."""
     given, names = w.given, [w.name(i) for i in range(3)]
     x, k = given[0].shape, given.get(1)
     tokens = x[1]
     # q, k and v in one input (batch, tokens, heads, 3, width)
     if len(x) == 5 and len(given.keys() & {1, 2}) == 0:
-        names, own, width = _unpacked(w, names[0], x), tokens, x[4]
+        names, own, width, other = _unpacked(w, names[0], x), tokens, x[4], x[4]
     elif len(x) != 3 or k is None or x[2] % heads:
         return None
     elif len(k.shape) == 5 and 2 not in given:  # k and v in one input (batch, tokens, heads, 2, width)
         names, own, width = [names[0], *_unpacked(w, names[1], k.shape)], k.shape[1], x[2] // heads
+        other = width
     # k and v are already (batch, heads, tokens, width).
     elif 2 in given and len(k.shape) == len(given[2].shape) == 4:
         names[0] = heads_first(w, _biased(w, names[:1], x[2])[0], heads)
-        return names, tokens, k.shape[2], x[2] // heads
+        return names, tokens, k.shape[2], (x[2] // heads, given[2].shape[3])
     elif 2 not in given or len(k.shape) != 3 or k.shape[2] != x[2] or given[2].shape[2] % heads:
         return None
     else:
-        own, width = k.shape[1], x[2] // heads
+        own, width, other = k.shape[1], x[2] // heads, given[2].shape[2] // heads
     names = _biased(w, names, width * heads)
-    return [heads_first(w, name, heads) for name in names], tokens, own, width
+    return [heads_first(w, name, heads) for name in names], tokens, own, (width, other)
 
 
 def _unpacked(w: Rewriting, x: str, shape: tuple[int, ...]) -> list[str]:

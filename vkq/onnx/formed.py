@@ -10,12 +10,15 @@ from .attention import multi_head_attention
 from .functions import Body
 from .gathered import gather_block_quantized
 from .grouped import group_query_attention
+from .int8_caches import append_cache
 from .onnx_attention import onnx_attention
 from .projected import projected_attention, quantized_attention
 from .rewriting import Rewriting
 from .rotary import microsoft_rotary, onnx_rotary
 
+APPEND = ("vkq", "AppendCache")  # a Concat of past and new tokens (`vkq.onnx.adapted`)
 RULES: dict[tuple[str, str], Callable[[Rewriting], bool]] = {
+    APPEND: append_cache,
     ("", "Attention"): onnx_attention,
     ("", "RotaryEmbedding"): onnx_rotary,
     ("com.microsoft", "Attention"): projected_attention,

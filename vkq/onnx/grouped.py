@@ -6,11 +6,10 @@ from __future__ import annotations
 import math
 
 from ..errors import ModelError
-from ..numerics.attention import MOST_WIDTH
-from ..numerics.attention_cache import words_of
+from .int8_caches import attended
 from .rewriting import Rewriting
 from .rotary import angles_at, turned
-from .scores import Scores, append, append_int8, attend, attend_int8, joined, places
+from .scores import Scores, append, attend, joined, places
 
 ATTRIBUTES = {"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "rotary_interleaved", "scale",
          "sliding_window_cache", "smooth_softmax", "softcap"}  # fmt: skip
@@ -57,9 +56,8 @@ def group_query_attention(w: Rewriting) -> bool:
         k = turned(w, k, (batch, tokens, kv_heads, width), angles, half, mixed)
         k = k if w.int8_cache else w.cast(k, dtype)
     if w.int8_cache:
-        _check_int8(w, at, width)
-        k, v = (append_int8(w, w.name(3 + i), held, x, at, w.result(1 + i)) for i, x in enumerate((k, v)))
-        w.cast(w.reshape(attend_int8(w, at, q, k, v, width), (0, 0, -1)), dtype, w.result(0))
+        y = attended(w, at, [q, k, v], (width, width), 3)
+        w.cast(w.reshape(y, (0, 0, -1)), dtype, w.result(0))
         return True
     q, k, v = (w.transpose(x, 0, 2, 1, 3) for x in (q, k, v))
     k, v = (append(w, w.name(3 + i), held, x, at, w.result(1 + i)) for i, x in enumerate((k, v)))
@@ -88,24 +86,6 @@ def _sizes(w: Rewriting) -> tuple[int, int, int, int, int] | None:
         return None
     batch, tokens, width = given[0].shape
     return batch, tokens, heads, kv_heads, width // (heads + (2 * kv_heads if packed else 0))
-
-
-def _check_int8(w: Rewriting, at: Scores, width: int) -> None:
-    """Raise ModelError if int8 caches do not fit the node."""
-    if width > MOST_WIDTH:
-        raise ModelError(
-            f"{w.node}: its heads have {width} numbers; kv_cache='int8' takes up to {MOST_WIDTH}; leave"
-            " kv_cache out"
-        )
-    words = words_of(width)
-    for i in (3, 4):
-        spec = w.spec(i)
-        if spec is not None and (spec.shape[:2], *spec.shape[3:]) != ((at.batch, at.kv_heads), words):
-            raise ModelError(
-                f"{w.node}: the cache {w.name(i)!r} has shape {spec.shape}; with kv_cache='int8' it must be"
-                f" ({at.batch}, {at.kv_heads}, keys, {words}): {words - 1} words for the codes of {width}"
-                " numbers and one for their scale, as earlier runs of such a session return it, or zeros"
-            )
 
 
 def _lengths(w: Rewriting, batch: int, limits: tuple[int, int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from .int8_caches import attended
 from .rewriting import Rewriting
 from .scores import Scores, append, attend, heads_first, joined
 
@@ -20,12 +21,15 @@ def onnx_attention(w: Rewriting) -> bool:
     if at is None:
         return False
     q, k, v = (w.name(i) for i in range(3))
-    flat = len(w.given[0].shape) == 3
+    flat, dtype = len(w.given[0].shape) == 3, w.given[0].dtype
+    if w.int8_cache:
+        _to_int8(w, at, [q, k, v], flat)
+        return True
     if flat:
         q, k, v = (heads_first(w, x, n) for x, n in ((q, at.heads), (k, at.kv_heads), (v, at.kv_heads)))
     held = w.given[4].shape[2] if 4 in w.given else 0
     k, v = (append(w, w.name(4 + i), held, x, at, w.result(1 + i)) for i, x in enumerate((k, v)))
-    y, dtype = attend(w, at, q, k, v), w.given[0].dtype
+    y = attend(w, at, q, k, v)
     if flat:
         joined(w, y, dtype, w.result(0))
     else:
@@ -33,11 +37,25 @@ def onnx_attention(w: Rewriting) -> bool:
     return True
 
 
+def _to_int8(w: Rewriting, at: Scores, qkv: list[str], flat: bool) -> None:
+    """Emit the attention to int8 caches."""
+    counts, dtype = (at.heads, at.kv_heads, at.kv_heads), w.given[0].dtype
+    sizes = [w.given[i].shape[-1] // (n if flat else 1) for i, n in enumerate(counts)]
+    if flat:
+        rows = [w.reshape(x, (0, 0, n, -1)) for x, n in zip(qkv, counts, strict=True)]
+    else:
+        rows = [w.transpose(x, 0, 2, 1, 3) for x in qkv]
+    y = attended(w, at, rows, (sizes[1], sizes[2]), 4)
+    y = w.reshape(y, (0, 0, -1)) if flat else w.transpose(y, 0, 2, 1, 3)
+    w.cast(y, dtype, w.result(0))
+
+
 def _scores(w: Rewriting) -> Scores | None:
     """Return the `Scores` of the attention. Return None for an unsupported form, for example if the scores
     are a result or the mask does not cover all keys; then ONNX's definition replaces the node."""
     a, given = w.node.attributes, w.given
-    floats = {spec.dtype for i, spec in given.items() if i not in (3, 6)}
+    others = (3, 4, 5, 6) if w.int8_cache else (3, 6)
+    floats = {spec.dtype for i, spec in given.items() if i not in others}
     if not set(a) <= ATTRIBUTES or w.result(3) or floats not in ({"float32"}, {"float16"}):
         return None
     if not {0, 1, 2} <= set(given) or (4 in given) != (5 in given):

@@ -1,5 +1,5 @@
 """Scaled dot-product attention, for every attention operator of a model: `attend` computes it, and `append`
-extends its key-value cache. `attend_int8` and `append_int8` do so for int8 caches."""
+extends its key-value cache (`vkq.onnx.int8_caches`: an int8 cache)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import dataclasses
 
 import numpy as np
 
-from ..graph.passes.ranges import INT32
-from ..numerics.attention_int8 import Int8Rules
 from .rewriting import Rewriting
 
 
@@ -63,28 +61,6 @@ def attend(w: Rewriting, at: Scores, q: str, k: str, v: str) -> str:
             scores = w.emit("Where", [shown, scores, w.constant(np.finfo(np.float32).min)])
     weights = w.reshape(_weights(w, at, scores), (at.batch, at.kv_heads, lines, at.keys))
     return w.reshape(w.emit("MatMul", [weights, v]), (at.batch, at.heads, at.queries, -1))
-
-
-def attend_int8(w: Rewriting, at: Scores, q: str, k: str, v: str, width: int) -> str:
-    """Emit attention to keys and values in int8 caches. Their vectors have *width* numbers. Queries must be
-    causal, and lengths must be given. q and the result are (batch, queries, heads, width) in float32."""
-    bias = ""
-    for one in at.bias:
-        wide = w.cast(one, "float32")
-        bias = w.emit("Add", [bias, wide]) if bias else wide
-    scale, softcap = (float(np.float32(x)) for x in (at.scale, at.softcap))
-    rules = Int8Rules(width, scale, isinstance(at.start, str), at.window, softcap)
-    sink = w.cast(at.sink, "float32") if at.sink else ""
-    inputs = [w.cast(q, "float32"), k, v, at.lengths, bias, sink]
-    return w.emit("attention_int8", inputs, rules=rules, fused="reads the int8 cache up to its length")
-
-
-def append_int8(w: Rewriting, past: str, held: int, x: str, at: Scores, output: str) -> str:
-    """Emit an int8 cache with the *held* keys of *past* and, from position ``at.start`` on, x (batch, tokens,
-    kv_heads, d)."""
-    start = at.start if isinstance(at.start, str) else ""
-    inputs = [w.cast(x, "float32"), start, past if held else ""]
-    return w.emit("append_cache", inputs, output, total=at.keys, range=INT32)
 
 
 def _weights(w: Rewriting, at: Scores, scores: str) -> str:

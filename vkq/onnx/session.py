@@ -52,8 +52,8 @@ class InferenceSession(Manners):
             value prepares the model again. So do inputs whose values decide a shape and, without a fallback,
             int64, int32, bool and float16 inputs of nodes that the device cannot run.
         compute: "float16" computes products of float activations in float16 (`vkq.Linear`).
-        kv_cache: "int8" stores the keys and values of GroupQueryAttention as int32 words of codes and scales.
-            A number changes by at most the largest of its token and head / 253 (docs/models.md has more).
+        kv_cache: "int8" stores past keys and values as int32 words of codes and scales. A number changes by
+            at most the largest of its token and head / 253 (docs/models.md has the bounds and the forms).
 
     Token ids, masks and positions are data: int64 becomes int32 on the device. Values outside int32, and
     indices outside the rows that the model reads with them, are refused.

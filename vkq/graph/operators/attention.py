@@ -10,6 +10,9 @@ optional past cache (batch, heads, keys, words). The result is an int8 cache for
 position start (default 0) on, and elsewhere the past's words, or 0. ``range``: the range of the words, which
 is that of int32.
 
+unpack_cache: input an int8 cache (batch, heads, keys, words) of vectors of ``width`` numbers; the result is
+these numbers in float32. It has no kernel: `vkq.graph.passes.attention` replaces its readers.
+
 attention_int8: inputs q (batch, queries, heads, elements) in float32, two int8 caches, int32 lengths
 (batch,), an optional bias, an optional sink (heads,); ``rules`` (`vkq.numerics.attention_int8`)."""
 
@@ -20,7 +23,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...numerics.attention import attention
-from ...numerics.attention_cache import packed, words_of
+from ...numerics.attention_cache import packed, unpacked, words_of
 from ...numerics.attention_int8 import attention_int8
 from ..graph import Array, Node, Spec
 from .operator import Inputs, Operator, one, same, there
@@ -70,6 +73,15 @@ def _append(node: Node, x: Sequence[Array | None]) -> list[Array]:
     return one(y)
 
 
+def _infer_unpack(x: Inputs) -> list[Spec]:
+    return [Spec("float32", (*x.spec(0).shape[:-1], x.node.attributes["width"]))]
+
+
+def _unpack(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    codes, scales = unpacked(there(x[0]), node.attributes["width"])
+    return one(codes * scales[..., None])
+
+
 def _int8(node: Node, x: Sequence[Array | None]) -> list[Array]:
     q, k, v, lengths = map(there, x[:4])
     bias, sink = (x[i] if i < len(x) else None for i in (4, 5))
@@ -79,5 +91,6 @@ def _int8(node: Node, x: Sequence[Array | None]) -> list[Array]:
 OPERATORS: dict[str, Operator] = {
     "attention": Operator("number", _infer, _compute),
     "append_cache": Operator("number", _infer_append, _append),
+    "unpack_cache": Operator("number", _infer_unpack, _unpack),
     "attention_int8": Operator("number", same, _int8),
 }

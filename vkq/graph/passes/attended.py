@@ -43,7 +43,8 @@ def laid_rows(sweep: Sweep, name: str, shape: tuple[int, ...]) -> Laid:
     queries). If several heads share keys, the model may store the queries of these heads as rows of one
     matrix."""
     own = sweep.specs[name].shape
-    return _followed(sweep, name if own[:-1] == shape[:3] else _shaped(sweep, name, (*shape[:3], own[-1])))
+    name = name if own[:-1] == shape[:3] else _shaped(sweep, name, (*shape[:3], own[-1]))
+    return followed(sweep, Laid(name, ONE_BY_ONE))
 
 
 def laid(sweep: Sweep, name: str, batch: int, last: int | None = 3) -> Laid:
@@ -54,7 +55,7 @@ def laid(sweep: Sweep, name: str, batch: int, last: int | None = 3) -> Laid:
     if len(own) == 3:
         parts = (batch, own[0] // batch) if batch and own[0] % batch == 0 else (1, own[0])
         name = _shaped(sweep, name, (*parts, *own[1:]))
-    return _followed(sweep, name, last)
+    return followed(sweep, Laid(name, ONE_BY_ONE), last)
 
 
 def laid_keys(sweep: Sweep, name: str, batch: int) -> Laid:
@@ -65,8 +66,9 @@ def laid_keys(sweep: Sweep, name: str, batch: int) -> Laid:
     return Laid(found.name, (b, h, t, d))
 
 
-def _followed(sweep: Sweep, name: str, last: int | None = 3) -> Laid:
-    found = Laid(name, ONE_BY_ONE)
+def followed(sweep: Sweep, found: Laid, last: int | None = 3) -> Laid:
+    """Return the layout of the stored value from which Transposes, Casts from float16 and repetitions of
+    heads make *found*; *last* as in `laid`."""
     while (before := _before(sweep, found)) is not None:
         if last is not None and before.axes[last] != last:
             break

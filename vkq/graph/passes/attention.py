@@ -19,6 +19,14 @@ from ..operators.attention import moved
 from ..operators.movement import moves, permutation
 from ..operators.operator import axis_of
 from .attended import FLOATS, LEAST, ONE_BY_ONE, Mask, laid, laid_keys, laid_rows, masks
+from .attention_cached import (
+    CachedScores,
+    attend_cached,
+    cached,
+    check_unpacked,
+    constant_factor,
+    result_turned_back,
+)
 from .sweep import Sweep, scalar, swept
 
 SCORES_BYTES, ROWS, MOST_BYTES = 1 << 24, 16, 1 << 26
@@ -38,8 +46,8 @@ class Softmaxed:
 
 
 def fuse_attention(graph: Graph) -> Graph:
-    """Fuse each attention with a large score matrix into one node."""
-    return swept(graph, _visit, "MatMul", "Transpose") if "Softmax" in graph.kinds else graph
+    """Fuse each attention with a large score matrix, or with int8 caches, into one node."""
+    return check_unpacked(swept(graph, _visit, "MatMul", "Transpose") if "Softmax" in graph.kinds else graph)
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:
@@ -91,7 +99,7 @@ def _weights(sweep: Sweep, softmax: Node, guarded: bool) -> Softmaxed | None:
             # scores
             return None
         if made.op in ("Mul", "Div"):
-            name, factor = _constant_factor(sweep, made)
+            name, factor = constant_factor(sweep, made)
             if factor is None or not np.isfinite(factor) or factor == 0:
                 return None
             scale = float(np.float32(factor if made.op == "Mul" else 1 / np.float64(factor)))
@@ -125,16 +133,6 @@ def _choice(sweep: Sweep, node: Node) -> tuple[str, Mask] | None:
     return None
 
 
-def _constant_factor(sweep: Sweep, node: Node) -> tuple[str, float | None]:
-    """Return the variable operand of a product or quotient, and its constant factor; None for the factor if
-    both operands are computed."""
-    first, second = node.inputs
-    factor = scalar(sweep.array(second))
-    if factor is None and node.op == "Mul":
-        first, factor = second, scalar(sweep.array(first))
-    return first, None if factor is None else float(factor)
-
-
 def _fused(sweep: Sweep, node: Node, weights: Softmaxed, shape: Sequence[int]) -> bool:
     given = (*weights.product.inputs, node.inputs[1])
     ranks = {len(sweep.specs[x].shape) for x in given}
@@ -144,6 +142,10 @@ def _fused(sweep: Sweep, node: Node, weights: Softmaxed, shape: Sequence[int]) -
         return False
     q, k = laid_rows(sweep, given[0], whole), laid_keys(sweep, given[1], batch)
     v = laid(sweep, given[2], batch)
+    caches = cached(sweep, k), cached(sweep, v)
+    if caches[0] and caches[1]:
+        scores = CachedScores(q, weights.scale, weights.added, weights.guarded)
+        return attend_cached(sweep, scores, caches[0], caches[1], whole, node)
     shapes = [moved(sweep.specs[x.name].shape, x.axes) for x in (q, k, v)]
     sizes = AttentionSizes(batch, heads, shapes[1][1], queries, keys, shapes[0][3], shapes[2][3])
     like = (batch, sizes.groups, keys)
@@ -197,6 +199,8 @@ def _quantized(sweep: Sweep, name: str) -> bool:
 
 def _result_as_read(sweep: Sweep, node: Node) -> bool:
     """Fuse a Transpose into the attention whose result it reads, if the result has no other reader."""
+    if result_turned_back(sweep, node):
+        return True
     made = _alone(sweep, node.inputs[0], "attention")
     rank = len(sweep.specs[node.inputs[0]].shape)
     if made is None or rank != 4 or sweep.specs[made.outputs[0]].shape != sweep.specs[node.inputs[0]].shape:
