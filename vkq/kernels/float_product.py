@@ -45,8 +45,9 @@ def slices(m: int, k: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Extents:
-    """The sizes of a product: the number of matrices, m rows, n columns, k; and strides in elements: from one
-    matrix of a or b to the next (0 if all products share one), and from one row of b to the next."""
+    """The sizes of a product: the number of matrices; m rows, n columns, k. The strides in elements: from
+    one matrix of a or b to the next (0 if all products share one matrix), and from one row of b to the
+    next."""
 
     matrices: int
     m: int
@@ -69,9 +70,9 @@ def product(
     """Add y = a @ b + bias, clamped to *bounds*, to a plan. a and b are float32, or float16 constants; y is
     float32.
 
-    Each product and sum is rounded to nearest even. k runs in order through `slices` parts, whose sums are
-    added in order. A part has at most LONGEST elements in one dispatch; for a longer k, further dispatches
-    continue the sums. Subnormal values may count as zero.
+    Each product and sum is rounded to nearest even. k is divided into `slices` parts; each part is summed
+    in order, and the parts' sums are added in order. If a part has more than LONGEST elements, further
+    dispatches continue the sums. Subnormal values may count as zero.
     """
     left, right = operands
     known, parts = profile(b.device.capabilities), slices(sizes.m, sizes.k)
@@ -101,7 +102,8 @@ def product(
 
 
 class FloatProduct:
-    """The product of rows with a float weight (N, K), kept in its dtype, and a float32 bias (N,)."""
+    """The product of float rows with a weight (N, K), float32 or float16, plus a float32 bias (N,). The
+    weight keeps its dtype."""
 
     kernel = "auto"
 
@@ -115,8 +117,8 @@ class FloatProduct:
         self.device, self.bounds, self.dtype = device, bounds, weight.dtype.name
         self.n, self.k = weight.shape
         self.b_row = 4 * ceil4(self.n)
-        lines = max(self.k, 1)  # an empty buffer is not allowed
-        n, k, row = self.n, self.k, self.b_row  # locals: a function that packs later must not hold self
+        lines = max(self.k, 1)  # a buffer must not be empty
+        n, k, row = self.n, self.k, self.b_row  # locals: packed() runs later and must not hold self
 
         def packed() -> npt.NDArray[Any]:
             columns = np.zeros((lines, row), weight.dtype)
@@ -138,7 +140,8 @@ class FloatProduct:
 
 
 class HalfProduct(FloatProduct):
-    """A product in float16 (compute="float16") if *matrices* is faster, else in float32."""
+    """A product in float16 (compute="float16") where *matrices* (matrix units or float16 arithmetic) is
+    faster, else in float32."""
 
     def __init__(
         self,

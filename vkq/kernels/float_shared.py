@@ -1,4 +1,5 @@
-"""Convolutions of float activations with float weights in which the lanes of a subgroup share pixels."""
+"""Convolutions of float activations with float weights, in which the lanes of a subgroup share the pixels
+that they load."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ from .pixels import window_constants
 from .weights import ceil4
 
 LANES_F32 = "conv2d_f32__lanes"
-MOST_READS = 4  # maximum number of values or texels of a row that a lane loads in advance
+MOST_READS = 4  # maximum number of values or texels of an image row that a lane loads in advance
 
 
 class FloatShared:
-    """A direct convolution with the summation order of `FloatDirect`; see conv_lanes.comp. *weight* is
-    float (OC, IC/groups, KH, KW)."""
+    """A direct convolution (conv_lanes.comp) with the summation order of `FloatDirect`. *weight* is float
+    (OC, IC/groups, KH, KW)."""
 
     def __init__(self, device: Device, weight: npt.NDArray[Any], affine: Affine, groups: int):
         self.device, self.affine, self.groups = device, affine, groups
@@ -48,7 +49,7 @@ class FloatShared:
     @staticmethod
     def fits(device: Device, p: Conv2dProblem) -> bool:
         """Return True if the kernel supports this problem: subgroups have a known size, more than one lane
-        has channels, and the filter is narrow."""
+        has channels to compute, and the filter is narrow."""
         size, n4 = lanes(device.capabilities), ceil4(p.oc // p.groups)
         whole_blocks = p.groups == 1 or p.oc // p.groups % 4 == 0
         if not (size and whole_blocks and 0 < p.kw <= UNROLLED_TAPS):
@@ -76,7 +77,7 @@ class FloatShared:
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         if (p.kh, p.kw, p.stride) == (1, 1, (1, 1)) and not any(p.padding):
-            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # the image as one row
+            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # treat the image as one row of pixels
         push: dict[str, int | float] = {
             "m": p.gemm_m, "n4": self.n4, "k": self.ic * self.kh * self.kw, "groups": self.groups,
             "channels": self.oc, "plane": p.oh * p.ow, **self.affine.push,
@@ -87,7 +88,8 @@ class FloatShared:
 
 
 def _columns(p: Conv2dProblem) -> int:
-    """Return how many input columns eight neighbouring output pixels read, plus three for alignment."""
+    """Return how many input columns eight neighbouring output pixels read, plus three that alignment to
+    texels may add."""
     return 3 + 7 * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
 

@@ -1,4 +1,5 @@
-"""Depthwise convolutions of float activations with int8 or float weights, for rows of whole vectors."""
+"""Depthwise convolutions of float activations with int8 or float weights, for images whose rows are whole
+vectors of four."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from .float_direct import FloatDirect
 from .weights import Int8, Int32
 
 SHADER = "conv2d_q8csw__vectors"
-VECTOR, PIXELS = 4, 8  # elements of one load or store; results of one invocation
+VECTOR, PIXELS = 4, 8  # elements of one load or store; pixels that an invocation computes
 INVOCATIONS, LONGEST = 128, 32  # maximum number of invocations of a workgroup: in all, and along an image row
 
 
 class FloatVectors:
-    """A depthwise convolution; see conv_depthwise_floats.comp. *direct* computes the problems that this
-    kernel does not support (`takes`)."""
+    """A depthwise convolution (conv_depthwise_floats.comp). *direct* computes the problems that this kernel
+    does not support (`takes`)."""
 
     def __init__(self, direct: FloatDirect, weight: Int8, zero_points: Int32):
         self.direct, self.device = direct, direct.device
@@ -45,7 +46,8 @@ class FloatVectors:
         return self.direct.writes(x)
 
     def takes(self, p: Conv2dProblem, dtype: str) -> bool:
-        """Return True if rows are whole vectors and an invocation's pixels read few enough vectors."""
+        """Return True if image rows are whole vectors, and the pixels of an invocation read few enough
+        vectors."""
         whole = p.w % VECTOR == 0 and p.ow % VECTOR == 0 and min(p.kh, p.kw) > 0
         if not whole:
             return False
@@ -55,8 +57,8 @@ class FloatVectors:
         return p.kh * vectors * (VECTOR if dtype == "float32" else VECTOR // 2) <= known.depthwise_words_float
 
     def _tiles(self, p: Conv2dProblem) -> tuple[int, int, int, int]:
-        """Return the invocations of a workgroup (down, across) and the workgroups of a channel (down,
-        across)."""
+        """Return a workgroup's size in invocations (down, across), and the number of workgroups for a
+        channel (down, across)."""
         runs = -(-p.ow // PIXELS)
         tiles_w = -(-runs // LONGEST)
         across = -(-runs // tiles_w)

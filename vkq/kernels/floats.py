@@ -32,11 +32,11 @@ from .weights import WEIGHT_LAYOUT, Int8, Int32, block_weights, by_group, ceil4
 
 GEMM_STAGED, CONV_STAGED = "gemm_q8csw__staged", "conv2d_q8csw__staged"
 GEMM_LANES, GEMV_AHEAD = "gemm_q8csw__lanes", "gemv_q8csw__ahead"
-GEMV_ROWS = (1, 2, 4, 8)  # rows that one workgroup of the GEMV can compute
+GEMV_ROWS = (1, 2, 4, 8)  # numbers of rows that a GEMV workgroup can compute
 PARAMETERS = 3  # vec4s for each block of four channels: shaders/common/float_output.glslh
-# Tiles in shared memory, in order of preference, each with the minimum number of workgroups for which it is
-# chosen: one for each multiprocessor, more for small tiles. At least half of a tile's rows must be rows of
-# the product.
+# Tiles in shared memory, in order of preference, each with the least number of workgroups for which it is
+# chosen: about one for each multiprocessor, more for small tiles. At least half of a tile's rows must be rows
+# of the product.
 MIDDLE_TILES, SMALLEST_STAGED = (("128x128", 120), ("64x64", 200)), "32x32"
 STAGED_TILES = {
     GEMM_STAGED: (("128x256", 396), *MIDDLE_TILES, ("64x32x4", 200), ("32x32x8", 0), (SMALLEST_STAGED, 0)),
@@ -59,7 +59,8 @@ class Affine:
         padded = np.zeros((groups, 4 * ceil4(n), PARAMETERS), np.float32)
         padded[:, :n, 0] = by_group(self.scale, groups, n)
         padded[:, :n, 1] = by_group(self.bias, groups, n)
-        padded[:, :, 2] = 2**23 + 128  # the offset of every weight (shaders/common/float_weight.glslh)
+        # the shader's offset for every weight (shaders/common/float_weight.glslh)
+        padded[:, :, 2] = 2**23 + 128
         padded[:, :n, 2] += zero_points
         return np.ascontiguousarray(padded.reshape(-1, 4, PARAMETERS).transpose(0, 2, 1))
 
@@ -106,7 +107,7 @@ class FloatGemm:
         self.n4, self.k4 = ceil4(self.n), ceil4(self.k)
         self.weight, self.zero_point = weight, zero_point
         self.matrices: Matrices | None = None  # the same product on matrix units
-        self.kernel = "auto"  # "auto", "gemv", "tiled" or "staged"
+        self.kernel = "auto"  # "auto", or the kernel to use: "gemv", "tiled" or "staged"
         self.weights = Resident(
             device,
             self.groups * self.n4 * self.k4 * 16,
@@ -116,12 +117,13 @@ class FloatGemm:
         self.parameters = Resident(device, size, lambda: affine.blocks(zero_point))
 
     def _few(self, m: int) -> bool:
-        """Return True if the GEMV kernel computes products of m rows."""
+        """Return True if the GEMV kernel is used for m rows."""
         few = m <= gemv.max_rows(self.device.capabilities, int8=False) and not self._shared(m)
         return self.kernel == "gemv" or (self.kernel == "auto" and (few or not self.k))
 
     def _shared(self, m: int) -> bool:
-        """Return True if the lanes of a subgroup share the m rows."""
+        """Return True if the kernel is used in which the lanes of a subgroup share their loads of the m
+        rows."""
         return self.kernel == "auto" and self.shares_lanes(m * self.k4) and not registers.is_forced()
 
     def program(self, m: int, dtype: str = "float32") -> Program:
@@ -145,7 +147,8 @@ class FloatGemm:
         return self._ending(program, m) if self.kernel == "auto" else program
 
     def _ending(self, program: Program, m: int, numbers: str = "") -> Program:
-        """Return *program*; or, if the driver would stop its loop over k early, a pipeline that splits k."""
+        """Return *program*. If the driver would abort its loop over k, return a GEMV pipeline instead,
+        which splits k."""
         ends = lets_loop(self.device, program.rounds({"k": self.k}))
         return program if ends else self._gemv(m, numbers, share=True)
 
@@ -215,8 +218,8 @@ class FloatGemm:
 
 
 def of_floats(device: Device, weight: npt.NDArray[Any], affine: Affine, groups: int) -> FloatGemm:
-    """Return the im2col product for a float weight (OC, IC/groups, KH, KW). It holds sizes only; kernels get
-    the weight separately."""
+    """Return the im2col product for a float weight (OC, IC/groups, KH, KW). The product knows only the
+    sizes of the weight; kernels get the weight separately."""
     oc, channels, kh, kw = weight.shape
     shape = groups, oc // groups, kh * kw * channels
     return FloatGemm(device, shape, _no_bytes, np.zeros(shape[:2], np.int32), affine, oc)
@@ -232,7 +235,7 @@ class FloatImplicit:
 
     def __init__(self, gemm: FloatGemm, tile: str | None = None):
         self.gemm = gemm
-        self.tile = tile  # a tile forced by tests and measurements
+        self.tile = tile  # tests and measurements set it to force a tile
 
     @staticmethod
     def fits(capabilities: Capabilities, p: Conv2dProblem) -> bool:
@@ -260,7 +263,7 @@ class FloatImplicit:
 
 
 def lanes(capabilities: Capabilities) -> int:
-    """Return how many lanes of a subgroup share loads of x; 0 if lanes do not share loads on this device."""
+    """Return the number of lanes of a subgroup if they should share loads of x on this device, else 0."""
     facts = capabilities.facts
     if not (profile(capabilities).float_lanes and facts["subgroupSizeControl"]):
         return 0
@@ -270,8 +273,8 @@ def lanes(capabilities: Capabilities) -> int:
 
 
 def staged_tile(capabilities: Capabilities, shader: str, rows: int, n: int, groups: int) -> str | None:
-    """Return the tile in shared memory for a product of *rows* rows and *n* columns. None if register tiles
-    are as fast or the product is smaller than every tile."""
+    """Return the tile in shared memory for a product of *rows* rows and *n* columns. Return None if tiles
+    in registers are as fast, or if the product is smaller than every tile."""
     if profile(capabilities).staged is None or rows < 16 or n < 16:
         return None
     for tile, least in STAGED_TILES[shader]:

@@ -1,4 +1,4 @@
-"""Rows of an array, chosen by ids on the device: one dispatch that copies words or vectors."""
+"""Rows of an array, selected by ids on the device: one dispatch that copies words or vectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from .weights import ceil4
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """A variant of gather_rows.comp with its sizes: elements of a row, and rows that an id chooses."""
+    """A variant of gather_rows.comp and its sizes. width: elements of a row; inner: rows that an id
+    selects."""
 
     variant: str
     width: int
@@ -22,22 +23,22 @@ class _Form:
 
 
 def _form(x: Spec, y: Spec, axis: int) -> _Form | None:
-    """Return the variant that copies the rows, and its sizes; None if rows are not whole elements of any
-    variant."""
+    """Return the variant that copies the rows, and its sizes. Return None if the rows are not whole
+    elements of any variant."""
     if x.layout == y.layout == MATRIX:
         last = len(x.shape) - 1
         return _Form("bytes", ceil4(x.shape[-1]), math.prod(x.shape[axis + 1 : -1])) if axis < last else None
     if x.layout != CONTIGUOUS:
         return None
-    size = math.prod(x.shape[axis + 1 :]) * NUMBERS[x.dtype].itemsize  # bytes that an id chooses
+    size = math.prod(x.shape[axis + 1 :]) * NUMBERS[x.dtype].itemsize  # bytes that an id selects
     if size % 16 == 0:
         return _Form("vectors", size // 16)
     return _Form("words", size // 4) if size % 4 == 0 else None
 
 
 def gathered_rows(b: Builder, x: Value, ids: Value, axis: int, shape: Sequence[int]) -> Value | None:
-    """Add ``np.take(x, ids, axis)`` of this *shape* to a plan (`vkq.ops.take.gathered`). Return None if the
-    layouts of x and the result do not have whole rows."""
+    """Add ``np.take(x, ids, axis)``, whose result has *shape*, to a plan (`vkq.ops.take.gathered`). Return
+    None if the rows are not whole elements of any kernel in the layouts of x and the result."""
     y = Spec(shape, x.spec.dtype, None, x.spec.qparams)
     form = _form(x.spec, y, axis)
     if form is None:

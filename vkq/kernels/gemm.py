@@ -1,4 +1,4 @@
-"""Matrix products of linear layers and convolutions: the weights, and the dispatches of a product."""
+"""Int8 matrix products of linear layers and convolutions: the weights, and the dispatches of a product."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ INVOCATIONS = 64  # invocations of a workgroup: every device supports 64, and mo
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """The positions of a product's rows in its result, which has ``lines`` image rows of ``ow`` pixels,
-    ``oh`` of them in each image.
+    """The positions of a product's rows in its result. The result has ``lines`` image rows of ``ow``
+    pixels; ``oh`` image rows are an image.
 
-    A row of the matrix is one pixel; an image row is padded to ``ow_padded`` rows of the matrix. A linear
+    A row of the product is one pixel. An image row is padded to ``ow_padded`` rows of the product. A linear
     layer has image rows of one pixel.
     """
 
@@ -77,13 +77,13 @@ class Int8Gemm:
         self.groups, self.n, self.k = shape
         self.n4, self.k4 = ceil4(self.n), ceil4(self.k)
         self.row_sums = bool(zero_point.any())
-        self.kernel = "auto"  # "auto", "gemv", "tiled" or "staged"
+        self.kernel = "auto"  # "auto", or the kernel to use: "gemv", "tiled" or "staged"
 
         def blocked() -> Int8:
             return block_weights(weight(), zero_point)
 
         self._blocked = blocked
-        self._packed: dict[str, Resident] = {}  # layout -> packed weights
+        self._packed: dict[str, Resident] = {}  # packed weights by layout name
         self.weights = self.weights_in(WEIGHT_LAYOUT)
         self.parameters = arithmetic.after.before(
             device,
@@ -92,7 +92,7 @@ class Int8Gemm:
         )
 
     def weights_in(self, name: str) -> Resident:
-        """Return the weights in a layout; they are packed once for all shapes of activations."""
+        """Return the weights packed in the layout *name*. Pack them once for all shapes of activations."""
         if name not in self._packed:
             how, blocked = layout(name), self._blocked
             size = 4 * how.words((self.groups, 4 * self.n4, 4 * self.k4))
@@ -100,14 +100,13 @@ class Int8Gemm:
         return self._packed[name]
 
     def variant(self, kernel: str, **axes: str) -> Variant:
-        """Return the variant of a kernel (``gemm_{}__tiled``) for the scheme, dot form and output of this
-        product."""
+        """Return the variant of a kernel (such as ``gemm_{}__tiled``) that has this product's scheme, dot
+        form and output."""
         a = self.arithmetic
         return catalog().find(kernel.format(a.family), dot=self.form, **a.axes, **axes)
 
     def program(self, m4: int) -> Program:
-        """Return the pipeline for m4 blocks of four rows, whose tiles are in shared memory or in
-        registers."""
+        """Return the pipeline for m4 blocks of four rows, with tiles in shared memory or in registers."""
         staged = self.staged_tile(m4)
         if staged:
             return self.device.program(self.variant("gemm_{}__staged", tile=staged), self.constants())
@@ -125,7 +124,7 @@ class Int8Gemm:
         return viewable(self.device.capabilities, x_bytes, self.weights.bytes, self.parameters.bytes)
 
     def staged_tile(self, m4: int) -> str | None:
-        """Return the tile in shared memory for m4 blocks of rows, or None if tiles in registers are
+        """Return the tile in shared memory for m4 blocks of rows. Return None if tiles in registers are
         preferred."""
         if self.kernel not in ("auto", "staged") or registers.is_forced():
             return None
@@ -135,7 +134,7 @@ class Int8Gemm:
         return tile or (SMALLEST_STAGED if self.kernel == "staged" else None)
 
     def gemv_program(self, rows: int, share: bool = False) -> Program:
-        """Return the GEMV pipeline for *rows* rows. *share*: split the sum over k between invocations,
+        """Return the GEMV pipeline for *rows* rows. *share*: several invocations share the sum over k,
         because one invocation cannot loop over all of k (`gemv`)."""
         c = self.device.capabilities
         known = profile(c)
@@ -147,10 +146,10 @@ class Int8Gemm:
         return self.device.program(self.variant(kernel, rows=str(max(1, min(rows, 4)))), constants)
 
     def chosen(self, rows: Rows, m4: int) -> Program:
-        """Return the pipeline for these rows, chosen by their number or named by ``kernel``. For any number
-        of rows, it splits k if the driver would stop a loop over all of k early."""
+        """Return the pipeline for these rows: the one named by ``kernel``, or one chosen by the number of
+        rows. If the driver would abort its loop over k, return a pipeline that splits k."""
         most = gemv.max_rows(self.device.capabilities)
-        # A narrow image: each image row and its padding fill one block of four rows.
+        # A narrow image: each image row of fewer than four pixels is padded to one block of four rows.
         if rows.ow < rows.ow_padded == 4:
             few, fits = rows.ow, rows.ow * m4 <= most * (4 // rows.ow)
         else:
@@ -163,12 +162,12 @@ class Int8Gemm:
         return program
 
     def _ends(self, program: Program) -> bool:
-        """Return True if the driver lets the program's loops finish."""
+        """Return True if the driver does not abort the program's loops."""
         return lets_loop(self.device, program.rounds({"k4": self.k4}))
 
     def constants(self, words: int | None = None) -> dict[str, Constant]:
-        """Return the specialization constants that all kernels need. *words*: words of k that one invocation
-        sums; by default all."""
+        """Return the specialization constants that all kernels need. *words*: the number of words of k that
+        one invocation sums; None: all."""
         words = self.k4 if words is None else words
         long_k = self.form == "float" and words > FLOAT_WORDS
         return {"ROW_SUMS": self.row_sums, "LONG_K": long_k, **self.arithmetic.after.constants}
@@ -183,8 +182,8 @@ class Int8Gemm:
         first: int = 0,
         count: int | None = None,
     ) -> None:
-        """Add the product to a plan: row blocks [first, first + count) of y, by default all. x holds only
-        these blocks.
+        """Add the product to a plan. Compute row blocks [first, first + count) of y, by default all; x
+        holds only these blocks.
 
         extra: the scale and zero point of every row, if x is quantized by rows.
         """
@@ -204,7 +203,7 @@ class Int8Gemm:
             "y_c4": ceil4(self.channels), "channels": self.channels, **rows.push, **self.arithmetic.epilogue,
         }  # fmt: skip
 
-    # For `vkq.kernels.im2col`: the unit of this product's im2col matrix is a block of four rows.
+    # `vkq.kernels.im2col` counts the rows of this product's im2col matrix in units of four.
 
     def row_units(self, rows: Rows) -> int:
         return rows.blocks
@@ -225,7 +224,8 @@ class Int8Gemm:
 
 
 def viewable(capabilities: Capabilities, *sizes: int) -> bool:
-    """Return True if texel buffers on the device can hold these sizes in bytes; none may be empty."""
+    """Return True if texel buffers on the device can hold each of these sizes in bytes. An empty buffer is
+    not possible."""
     most = TEXEL_BYTES * capabilities.properties["maxTexelBufferElements"]
     return all(0 < size <= most for size in sizes)
 
@@ -235,7 +235,8 @@ SMALLEST_STAGED = "32x32"
 
 def staged_tile(capabilities: Capabilities, m4: int, n4: int, conv: bool = False) -> str | None:
     """Return the tile in shared memory for a product of m4 x n4 blocks: the profile's tile, if the product
-    fills at least half of its rows and of its columns. None if tiles in registers are as fast."""
+    fills at least half of the tile's rows and half of its columns. Return None otherwise, or if tiles in
+    registers are as fast."""
     known = profile(capabilities)
     tile = known.staged_conv if conv else known.staged
     if tile is None:

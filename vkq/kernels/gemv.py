@@ -1,5 +1,5 @@
-"""The choice of a GEMV kernel for products with so few rows that reading the weights takes most of the time,
-and the division of its sum over k between invocations.
+"""Choose a GEMV kernel for products with few rows, where reading the weights takes most of the time, and
+divide its sum over k among invocations.
 
 The kernels are gemv_split.comp, for int8 rows and for float rows, and gemv_shared.comp.
 """
@@ -10,22 +10,23 @@ from ..device.capabilities import Capabilities
 from ..device.profiles import profile
 from ..shader.spec import Value
 
-FEW_ROWS = 2  # with at most this many rows, more loads must be in flight
+FEW_ROWS = 2  # up to this number of rows, a workgroup gets more invocations, so that more loads are in flight
 
-# (minimum column blocks of the product, column blocks of a workgroup). If a product has few columns, more
-# invocations share the sum over k, so that workgroups fill the whole device. Two neighbouring blocks are a
-# memory sector of 32 bytes; eight are a cache line of 128 bytes.
+# Pairs: (least number of column blocks of the product, column blocks of a workgroup). If a product has few
+# columns, more invocations share the sum over k, so that workgroups fill the whole device. Two neighbouring
+# blocks of weights are a memory sector of 32 bytes; eight are a cache line of 128 bytes.
 COLUMNS = ((2048, 8), (1024, 4), (0, 2))
-# For a workgroup that prefetches weights: parts of k; pairs like COLUMNS; minimum k in blocks.
+# For the kernel that prefetches weights: parts of k in a workgroup; pairs like COLUMNS; least number of
+# blocks of k.
 AHEAD_PARTS, AHEAD_COLUMNS, LEAST_AHEAD = 64, ((1024, 8), (0, 4)), 256
-BLOCKS_PER_PART = 4  # minimum number of blocks of k that an invocation sums
+BLOCKS_PER_PART = 4  # least number of blocks of k that an invocation sums
 
 
 def max_rows(capabilities: Capabilities, int8: bool = True) -> int:
     """Return the largest number of rows for which a GEMV kernel is used.
 
-    A tile of the matrix kernels has blocks of four rows, and one of their invocations sums all of k. For one
-    block, they read each weight as often as a GEMV kernel does, once; for more blocks, the rows of a tile
+    The matrix kernels compute tiles of blocks of four rows; an invocation sums all of k. For one block of
+    rows, a matrix kernel reads each weight once, as a GEMV kernel does. For more blocks, the rows of a tile
     share the weights that they read.
     """
     known = profile(capabilities)
@@ -35,10 +36,10 @@ def max_rows(capabilities: Capabilities, int8: bool = True) -> int:
 def split(
     capabilities: Capabilities, n4: int, k4: int, rows: int, room: int = 1 << 30, share: bool = False
 ) -> dict[str, Value]:
-    """Return a workgroup's size: LOCAL_X column blocks and LOCAL_Y parts of k (a power of two), for a product
-    with n4 column blocks and k4 blocks of k. *room*: the maximum number of invocations whose sums fit shared
-    memory. *share*: use several parts even if the profile prefers one, because the driver would stop a loop
-    over all of k."""
+    """Return a workgroup's size for a product with n4 column blocks and k4 blocks of k: LOCAL_X column
+    blocks and LOCAL_Y parts of k (a power of two). *room*: the maximum number of invocations whose sums fit
+    shared memory. *share*: use several parts even if the profile prefers one, because the driver would
+    abort a loop over all of k."""
     known = profile(capabilities)
     if known.gemv_columns and not share:
         return {"LOCAL_X": known.gemv_columns, "LOCAL_Y": 1}
@@ -55,10 +56,10 @@ def ahead(capabilities: Capabilities, n4: int) -> dict[str, Value]:
 
 
 def shared_split(most: int, n4: int, k4: int, narrowest: int = 1) -> dict[str, Value]:
-    """Return the workgroup size (see `split`) for sums in shared memory, with at most *most* invocations and
-    at least *narrowest* column blocks.
+    """Return the workgroup size (see `split`) of a kernel that adds the parts' sums in shared memory. A
+    workgroup has at most *most* invocations and at least *narrowest* column blocks.
 
-    A short k has few parts; the workgroup then has more columns, so that it still fills a subgroup.
+    A short k has few parts. The workgroup then has more columns, so that it still fills a subgroup.
 
     >>> shared_split(256, 4096, 4096), shared_split(256, 16, 8)
     ({'LOCAL_X': 8, 'LOCAL_Y': 32}, {'LOCAL_X': 16, 'LOCAL_Y': 2})

@@ -1,4 +1,4 @@
-"""Products of float rows with weights in groups along K (`vkq.numerics.grouped`)."""
+"""Products of float rows with weights quantized in groups along K (`vkq.numerics.grouped`)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ GEMV, SHARED, STAGED = "gemv_q4gsw__split", "gemv_q4gsw__shared", "gemm_q4gsw__s
 ROW = "gemv_q4gsw__row"
 CHUNK_BITS = 128  # bits of codes that one invocation of the GEMV kernel loads at a time
 STEP = 32  # elements along k that STAGED dequantizes at a time
-MOST_K_SPLITS = 128  # maximum number of parts into which a workgroup of the GEMV kernel splits the sum over k
-SHARED_PARTS, SHARED_COLUMNS = 32, 8  # SHARED: minimum number of parts; columns of a workgroup
-# ROW: maximum parts of k; (minimum columns per multiprocessor, (parts of k, blocks of two columns of a
-# workgroup)).
+MOST_K_SPLITS = 128  # maximum number of parts of k in a workgroup of the GEMV kernel
+SHARED_PARTS, SHARED_COLUMNS = 32, 8  # SHARED: least number of parts of k; columns of a workgroup
+# ROW: maximum number of parts of k; pairs (least number of columns for each multiprocessor, (parts of k,
+# blocks of two columns of a workgroup)).
 ROW_PARTS, ROW_SPLITS = 32, ((96, (16, 32)), (48, (16, 16)), (12, (32, 8)), (0, (32, 4)))
 SMALLEST = "32x32"
 SMALLEST_HALF = 2.0**-14  # the smallest normal float16: a driver may flush smaller numbers
@@ -50,7 +50,7 @@ class GroupedGemm:
         self.device, self.weight, self.bounds = device, weight, bounds
         self.added = np.zeros(weight.shape[0], np.float32) if bias is None else bias
         self.n, self.k = weight.shape
-        self.kernel = "auto"  # "auto", "gemv", "tiled" or "staged"
+        self.kernel = "auto"  # "auto", or the kernel to use: "gemv", "tiled" or "staged"
         self.matrices: Matrices | None = None  # the same product on matrix units
         self.half = fits_half(weight)
         points = weight.zero_points()
@@ -64,7 +64,7 @@ class GroupedGemm:
         )
 
     def method(self, rows: int) -> tuple[str, str]:
-        """Return the method for *rows* rows ("gemv", "staged" or "tiled"), and the reason."""
+        """Return the method for *rows* rows ("gemv", "staged" or "tiled"), and the reason for it."""
         facts = self.device.capabilities
         if self.kernel != "auto":
             return self.kernel, "requested by name"
@@ -88,8 +88,8 @@ class GroupedGemm:
         return able if able and able.worth(rows, self.n, x.spec.dtype) else None
 
     def program(self, rows: int, dtype: str = "float32") -> Program:
-        """Return the pipeline for *rows* rows of this dtype: float32, or float16 except for the method
-        "staged"."""
+        """Return the pipeline for *rows* rows of *dtype*: float32 or, unless the method is "staged",
+        float16."""
         method, bits = self.method(rows)[0], str(self.weight.bits)
         if self._staged(rows):
             tile = staged_tile(self.device.capabilities, bits, rows, self.n) or SMALLEST
@@ -113,32 +113,33 @@ class GroupedGemm:
 
     @property
     def rows_shared(self) -> int:
-        """The largest number of rows whose x the GEMV kernel holds in shared memory; 0 if it never does."""
+        """The maximum number of rows for which the GEMV kernel holds x in shared memory; 0 if it never
+        does."""
         able = self.whole and self.chunk_groups == 1
         return profile(self.device.capabilities).gemv_rows_shared if able else 0
 
     @property
     def chunk_groups(self) -> int:
-        """The number of groups in a chunk of CHUNK_BITS."""
+        """The number of groups in the CHUNK_BITS that an invocation loads at a time, at least 1."""
         return max(1, CHUNK_BITS // int(self.weight.group * self.weight.bits))
 
     def _of_numbers(self, shader: str, dtype: str) -> Variant:
-        """Return the shader's variant that decodes weights to float16 if the device has float16 arithmetic,
-        else to float32."""
+        """Return the variant of a shader that decodes weights to float16 if the device has float16
+        arithmetic, else to float32."""
         numbers = "half" if self.device.capabilities.features["shaderFloat16"] else "float"
         return catalog().find(shader, bits=str(self.weight.bits), numbers=numbers, x=dtype)
 
     def row(self, dtype: str) -> Program:
-        """Return the pipeline for one row, with x in shared memory. Workgroups are narrower if there are few
-        columns for each multiprocessor."""
+        """Return the pipeline for one row, with x in shared memory. If there are few columns for each
+        multiprocessor, workgroups have fewer columns."""
         columns = self.n / profile(self.device.capabilities).multiprocessors
         parts, blocks = next(split for least, split in ROW_SPLITS if columns >= least)
         how: dict[str, Constant] = {"LOCAL_X": parts, "LOCAL_Y": blocks}
         return self.device.program(self._of_numbers(ROW, dtype), {**how, **self.constants})
 
     def shared(self, rows: int, dtype: str) -> Program:
-        """Return the pipeline with x in shared memory, two rows at a time. k is split into more parts if
-        there are few workgroups for each multiprocessor."""
+        """Return the pipeline for several rows, with x in shared memory, two rows at a time. If there are
+        few workgroups for each multiprocessor, k is divided into more parts."""
         facts = self.device.capabilities
         workgroups = -(-rows // 2) * -(-self.n // SHARED_COLUMNS)
         wanted = profile(facts).multiprocessors * 256 // workgroups
@@ -152,9 +153,9 @@ class GroupedGemm:
         return {"CLAMPED": self.bounds != (-math.inf, math.inf), "HALF_SCALES": self.half}
 
     def split(self, share: bool, long: bool = False) -> dict[str, Constant]:
-        """Return a workgroup's size: LOCAL_X blocks of columns and LOCAL_Y parts of k. There is one part
-        unless invocations *share* the sum and either the profile prefers parts or k is too *long* for one
-        loop."""
+        """Return a workgroup's size: LOCAL_X blocks of columns and LOCAL_Y parts of k. With *share*,
+        invocations share the sum over k if the profile prefers it or if k is too *long* for one loop; else
+        there is one part."""
         known = profile(self.device.capabilities)
         if not share or (known.gemv_columns and not long):
             return {"LOCAL_X": known.gemv_columns or 64, "LOCAL_Y": 1}
@@ -190,8 +191,8 @@ class GroupedGemm:
 
 
 def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str | None:
-    """Return the tile in shared memory for a product of *rows* rows and *n* columns. None if register tiles
-    are as fast."""
+    """Return the tile in shared memory for a product of *rows* rows and *n* columns. Return None if tiles
+    in registers are as fast."""
     known = profile(capabilities)
     if known.staged is None:
         return None
@@ -207,8 +208,8 @@ def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str
 
 
 def fits_half(weight: GroupedWeight) -> bool:
-    """Return True if float16 represents every scale and zero point exactly, as zero or a normal number (a
-    driver may flush subnormal numbers)."""
+    """Return True if float16 represents every scale and every zero point exactly, as zero or a normal
+    number. Subnormal numbers do not count, because a driver may flush them."""
     held = True
     for values in (weight.scales(), weight.zero_points()):
         with np.errstate(over="ignore"):
@@ -224,9 +225,9 @@ def parameters(
     bias: npt.NDArray[np.float32],
     half: bool,
 ) -> npt.NDArray[np.uint32]:
-    """Return (scale, zero point) of every group, then the biases, in the format of
-    shaders/common/grouped_weight.glslh. If *points* is None, return only the scales (float32) and the
-    biases."""
+    """Return the scale and zero point of every group and then the biases, in the format of
+    shaders/common/grouped_weight.glslh. If *points* is None, leave out the zero points; the scales are then
+    float32."""
     if points is None:
         return np.concatenate([scales.reshape(-1), bias]).astype("<f4").view("<u4")
     pairs = np.stack([scales.reshape(-1), points.reshape(-1)], axis=-1)
@@ -237,6 +238,6 @@ def parameters(
 
 
 def words(values: npt.NDArray[np.uint8] | npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
-    """Return the bytes of values as int32 words for an upload; one zero word if there are none."""
+    """Return the bytes of *values* as int32 words for an upload. If there are none, return one zero word."""
     found = values.reshape(-1).view("<i4")
     return found if found.size else np.zeros(1, np.int32)

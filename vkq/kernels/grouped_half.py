@@ -1,6 +1,6 @@
 """Products of float16 rows with weights in groups along K (`vkq.numerics.grouped`) on float16 matrix units,
-with float32 sums of groups. A code of up to eight bits minus an integer zero point is exact in float16; its
-product with a float16 value is exact in float32."""
+with float32 sums of groups. A code of up to eight bits minus an integer zero point is exact in float16, and
+its product with a float16 value is exact in float32."""
 
 from __future__ import annotations
 
@@ -30,26 +30,27 @@ MANY = OperandKind(
     HALF, "gemm_q4gsw__straight_coopmat", "gemm_q4gsw__split_straight_coopmat", "straight_tile_cycles"
 )
 LANES = 32  # lanes of a subgroup of FEW
-FEW_ROWS = (1, 8, 16)  # rows that a workgroup of FEW can compute
-FEW_OUTPUTS = (64, 32)  # outputs that a workgroup of FEW can compute
+FEW_ROWS = (1, 8, 16)  # numbers of rows that a workgroup of FEW can compute
+FEW_OUTPUTS = (64, 32)  # numbers of outputs that a workgroup of FEW can compute
 ALONE = ("1", "1_long")  # variants for one row; "1_long" loads more of k at a time
-# One row: (minimum columns per multiprocessor, invocations of a workgroup). A multiprocessor runs one
-# workgroup of 512 invocations at a time, which computes 32 columns.
+# For one row: pairs (least number of columns for each multiprocessor, invocations of a workgroup). A
+# multiprocessor runs one workgroup of 512 invocations at a time, which computes 32 columns.
 ALONE_SPLITS = ((96, 128), (33, 256), (0, 512))
-# AT_ONCE: k of a subgroup; k of a group; maximum subgroups; minimum weights for which AT_ONCE is faster;
-# maximum workgroups per multiprocessor. With more than WAITING workgroups per multiprocessor, each subgroup
-# starts some 20 * LATE cycles after the previous one.
+# Constants of AT_ONCE. CHUNK: k that a subgroup computes; UNIT: k of a group; CHUNKS: maximum number of
+# subgroups; LEAST: least number of weights for which AT_ONCE is faster; WORKGROUPS: maximum for each
+# multiprocessor. If a multiprocessor has more than WAITING workgroups, each subgroup starts about 20 * LATE
+# cycles after the previous one.
 CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 20, 1 << 20, 2, 1.05, 4
 LONG_TURNS = 128  # a workgroup of at most this many invocations has registers for long iterations
-# One row: bits of a weight -> k of a group -> minimum number of weights for which this method is faster.
+# For one row: bits of a weight -> k of a group -> least number of weights to use this method.
 WORTH_ALONE = {4: {128: 1 << 23, 64: 1 << 24, 32: 1 << 24}, 8: {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}}
-SMALLEST_GROUP = 32  # smallest k of a group: shared memory has no room for the scales of smaller groups
-MATRIX = 16  # outputs of a weight matrix; also its elements along k
+SMALLEST_GROUP = 32  # least k of a group: shared memory has no room for the scales of smaller groups
+MATRIX = 16  # outputs of a weight matrix, and its elements along k
 BLOCK_BYTES = 32  # bytes of codes for one output of a matrix
 
 
 def packed_elements(weight: GroupedWeight) -> npt.NDArray[np.uint32]:
-    """Pack codes as matrices of 16-bit elements (shaders/common/grouped_matrices.glslh)."""
+    """Pack codes as matrices of 16-bit elements in the order of shaders/common/grouped_matrices.glslh."""
     (n, k), bits = weight.shape, weight.bits
     padding = ((0, -n % MATRIX), (0, -(k * bits // 8) % BLOCK_BYTES))
     codes = np.pad(weight.packed.reshape(n, k * bits // 8), padding)
@@ -61,7 +62,8 @@ def packed_elements(weight: GroupedWeight) -> npt.NDArray[np.uint32]:
 
 
 def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint32]:
-    """Return codes (along the last axis) in the lowest bits of 16-bit elements, two elements in each word."""
+    """Return codes (along the last axis) as 16-bit elements, with a code in the lowest bits of each, two
+    elements in a word."""
     whole = codes.astype(np.uint32)
     if bits == 4:
         return np.asarray(whole & 15 | whole >> 4 << 16, np.uint32)
@@ -69,9 +71,9 @@ def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.ui
 
 
 def fills(outputs: int, rows: int, gemm: GroupedGemm) -> bool:
-    """Return True if workgroups of *outputs* outputs occupy every multiprocessor and none computes more
-    columns than with the smallest workgroups. For few rows, two workgroups must occupy each multiprocessor,
-    because a single one stalls."""
+    """Return True if workgroups of *outputs* outputs suit the device. They must occupy every
+    multiprocessor, and none may compute more columns than with the smallest workgroups. For few rows, two
+    workgroups must occupy each multiprocessor, because a single one stalls."""
     many, fewest = profile(gemm.device.capabilities).multiprocessors, FEW_OUTPUTS[-1]
     busiest, least = (-(-gemm.n // (each * many)) * each for each in (outputs, fewest))
     wanted = outputs if rows > FEW_ROWS[1] else 2 * outputs
@@ -79,8 +81,8 @@ def fills(outputs: int, rows: int, gemm: GroupedGemm) -> bool:
 
 
 class GroupedMatrices:
-    """The product *gemm* of float16 rows on float16 matrix units. The device must list float16 matrices
-    (`vkq.probe.matrices.advertised_half`) and multiply them correctly."""
+    """Compute the product *gemm* for float16 rows on float16 matrix units. The device must list float16
+    matrices (`vkq.probe.matrices.advertised_half`) and multiply them correctly."""
 
     def __init__(self, gemm: GroupedGemm):
         self.gemm = gemm
@@ -102,15 +104,15 @@ class GroupedMatrices:
 
     @property
     def pays_alone(self) -> bool:
-        """True if this kernel is faster for one row than a kernel that sums in registers. It is not if there
-        are few weights, or if the zero points of many groups go through shared memory."""
+        """True if, for one row, this kernel is faster than a kernel that sums in registers. It is slower if
+        there are few weights, or if the zero points of many groups go through shared memory."""
         group, least = self.gemm.weight.group, WORTH_ALONE[self.gemm.weight.bits]
         return self.gemm.n * self.gemm.k >= least[group] and (group == 128 or not self.points)
 
     @property
     def at_once(self) -> bool:
-        """True if AT_ONCE, which requests all weights at once, should compute products of one row. The
-        device's matrices must have the element order that it assumes."""
+        """True if AT_ONCE, which requests all weights at once, should compute products of one row. AT_ONCE
+        assumes an order of the elements of a matrix, which the device's matrices must have."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         fits = gemm.weight.bits == 4 and gemm.weight.group == UNIT and not self.points
         few = -(-gemm.k // CHUNK) <= CHUNKS and -(-gemm.n // MATRIX) <= WORKGROUPS * known.multiprocessors
@@ -132,8 +134,8 @@ class GroupedMatrices:
         b.dispatch(program, slots, gemm.push(rows) | steps, gemm.macs(rows))
 
     def _parameters(self) -> npt.NDArray[np.uint32]:
-        """Return the scale and zero point of every group, [group][output], then the biases, as in
-        shaders/common/grouped_matrices.glslh."""
+        """Return the scale and zero point of every group, [group][output], and then the biases, in the
+        format of shaders/common/grouped_matrices.glslh."""
         gemm, weight = self.gemm, self.gemm.weight
 
         def across(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -156,7 +158,7 @@ class GroupedMatrices:
 
     @property
     def _invocations_alone(self) -> int:
-        """The number of invocations of a workgroup for one row."""
+        """The number of invocations of a workgroup that computes one row."""
         facts = self.gemm.device.capabilities
         columns = self.gemm.n / profile(facts).multiprocessors
         wanted = next(size for least, size in ALONE_SPLITS if columns >= least)
@@ -164,20 +166,20 @@ class GroupedMatrices:
 
     @property
     def _long_turns(self) -> bool:
-        """True if iterations of the loop for one row should have twice as many steps: there are few
-        invocations, and scales and zero points do not need the registers."""
+        """True if an iteration of the loop for one row should have twice as many steps, because there are
+        few invocations, and scales and zero points leave registers free."""
         weight, few = self.gemm.weight, self._invocations_alone <= LONG_TURNS
         return few and (weight.bits, weight.group, self.points) == (4, 128, 0)
 
     def config(self, rows: int) -> GemmConfig | None:
-        """Return the tile for *rows* rows: the tile for few rows, or the tile with the lowest estimated time.
-        None if the device can run no tile."""
+        """Return the tile for *rows* rows: a tile for few rows if one fits, else the tile with the lowest
+        estimated time. Return None if the device can run no tile."""
         few = next(self._few(rows), None)
         sizes = (profile(self.gemm.device.capabilities), rows, self.gemm.n, self.gemm.k, 1)
         return few or min(self._many(rows), key=lambda config: config.cycles(*sizes), default=None)
 
     def _few(self, rows: int) -> Iterator[GemmConfig]:
-        """Yield the tiles for few rows that support this number of rows, the preferred tile first."""
+        """Yield the tiles for few rows that can compute this number of rows, the preferred tile first."""
         if rows == 1 and self.at_once:
             yield from self._able(AT_ONCE)
         for tall, wide in itertools.product(FEW_ROWS, FEW_OUTPUTS):
@@ -197,8 +199,8 @@ class GroupedMatrices:
                         yield dataclasses.replace(config, parts=parts)
 
     def _able(self, shader: str, **axes: str) -> Iterator[GemmConfig]:
-        """Yield the shader's variant with each fitting matrix shape of the device: the shape matches the
-        order of the weights, and a tile's rows are whole matrices."""
+        """Yield the shader's variant with each of the device's matrix shapes that fits: the weights' order
+        must have this shape, and a tile's rows must be whole matrices."""
         facts = self.gemm.device.capabilities
         variant = catalog().find(shader, bits=str(self.gemm.weight.bits), **axes)
         for matrices in advertised_half(facts):

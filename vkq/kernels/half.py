@@ -1,6 +1,6 @@
-"""Products of float activations with int8 or float weights on matrix units, with float32 sums. The elements
-of the matrices are float16 (compute="float16") or, for int8 weights only, bfloat16; then x is split exactly
-into three parts."""
+"""Products of float activations with int8 or float weights on matrix units, with float32 sums. The matrices
+are float16 (compute="float16") or bfloat16. With bfloat16, weights are int8, and x is split exactly into
+three parts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .half_operands import RUN, X_PARTS, halves, parts_of
 from .pixels import window_constants
 from .split import counters
 
-MOST_ROWS = 64  # maximum rows that the kernel itself converts; more rows need a dispatch before it
+MOST_ROWS = 64  # maximum number of rows that the kernel itself converts; more rows need another dispatch
 MOST_READ = 1 << 22  # maximum number of float32 values that all column tiles together read and convert
 # With fewer multiply-adds, splitting x into parts takes longer than the matrix units save.
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}
@@ -50,8 +50,8 @@ BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # bytes of one element of x
 
 
 class HalfMatrices:
-    """The product *gemm* on matrix units, for a linear layer or for a convolution's im2col matrix.
-    *channels*: k for each tap of a group (for a linear layer: k). The device must list matrices of these
+    """Compute the product *gemm* on matrix units, for a linear layer or for a convolution as implicit GEMM.
+    *channels*: k of each tap of a group (for a linear layer: k). The device must list matrices of these
     *elements* (`vkq.probe.matrices.advertised_half`). *floats*: a float weight (OC, channels, KH, KW) that
     replaces the int8 weight."""
 
@@ -63,9 +63,9 @@ class HalfMatrices:
         floats: npt.NDArray[Any] | None = None,
     ):
         self.gemm, self.channels, self.elements = gemm, channels, elements
-        self.gathering = GATHERED[elements.form]  # the kind of operands for convolutions
-        self.tile: str | None = None  # a tile forced by tests and measurements
-        self.parts: int | None = None  # a number of parts of k forced by tests and measurements
+        self.gathering = GATHERED[elements.form]  # how convolutions load their operands
+        self.tile: str | None = None  # tests and measurements set it to force a tile
+        self.parts: int | None = None  # tests and measurements set it to force a number of parts of k
         self.loaders = Loaders(gemm, channels, floats)
         self.runs, self.k, self.floats = self.loaders.runs, self.loaders.k, self.loaders.floats
         self.counters = counters(gemm.device)
@@ -80,7 +80,7 @@ class HalfMatrices:
         facts, numbers = self.gemm.device.capabilities, self.gemm.groups * rows * self.k
         form = self.elements.form
         few = n >= LEAST_COLUMNS and self._fitting(rows, dtype) is not None
-        if self.floats is not None:  # float32 products would read twice as many bytes of weights
+        if self.floats is not None:  # a float32 product would read twice as many bytes of weights
             rows = max(rows, half_gemv.LEAST_ROWS[form])
         return few or worth(form, facts, rows, n, numbers * n, numbers, LEAST_MACS[form])
 
@@ -120,8 +120,8 @@ class HalfMatrices:
         b.dispatch(self.program(variant, config.matrices), slots, push | steps, gemm.macs(rows))
 
     def _few(self, x: Value, y: Value, rows: int) -> tuple[Program, Resident] | None:
-        """Return the pipeline for few rows, and the weights in its order. None if a tile or parts are forced,
-        or if WORDS is faster."""
+        """Return the pipeline for few rows, and the weights in the order that it reads. Return None if no
+        such pipeline is faster, or if a tile or a number of parts is forced."""
         if self.tile or self.parts or kind_of(self.elements) in picks() or x.spec.dtype != y.spec.dtype:
             return None
         if found := self._fitting(rows, x.spec.dtype):
@@ -139,20 +139,21 @@ class HalfMatrices:
         return None if self.floats else half_gemv.fitting(self.gemm, rows, dtype, self.elements.form)
 
     def _whole(self, x: Value, y: Value) -> bool:
-        """Return True if rows are whole runs, outputs are whole blocks of 4, and x and y have one dtype."""
+        """Return True if rows are whole runs of 8 elements, outputs are whole blocks of 4, and x and y have
+        the same dtype."""
         return self.channels % RUN == 0 and self.gemm.channels % 4 == 0 and x.spec.dtype == y.spec.dtype
 
     def _as_words(self, x: Value, y: Value) -> bool:
-        """Return True if WORDS can compute these rows and weights, and the device's matrices have the element
-        order that WORDS assumes."""
+        """Return True if the shader WORDS can compute these rows with these weights. WORDS assumes an order
+        of the elements of a matrix, which the device's matrices must have."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         rows = self._whole(x, y) and x.spec.dtype == "float16" and gemm.groups == 1
         here = known.matrix_pairs and not pairs_refusal(gemm.device)
         return self.elements == FLOAT16 and rows and here and self.signed and not self.floats
 
     def _in_place(self, config: GemmConfig, x: Value, y: Value, rows: int) -> Variant | None:
-        """Return the variant that reads x as it is, without a dispatch that packs x: the variant for few
-        rows, or one that loads weights directly into matrices. None if there is no such variant."""
+        """Return the variant that reads x without a dispatch that packs it: the variant for few rows, or a
+        variant that loads weights directly into matrices. Return None if there is no such variant."""
         dtype, tile = x.spec.dtype, config.variant.axes["tile"]
         shader = config.of.split if config.parts > 1 else config.of.product
         if config.of == WORDS:
@@ -183,8 +184,8 @@ class HalfMatrices:
         b.dispatch(self.program(variant, config.matrices), slots, push | steps, gemm.macs(p.gemm_m))
 
     def gathered_cycles(self, p: Conv2dProblem, dtype: str = "float32") -> float:
-        """Return the estimated cycles of a convolution with results of this dtype, including the conversion
-        of x (`gathered_before_cycles`)."""
+        """Return the estimated cycles of a convolution with results of this dtype. The estimate includes
+        the conversion of x (`gathered_before_cycles`)."""
         known = profile(self.gemm.device.capabilities)
         sizes, before = (p.gemm_m, 4 * self.gemm.n4, self.k, self.gemm.groups), known.gathered_before_cycles
         product = self.config(p.gemm_m, self.gathering, dtype).cycles(known, *sizes)
@@ -203,8 +204,8 @@ class HalfMatrices:
         }
 
     def constants(self, b: Builder, of: OperandKind = FLOAT16) -> list[Value]:
-        """Return the values that a kernel of this kind binds: the weights in its order, and the parameters of
-        the epilogue."""
+        """Return the values that a kernel of this kind binds: the weights in the kernel's order, and the
+        parameters of the epilogue."""
         weights = self.loaders.direct if of == STRAIGHT else self.loaders.staged
         return [b.constant(weights), b.constant(self.parameters(of))]
 
@@ -222,9 +223,9 @@ class HalfMatrices:
     def config(
         self, rows: int, of: OperandKind | None = None, dtype: str = "float32", as_words: bool = False
     ) -> GemmConfig:  # fmt: skip
-        """Return the tile with the lowest estimated time for *rows* rows of a product (with *as_words*,
-        including WORDS) or of a convolution (`GATHERED`). Workgroups split a convolution's k only for float16
-        results: split-K has not been timed for other dtypes."""
+        """Return the tile with the lowest estimated time for *rows* rows of a product, or of a convolution
+        if *of* is in `GATHERED`. as_words: also consider the tiles of WORDS. A convolution splits k only
+        for float16 results: split-K has not been timed for other dtypes."""
         gemm, known, of = self.gemm, profile(self.gemm.device.capabilities), of or self.elements
         sizes, shader = (rows, 4 * gemm.n4, self.k, gemm.groups), of.product
         whole = of == self.gathering and dtype != "float16"
@@ -253,12 +254,12 @@ class HalfMatrices:
 
 
 def kind_of(elements: OperandKind) -> str:
-    """Return the name of this kind of tile in the tuner's rankings (`vkq.select.tuner`)."""
+    """Return the name of this kind of operands in the tuner's rankings (`vkq.select.tuner`)."""
     return f"tile of {elements.form} matrices"
 
 
 def worth(form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers: int, least: int) -> bool:
-    """Return True if matrices of this form are faster for a product with *macs* multiply-adds, which must be
-    at least *least*, and *numbers* elements of x."""
+    """Return True if matrices with elements of this form are faster for a product with *macs* multiply-adds
+    and *numbers* elements of x. *least*: the least number of multiply-adds for which they are."""
     large = BYTES[form] * numbers > facts.properties["maxStorageBufferRange"]
     return not large and rows >= half_gemv.LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= least

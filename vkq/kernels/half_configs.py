@@ -1,5 +1,5 @@
-"""The tiles of products on matrix units with float32 sums: operand kinds, sizes, parts of k, and estimated
-cycles."""
+"""The tiles of products on matrix units with float32 sums: how they load operands, their sizes, parts of k,
+and estimated cycles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Variant
 from .split import MOST_TILES
 
-K_SPLITS = (1, 2, 3, 4, 6, 8)  # the numbers of parts into which workgroups can split k
+K_SPLITS = (1, 2, 3, 4, 6, 8)  # the numbers of parts into which k can be split
 WORDS_OUTPUTS = 32  # neighbouring outputs in the weights of WORDS
 LEAST_COLUMNS = 17  # if a product has fewer columns, most of a matrix would be padding
 STEP = 32  # elements along k for which a profile states the cycles of a tile
@@ -25,9 +25,9 @@ STEP = 32  # elements along k for which a profile states the cycles of a tile
 
 @dataclasses.dataclass(frozen=True)
 class OperandKind:
-    """A way to load the operands of matrices. form: the elements. product: the shader (of a product or a
-    convolution); split: the shader with split-K. cycles: the name of the profile's field with the cycles of
-    each tile."""
+    """A way to load the operands of matrices. form: the type of their elements. product: the shader (of a
+    product or a convolution); split: the shader with split-K. cycles: the profile's field that has the
+    cycles of each tile."""
 
     form: str
     product: str
@@ -35,13 +35,13 @@ class OperandKind:
     cycles: str
 
     def of(self, known: Profile) -> Mapping[str, tuple[int, ...]]:
-        """Return the cycles of each tile from a profile."""
+        """Return the cycles of each tile, from a profile."""
         found: Mapping[str, tuple[int, ...]] = getattr(known, self.cycles)
         return found
 
     def able(self, facts: Capabilities, forced: str | None = None) -> Iterator[GemmConfig]:
-        """Yield the tiles that a device can run (with *forced*, only this tile), each with the first listed
-        matrix shape that fits."""
+        """Yield the tiles that a device can run, each with the first listed matrix shape that fits. forced:
+        yield only this tile."""
         for tile in self.of(profile(facts)):
             if forced not in (None, tile):
                 continue
@@ -55,20 +55,20 @@ class OperandKind:
 
 
 FLOAT16 = OperandKind(HALF, "gemm_q8csw__coopmat", "gemm_q8csw__split_coopmat", "half_tile_cycles")
-# Weights go from memory into matrices directly.
+# The kernel loads weights from memory directly into matrices.
 STRAIGHT = OperandKind(
     HALF, "gemm_q8csw__straight_coopmat", "gemm_q8csw__split_straight_coopmat", "straight_tile_cycles"
 )
-# Like STRAIGHT, but the kernel assembles matrices in registers from float16 rows as they are in memory.
+# Like STRAIGHT, but the kernel assembles matrices in registers, from float16 rows in the order of memory.
 WORDS = OperandKind(HALF, "gemm_q8csw__words_coopmat", "gemm_q8csw__split_words_coopmat", "words_tile_cycles")
 PARTS_OF_FLOAT32 = OperandKind(
     BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "parts_tile_cycles"
 )
-GATHERED = {  # operands of a convolution whose rows the kernel gathers from the image
+GATHERED = {  # for convolutions whose kernel gathers the rows from the image
     HALF: OperandKind(HALF, "conv2d_q8csw__coopmat", "conv2d_q8csw__split_coopmat", "half_gathered_cycles"),
     BRAIN: OperandKind(BRAIN, "conv2d_q8csw__parts_coopmat", "", "parts_gathered_cycles"),
 }
-PLANES = {  # operands of a 1x1 convolution whose kernel reads pixels from an image of this dtype
+PLANES = {  # for 1x1 convolutions whose kernel reads pixels from an image of this dtype
     (HALF, "float16"): OperandKind(HALF, "conv2d_q8csw__planes_coopmat", "", "half_plane_cycles"),
     (HALF, "float32"): OperandKind(HALF, "conv2d_q8csw__planes_coopmat", "", "float32_plane_cycles"),
     (BRAIN, "float32"): OperandKind(BRAIN, "conv2d_q8csw__planes_parts_coopmat", "", "parts_plane_cycles"),
@@ -78,8 +78,8 @@ STRAIGHT_TILES = "conv2d_q8csw__straight_coopmat"  # like STRAIGHT, for convolut
 
 @dataclasses.dataclass(frozen=True)
 class GemmConfig:
-    """A tile that the device can run, its matrix shape, and the maximum number of parts of k; one workgroup
-    computes each part."""
+    """A tile that the device can run, its matrix shape, and the maximum number of parts into which k is
+    split. One workgroup computes each part."""
 
     variant: Variant
     matrices: Matrices
@@ -87,17 +87,17 @@ class GemmConfig:
     parts: int = 1
 
     def steps(self, k: int) -> int:
-        """Return the steps along k of one part, a multiple of the steps of a loop iteration."""
+        """Return the number of steps along k in one part, a multiple of the steps of a loop iteration."""
         step, turn = (int(self.variant.sizes[name]) for name in ("BK", "TURNS"))
         return -(-k // (step * turn * self.parts)) * turn
 
     def tiles(self, rows: int, n: int, groups: int) -> int:
-        """Return the number of tiles."""
+        """Return the number of tiles of a product."""
         tall, wide = (int(self.variant.sizes[name]) for name in ("BM", "BN"))
         return groups * -(-rows // tall) * -(-n // wide)
 
     def may_split(self, rows: int, n: int, groups: int) -> bool:
-        """Return True if workgroups may split the k of a tile."""
+        """Return True if several workgroups may share the sum over k of a tile."""
         tile = self.variant.axes["tile"]
         return (
             tile in catalog().shaders[self.of.split].axes["tile"]
@@ -105,7 +105,7 @@ class GemmConfig:
         )
 
     def takes(self, k: int) -> bool:
-        """Return True if the tile supports this k. WORDS needs a multiple of BK * TURNS."""
+        """Return True if the tile supports this k. WORDS supports multiples of BK * TURNS only."""
         step, turn = (int(self.variant.sizes[name]) for name in ("BK", "TURNS"))
         return self.of != WORDS or k % (step * turn) == 0
 
@@ -127,7 +127,7 @@ class GemmConfig:
         share = last = math.ceil(tiles * self.parts / known.multiprocessors)
         end = share * third[0] if third and self.of != WORDS else 0
         if self.of == WORDS:
-            last = (share - 1) % third[0] + 1  # workgroups per multiprocessor in the last round
+            last = (share - 1) % third[0] + 1  # workgroups of a multiprocessor in the last round
         elif self.of in GATHERED.values() and share > 1:
             share = last = share + share % 2
         each_step = together * (share - last) + max(alone, together * last)
@@ -140,7 +140,7 @@ class GemmConfig:
 
 def fits(variant: Variant, matrices: Matrices) -> bool:
     """Return True if each subgroup's part of a tile is a whole number of matrices, and its rows are a
-    multiple of 16 (of the tile's width for STRAIGHT_TILES)."""
+    multiple of 16 (for STRAIGHT_TILES: of the tile's width)."""
     values = matrices.constants(variant)
     down, across = int(values["WGM"]), int(values["WGN"])
     if not (down and across):
@@ -151,7 +151,7 @@ def fits(variant: Variant, matrices: Matrices) -> bool:
         variant.shader in (of.product, of.split) for of in (STRAIGHT, WORDS)
     )
     if straight and (matrices.m, matrices.k) != (16, 16):
-        return False  # the weights are stored as matrices of 16 x 16
+        return False  # weights are stored as matrices of 16 x 16
     d = {name: int(size) for name, size in variant.sizes.items() if name in ("BM", "TH", "TW", "BN")}
     rows, columns = (d["BM"] if "BM" in d else d["TH"] * d["TW"]) // down, d["BN"] // across
     if variant.shader in (WORDS.product, WORDS.split) and columns % WORDS_OUTPUTS:

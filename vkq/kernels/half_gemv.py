@@ -1,6 +1,6 @@
-"""Products of few rows on matrix units, with k split between the subgroups of a workgroup. Shaders:
-gemv_words_coopmat.comp; for more rows of float16 gemv_q8csw_runs_coopmat.comp; for one row of float16 and few
-outputs gemv_row_coopmat.comp; where none of these can run, gemv_coopmat.comp."""
+"""Products of few rows on matrix units, with k split between the subgroups of a workgroup. The shader is
+gemv_words_coopmat.comp; for more than 16 float16 rows, it is gemv_q8csw_runs_coopmat.comp; for one float16
+row and few outputs, gemv_row_coopmat.comp. Devices that can run none of these use gemv_coopmat.comp."""
 
 from __future__ import annotations
 
@@ -20,38 +20,39 @@ STEPS, WORDS = "gemv_q8csw__coopmat", "gemv_q8csw__words_coopmat"
 RUNS, PARTS = "gemv_q8csw__runs_coopmat", "gemv_q8csw__words_parts_coopmat"
 ROW = "gemv_q8csw__row_coopmat"
 ROWS = (8, 16, 32, 48, 64)  # maximum number of rows that each variant computes
-# Numbers of invocations of a workgroup, in order of preference. ROW uses the first only if no multiprocessor
-# has several workgroups.
+# Numbers of invocations of a workgroup, in order of preference. STEPS uses the first only if no
+# multiprocessor has several workgroups.
 INVOCATIONS = (512, 256, 128)
-# Maximum invocations of a workgroup: an entry for up to 8 rows and one for more rows. Each entry lists the
-# maximum for at most one, for two, and for more workgroups on a multiprocessor; 0: the shader is not used.
+# Maximum invocations of a workgroup: one entry for up to 8 rows, one for more rows. An entry has the
+# maximum for at most one workgroup on a multiprocessor, for two, and for more. 0: the shader is not used.
 WORDS_INVOCATIONS = {
     WORDS: ((512, 256, 128), (256, 0, 128)),
     PARTS: ((512, 256, 128), (256, 256, 128)),
     RUNS: ((0, 0, 0), (512, 256, 128)),
 }
 CHUNK = 128  # a subgroup processes whole chunks of this many elements along k
-# ROW: chunks of a subgroup -> largest k.
+# For ROW: chunks of a subgroup -> largest k.
 ROW_K = {1: 2048, 2: 4096, 4: 8192}
-# Matrix units of other forms are not faster for fewer rows: loading the weights takes all the time.
+# For fewer rows, matrix units of the other shaders are not faster: loading the weights takes all the time.
 LEAST_ROWS = {HALF: 8, BRAIN: 9}
-# Limits of PARTS. With more than 8 rows and k <= SHORT_K, two workgroups on a multiprocessor get as few
-# invocations as three or more. With few outputs and k between the two values of GEMV_K, the GEMV kernel is
-# faster. With more than 32 rows, k summed over a multiprocessor's workgroups is at most MOST_K; for this sum,
-# a k below LEAST_K counts as LEAST_K.
+# Limits of PARTS. For more than 8 rows and k <= SHORT_K, two workgroups on a multiprocessor get as few
+# invocations as three or more. For few outputs and k between the two values of GEMV_K, the GEMV kernel is
+# faster. For more than 32 rows, the k of all workgroups of a multiprocessor add up to at most MOST_K; a k
+# below LEAST_K counts as LEAST_K.
 SHORT_K, GEMV_K, LEAST_K, MOST_K = 4096, (1024, 4096), 2048, 12288
-# RUNS with more than 32 rows: maximum of k summed over a multiprocessor's workgroups; minimum k that is
-# `long` if a multiprocessor has more than two workgroups.
+# Limits of RUNS for more than 32 rows. RUNS_MOST_K: the k of all workgroups of a multiprocessor add up to
+# at most this. LONG_K: if a multiprocessor has more than two workgroups, a k from here on is `long`.
 RUNS_MOST_K, LONG_K = 16384, 4096
 
 
 def worth(rows: int, workgroups: int, multiprocessors: int, k: int, shader: str = STEPS) -> bool:
-    """Return True if this kernel is faster for *rows* float16 rows in *workgroups* workgroups.
+    """Return True if *shader* is faster than the other kernels for *rows* float16 rows in *workgroups*
+    workgroups. The rules:
 
     - ROW: one row, if no multiprocessor has more than one workgroup.
     - 3 to 16 rows: always.
-    - Two rows, or one row with WORDS: if most multiprocessors have a workgroup. (The GEMV sums two rows in
-      registers.)
+    - Two rows, or one row with WORDS: if most multiprocessors have a workgroup. (The GEMV kernel sums
+      two rows in registers.)
     - More rows (every workgroup reads all of x): if most multiprocessors have one workgroup and none has two.
     - RUNS: for the numbers of rows that were measured to be faster.
     """
@@ -68,14 +69,15 @@ def worth(rows: int, workgroups: int, multiprocessors: int, k: int, shader: str 
 
 
 def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: str) -> bool:
-    """Return True if PARTS is faster for *rows* float32 rows in *workgroups* workgroups.
+    """Return True if PARTS is faster than the other kernels for *rows* float32 rows in *workgroups*
+    workgroups. The rules:
 
-    - 3 or 4 rows (the GEMV sums them in registers): if most multiprocessors have a workgroup.
-    - Fewer rows than the form's other kernels need (LEAST_ROWS): always.
-    - More rows, for which other kernels split k: if there are as many workgroups as chunks. Up to 16 rows,
-      also only if the GEMV is not faster. From 33 rows on, where each tile loads the weights, also only
-      with few workgroups.
-    - In float16: at most 8 rows, and twice as many workgroups as chunks.
+    - 3 or 4 rows (the GEMV kernel sums them in registers): if most multiprocessors have a workgroup.
+    - More rows, but fewer than the form's other kernels need (LEAST_ROWS): always.
+    - More rows, bfloat16: if there are at least as many workgroups as chunks. (Other kernels split k.) For up
+      to 16 rows, the GEMV kernel must not be faster. From 33 rows on, where each tile loads the weights,
+      there must be few workgroups.
+    - More rows, float16: up to 8 rows, if there are at least twice as many workgroups as chunks.
     """
     if rows <= 4:
         return rows >= 3 and 2 * workgroups >= multiprocessors
@@ -91,8 +93,8 @@ def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: 
 
 
 def long(gemm: FloatGemm, variant: Variant, rows: int) -> bool:
-    """Return True if k is so long that this variant (of `fitting`) is slower for *rows* rows than the product
-    that assembles matrices in registers (`half_configs.WORDS`)."""
+    """Return True if k is so long that this variant (which `fitting` returned) is slower for *rows* rows
+    than the product that assembles matrices in registers (`half_configs.WORDS`)."""
     several = variant.workgroups({"n4": gemm.n4}) > 2 * profile(gemm.device.capabilities).multiprocessors
     return variant.shader == RUNS and rows > 32 and several and gemm.k >= LONG_K
 
@@ -100,9 +102,9 @@ def long(gemm: FloatGemm, variant: Variant, rows: int) -> bool:
 def fitting(
     gemm: FloatGemm, rows: int, dtype: str, form: str = HALF
 ) -> tuple[Variant, dict[str, Value], Matrices] | None:
-    """Return the variant for *rows* rows of this dtype, its constants and its matrix shape. None if no
-    variant is faster, if the device has no fitting matrix shape, if k is not a multiple of 8, or if the
-    outputs are not a multiple of 4. *form*: the elements of the layer's matrices."""
+    """Return the variant for *rows* rows of this dtype, its constants and its matrix shape. Return None if
+    no variant is faster, if the device has no matrix shape that fits, if k is not a multiple of 8, or if
+    the outputs are not a multiple of 4. *form*: the type of the matrices' elements."""
     if gemm.groups > 1 or gemm.k % RUN or gemm.channels % 4:
         return None
     facts = gemm.device.capabilities
@@ -128,7 +130,7 @@ def fitting(
 
 
 def _variant(shader: str, rows: int, k: int) -> Variant | None:
-    """Return the shader's variant for *rows* rows, or None."""
+    """Return the shader's variant for *rows* rows; None if there is none."""
     if shader == ROW:
         chunks = _row_chunks(k)
         return catalog().find(ROW, chunks=str(chunks)) if rows == 1 and chunks else None
@@ -137,7 +139,7 @@ def _variant(shader: str, rows: int, k: int) -> Variant | None:
 
 
 def _row_chunks(k: int) -> int:
-    """Return the number of chunks of a subgroup of ROW; 0 if k is too large."""
+    """Return the number of chunks that a subgroup of ROW computes; 0 if k is too large."""
     return next((chunks for chunks, most in ROW_K.items() if k <= most), 0)
 
 
@@ -152,9 +154,9 @@ def _shaders(device: Device, dtype: str, form: str) -> tuple[str, ...]:
 
 
 def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k: int) -> tuple[int, ...]:
-    """Return the possible numbers of invocations of a workgroup, the best first. Except for STEPS, k must be
-    whole chunks, at least one for each subgroup, and the device's matrices must have the element order that
-    the shaders assume."""
+    """Return the possible numbers of invocations of a workgroup, the best first. All shaders but STEPS need
+    a k of whole chunks, at least one for each subgroup, and assume an order of the elements of a matrix,
+    which the device's matrices must have."""
     known = profile(facts)
     if shader == STEPS:
         return INVOCATIONS[workgroups > known.multiprocessors :]
@@ -177,7 +179,7 @@ def _matrices(facts: Capabilities, shader: str) -> list[Matrices]:
 
 
 def _fits(variant: Variant, matrices: Matrices) -> bool:
-    """Return True if the matrices match the packed weights (16 x 16) and the variant's rows are whole
-    matrices; PARTS needs matrices of 16 rows."""
+    """Return True if the matrices have the shape of the packed weights (16 x 16) and the variant's rows are
+    whole matrices. PARTS needs matrices of 16 rows."""
     whole = matrices.n == 16 if variant.shader == PARTS else matrices.n <= int(variant.sizes["BM"])
     return (matrices.m, matrices.k) == (16, 16) and whole

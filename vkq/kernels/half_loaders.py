@@ -1,5 +1,5 @@
-"""Weights of products on matrix units with float32 sums, packed for every kernel: as int8, which the kernel
-converts to float16 or bfloat16, or as float16."""
+"""Weights of products on matrix units with float32 sums, packed for every kernel: as float16, or as int8,
+which the kernel converts to float16 or bfloat16."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from .half_weights import (
 )
 from .weights import Int8, Int32, block_weights
 
-K_PADDED = 64  # the K of weights is padded to a multiple of K_PADDED, so that every tile has whole steps
-SIGNED_UNIT = 2.0**-24  # factor of the values in `packed_signs`; scales are multiplied by its inverse
+K_PADDED = 64  # the weights' K is padded to a multiple of K_PADDED, so that every tile has whole steps
+SIGNED_UNIT = 2.0**-24  # factor of the values that `packed_signs` packs; scales are multiplied by its inverse
 LARGEST_SCALE = 2.0**103  # largest scale that `packed_signs` supports
 
 
 class Loaders:
-    """The weights of *gemm*, with the *channels* channels of a group (for a linear layer: k) padded to runs
-    of 8. *floats*: a float weight (OC, channels, KH, KW) that replaces the int8 weight."""
+    """The weights of *gemm*. The *channels* channels of a group (for a linear layer: k) are padded to a
+    multiple of 8. *floats*: a float weight (OC, channels, KH, KW) that replaces the int8 weight."""
 
     def __init__(self, gemm: FloatGemm, channels: int, floats: npt.NDArray[Any] | None = None):
         self.gemm, self.floats = gemm, floats is not None
@@ -60,9 +60,9 @@ class Loaders:
             return matrices_of(w) if self.floats else (packed_signs if self.signed else packed_pairs)(w)
 
         staged = by_eights if self.floats else packed_halves
-        # Weights that a kernel loads through shared memory.
+        # Weights for kernels that load them through shared memory.
         self.staged = resident(WEIGHT_LAYOUT, lambda: staged(padded()))
-        # Weights that a kernel loads into matrices directly.
+        # Weights for kernels that load them directly into matrices.
         self.direct = resident(PAIRS_LAYOUT, lambda: pairs(padded(self.signed)))
         self.prepacked = Prepacked(gemm.device, 4 * gemm.n4, self.k, lambda: padded(self.signed), pairs)
 
@@ -73,8 +73,8 @@ class Loaders:
         self.scales = Resident(gemm.device, gemm.parameters.bytes, scales)
 
     def parameters(self, direct: bool) -> Resident:
-        """Return the parameters of the epilogue, for weights that are loaded directly into matrices or for
-        other weights."""
+        """Return the parameters of the epilogue. *direct*: for weights that are loaded directly into
+        matrices."""
         return self.scales if direct and self.signed and not self.floats else self.gemm.parameters
 
     @property
@@ -84,8 +84,9 @@ class Loaders:
 
     @functools.cached_property
     def signed(self) -> bool:
-        """True if kernels that load weights directly into matrices need no zero points: the weights are
-        floats, or are packed by `packed_signs` for a device that multiplies such values correctly."""
+        """True if kernels that load weights directly into matrices need no zero points. This holds for
+        float weights, and for int8 weights that `packed_signs` packs, on devices that multiply such values
+        correctly."""
         gemm = self.gemm
         if self.floats:
             return True
@@ -97,7 +98,7 @@ class Loaders:
 
 
 def _integers(gemm: FloatGemm, signed: bool) -> Int8:
-    """Return the int8 weights (G, N, K); with *signed*, their zero points are subtracted."""
+    """Return the int8 weights (G, N, K). With *signed*, subtract their zero points."""
     w, zero_point = gemm.weight(), gemm.zero_point
     if signed:
         w, zero_point = less_zeros(w, zero_point), np.zeros_like(zero_point)
@@ -105,6 +106,6 @@ def _integers(gemm: FloatGemm, signed: bool) -> Int8:
 
 
 def _floats(gemm: FloatGemm, weight: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
-    """Return a float weight (OC, channels, KH, KW) in the order (G, N, K)."""
+    """Return a float weight (OC, channels, KH, KW) as float16 (G, N, K)."""
     w = weight.astype(np.float16).reshape(gemm.groups, gemm.n, weight.shape[1], -1).swapaxes(2, 3)
     return np.pad(w.reshape(gemm.groups, gemm.n, gemm.k), ((0, 0), (0, -gemm.n % 4), (0, 0)))

@@ -1,4 +1,4 @@
-"""The step that packs x for products on float16 and bfloat16 matrix units."""
+"""Pack x for products on float16 and bfloat16 matrix units, in a dispatch of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Variant
 
 RUN = 8  # float16 elements of a uvec4
-X_PARTS = 3  # bfloat16 parts whose sum is a float32 value
+X_PARTS = 3  # bfloat16 parts that add up to a float32 value
 
 
 def halves(
@@ -21,14 +21,14 @@ def halves(
     of: str = "images",
     whole: int = RUN,
 ) -> Value:
-    """Pack float32 or float16 x in runs of 8 float16 values along channels. The channels of a group are
-    padded with zeros to a multiple of *whole*. See shaders/gemm/runs_q8csw.comp."""
+    """Pack x, float32 or float16, in runs of 8 float16 values along channels
+    (shaders/gemm/runs_q8csw.comp). Pad the channels of a group with zeros to a multiple of *whole*."""
     variant = catalog().find("halves_q8csw__runs", x=x.spec.dtype, of=of)
     return _in_runs(b, x, variant, 1, images, groups, channels, plane, whole)
 
 
 def parts_of(b: Builder, x: Value, images: int, groups: int, channels: int, plane: int, of: str) -> Value:
-    """Pack float32 x in three bfloat16 parts. See shaders/gemm/runs_q8csw.comp."""
+    """Pack float32 x in three bfloat16 parts (shaders/gemm/runs_q8csw.comp)."""
     variant = catalog().find("parts_q8csw__runs", of=of)
     return _in_runs(b, x, variant, X_PARTS, images, groups, channels, plane)
 

@@ -17,34 +17,36 @@ from .half_configs import PARTS_OF_FLOAT32, PLANES, GemmConfig
 from .pixels import window_constants
 from .weights import Int8
 
-VECTOR = 4  # pixels that are loaded at a time
+VECTOR = 4  # number of pixels that are loaded at a time
 # With fewer multiply-adds, the overhead of this kernel exceeds the time that matrix units save.
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 20}
 
 
 def are_rows(p: Conv2dProblem) -> bool:
-    """Return True if the image itself is the matrix of a product, and the pixels of a channel are whole
-    vectors."""
+    """Return True if the convolution is a product whose matrix is the image itself, and the pixels of a
+    channel are whole vectors."""
     one = (p.kh, p.kw) == (1, 1) == p.stride and not any(p.padding)
     return one and p.h * p.w % VECTOR == 0 and p.ic > 0
 
 
 class Planes:
-    """A 1x1 convolution for which `are_rows` is True: it computes the product of *gathered* without a
+    """A 1x1 convolution for which `are_rows` is True. It computes the product of *gathered* without a
     dispatch that packs x."""
 
     def __init__(self, gathered: HalfMatrices):
         self.gathered = gathered
-        self.tile: str | None = None  # a tile that tests and measurements force
+        self.tile: str | None = None  # tests and measurements set it to force a tile
 
     def config(self, p: Conv2dProblem, dtype: str) -> GemmConfig | None:
-        """Return the tile with the lowest estimated time for images of this dtype, or None."""
+        """Return the tile with the lowest estimated time for images of this dtype; None if the device can
+        run no tile."""
         facts, of = self.gathered.gemm.device.capabilities, PLANES[self.gathered.elements.form, dtype]
         found = of.able(facts, self.tile)
         return min(found, key=lambda config: self._cycles(config, p), default=None)
 
     def cycles(self, p: Conv2dProblem, dtype: str) -> float:
-        """Return the estimated cycles of a convolution; infinite if `are_rows` is False."""
+        """Return the estimated cycles of a convolution; infinite if `are_rows` is False or no tile can run.
+"""
         config = self.config(p, dtype) if are_rows(p) else None
         return self._cycles(config, p) if config else math.inf
 

@@ -1,4 +1,4 @@
-"""Weights of products on float16 matrix units, prepacked in the order in which an invocation reads words."""
+"""Weights of products on float16 matrix units, prepacked so that an invocation reads its words in order."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .weights import Int8, Int32
 
 
 class Prepacked:
-    """Weights for *n* outputs and *k* elements, both padded. *pairs* returns the weights packed as matrices.
-    The weights are cached in each order."""
+    """The weights for *n* outputs and *k* elements, both padded. *padded* returns the weights, and *pairs*
+    packs weights as matrices. Each order of the weights is packed once and cached."""
 
     def __init__(
         self, device: Device, n: int, k: int, padded: Callable[[], Int8], pairs: Callable[[Int8], Int32]
@@ -26,8 +26,8 @@ class Prepacked:
         self._known = dict[tuple[str, bytes], Resident]()
 
     def words(self, matrices: Matrices) -> Resident:
-        """Return the weights for WORDS: WORDS_OUTPUTS outputs are neighbours, and words 1 and 2 of every
-        group of 4 are swapped (shaders/common/straight_words.glslh)."""
+        """Return the weights in the order of WORDS: the matrices of WORDS_OUTPUTS outputs are next to each
+        other, and words 1 and 2 of every group of 4 are swapped (shaders/common/straight_words.glslh)."""
         found, beside = words.order(self.device, matrices), WORDS_OUTPUTS // matrices.m
         found = found.reshape(-1, 4)[:, [0, 2, 1, 3]].reshape(found.shape)
         high = -(-self.n // WORDS_OUTPUTS) * beside

@@ -1,6 +1,5 @@
 """Convolutions on float16 matrix units. A workgroup keeps the input pixels of its tile in shared memory. If
-another kernel's estimated time is shorter, it computes the convolution: from planes, or from gathered
-pixels."""
+the kernel for planes or the kernel that gathers pixels has a shorter estimated time, use that kernel."""
 
 from __future__ import annotations
 
@@ -46,12 +45,12 @@ from .weights import Int32
 TILES = "conv2d_q8csw__tiles_coopmat"
 CHUNK = 64  # channels whose pixels shared memory holds at a time (CH of both shaders)
 BLOCK = 32  # channels of a chunk whose weights STRAIGHT_TILES loads at a time
-# Registers in which STRAIGHT_TILES holds sums, and the weights of the kernel rows that it multiplies at a
-# time.
+# Number of registers in which STRAIGHT_TILES holds sums, and the weights of the kernel rows that it
+# multiplies at a time.
 LINES_REGISTERS = 208
 RUN = 8  # channels that STRAIGHT_TILES loads at a time
 VECTOR = 4  # pixels of x that STRAIGHT_TILES loads at a time, if rows of x are whole vectors
-LINES = {"eights": 8, "fours": 4, "twos": 2}  # pixels of a vector of y, if rows of y are whole vectors
+LINES = {"eights": 8, "fours": 4, "twos": 2}  # pixels in a vector of y, if rows of y are whole vectors
 
 
 @dataclasses.dataclass(frozen=True)
