@@ -45,7 +45,7 @@ class Planes:
         return min(found, key=lambda config: self._cycles(config, p), default=None)
 
     def cycles(self, p: Conv2dProblem, dtype: str) -> float:
-        """Return the estimated cycles of a convolution, or infinity if `are_rows` is False or no tile fits."""
+        """Return the estimated cycles of a convolution: infinite if `are_rows` is False or no tile fits."""
         config = self.config(p, dtype) if are_rows(p) else None
         return self._cycles(config, p) if config else math.inf
 

@@ -65,7 +65,8 @@ class PixelTile:
         return int(self.variant.sizes[name])
 
     def cycles(self, known: Profile, p: Conv2dProblem, dtype: str) -> float:
-        """Return the estimated cycles of a convolution, from `half_pixel_cycles` and `half_pixel_costs`."""
+        """Return the estimated cycles of a convolution with this tile, from `half_pixel_cycles` and
+        `half_pixel_costs` of the profile."""
         alone, together, end = known.half_pixel_cycles[self.variant.axes["tile"]]
         tiles = (p.oh, "TH"), (p.ow, "TW"), (p.oc // p.groups, "BN")
         count = p.n * p.groups * math.prod(-(-length // self.size(name)) for length, name in tiles)
@@ -78,11 +79,11 @@ class PixelTile:
 
 class HalfConvolution:
     """A convolution with a weight (OC, IC/groups, KH, KW) on matrix units, as a `Kernel`. *gemm* is the
-    product of its im2col matrix."""
+    convolution as a matrix product, with the weight (G, N, K)."""
 
     def __init__(self, gemm: FloatGemm, weight: npt.NDArray[Any], zero_points: Int32, groups: int):
         self.gemm, self.device, self.groups = gemm, gemm.device, groups
-        self.tile: str | None = None  # a tile that tests and measurements force
+        self.tile: str | None = None  # tests and measurements set it to force a tile
         oc, channels, kh, kw = weight.shape
         floats = weight.dtype.kind == "f"
         self.gathered = HalfMatrices(gemm, channels, floats=weight if floats else None)
@@ -109,7 +110,7 @@ class HalfConvolution:
         self._pairs, self._in_order = pairs, dict[bytes, Resident]()
 
     def weights(self, tile: PixelTile) -> Resident:
-        """Return the weights in the order that a tile reads."""
+        """Return the weights in the order that *tile* reads."""
         if tile.variant.shader == TILES:
             return self.halves
         if tile.variant.axes["w"] == "matrices":
@@ -121,8 +122,8 @@ class HalfConvolution:
         return self._in_order[key]
 
     def chosen(self, p: Conv2dProblem, dtype: str) -> PixelTile | None:
-        """Return the tile with the lowest estimated time. None if a kernel without a tile of pixels is
-        faster."""
+        """Return the tile with the lowest estimated time. Return None if a kernel without a tile of pixels
+        is faster."""
         facts, known = self.device.capabilities, profile(self.device.capabilities)
         way = "words" if known.matrix_pairs and not pairs_refusal(self.device) else "matrices"
         lines = _lines(p)
@@ -144,8 +145,8 @@ class HalfConvolution:
         return best if best.cycles(known, p, dtype) < other else None
 
     def _other(self, p: Conv2dProblem, dtype: str) -> tuple[float, Planes | HalfMatrices]:
-        """Return the cycles of the fastest kernel without a tile of pixels, and the kernel, which reads
-        planes or gathers rows."""
+        """Return (estimated cycles, kernel) of the fastest kernel without a tile of pixels: the kernel that
+        reads planes, or the kernel that gathers rows."""
         planes, gathered = self.planes.cycles(p, dtype), self.gathered.gathered_cycles(p, dtype)
         return (planes, self.planes) if planes < gathered else (gathered, self.gathered)
 
@@ -162,7 +163,7 @@ class HalfConvolution:
         if variant.shader == STRAIGHT_TILES:
             d = {name: int(variant.sizes[name]) for name in ("TH", "TW", "BN", "INVOCATIONS")}
             sums, line = d["TH"] * d["TW"] * d["BN"] // d["INVOCATIONS"], d["BN"] // int(units["WGN"]) // 2
-            line += self.gathered.floats * line // 2  # float weights have twice the bytes
+            line += self.gathered.floats * line // 2  # float weights have twice as many bytes
             together = p.kh if sums + p.kh * line <= LINES_REGISTERS else 1
             size |= {"LINES": together, "TIMES": p.kh // together, "DILATION_H": p.dilation[0]}
         told = self.gathered.loaders.constants
@@ -204,14 +205,15 @@ def by_columns(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _lines(p: Conv2dProblem) -> str | None:
-    """Return the name in LINES of the longest vectors of which rows of x and y are whole numbers, or None."""
+    """Return the name in LINES of the longest vectors that divide the rows of x and y; None if no vectors
+    do."""
     whole = (name for name, size in LINES.items() if p.w % min(size, VECTOR) == 0 == p.ow % size)
     return next(whole, None)
 
 
 def _straight(p: Conv2dProblem) -> bool:
-    """Return True if STRAIGHT_TILES supports these rows and channels, the stride is 1, and the filter has
-    more than one tap. Other strides and filters have not been timed."""
+    """Return True if STRAIGHT_TILES supports the problem's rows and channels, the stride is 1, and the
+    filter has more than one tap. Other strides and filters have not been timed."""
     channels = p.ic // p.groups
     timed = p.kh * p.kw > 1 and p.stride == (1, 1)
     return timed and channels > 0 == channels % RUN and _lines(p) is not None

@@ -1,4 +1,4 @@
-"""Packing of weights for products on float16 and bfloat16 matrix units: int8 weights, or float16 weights
+"""Pack weights for products on float16 and bfloat16 matrix units: int8 weights, or float16 weights
 (`by_eights`, `matrices_of`)."""
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from .half_operands import RUN
 from .weights import Int8, Int32
 
 WEIGHT_LAYOUT, PAIRS_LAYOUT = "kPackedInt8_16K", "kPackedInt8_32K"
-PAIRS = 32  # elements along k of a block, in which elements k and k + 16 are next to each other
+PAIRS = 32  # elements along k of a block, in which element k + 16 follows element k
 Halves = npt.NDArray[np.float16]
-TILE = 16  # outputs, and elements along k, of a stored matrix of floats
+TILE = 16  # outputs of a stored matrix of floats, and its elements along k
 
 
 def packed_halves(w: Int8) -> Int32:
-    """Pack weights (G, N, K) for kernels that load them into shared memory: elements 1 and 2 of every group
-    of 4 along K are swapped (shaders/common/coopmat_half.glslh)."""
+    """Pack int8 weights (G, N, K) for kernels that load them into shared memory: elements 1 and 2 of every
+    group of 4 along K are swapped (shaders/common/coopmat_half.glslh)."""
     swapped = w.reshape(*w.shape[:2], -1, 4)[..., [0, 2, 1, 3]].reshape(w.shape)
     return pack(layout(WEIGHT_LAYOUT), np.ascontiguousarray(swapped))
 
 
 def packed_pairs(w: Int8) -> Int32:
-    """Pack weights (G, N, K), plus 128, for direct loads into matrices: elements k and k + 16 of every 32 are
-    next to each other (shaders/common/straight_pairs.glslh)."""
+    """Pack int8 weights (G, N, K), plus 128, for direct loads into matrices. In every 32 elements along K,
+    element k + 16 follows element k (shaders/common/straight_pairs.glslh)."""
     moved: Int32 = (_paired(w).view(np.uint32) ^ np.uint32(0x80808080)).view(np.int32)
     return moved
 
 
 def packed_signs(w: Int8) -> Int32:
-    """Pack weights minus zero points, -127 to 127, for direct loads into matrices, each as a sign and 7 bits.
-    The sign is in the word's next byte (SIGNED of shaders/common/coopmat_half_types.glslh)."""
+    """Pack weights minus zero points, which are -127 to 127, for direct loads into matrices: 7 bits, and
+    the sign in the word's next byte (SIGNED of shaders/common/coopmat_half_types.glslh)."""
     words = _paired(w).view(np.int8).reshape(-1, 4)
     signs = np.roll(words & np.int8(-128), 1, axis=1)
     signed: Int32 = (np.abs(words) | signs).reshape(-1).view(np.int32)
@@ -41,25 +41,26 @@ def packed_signs(w: Int8) -> Int32:
 
 
 def by_eights(w: Halves) -> Int32:
-    """Pack float weights (G, N, K) for kernels that load them into shared memory, as [run of 8 along
-    K][output][element], with outputs padded to a multiple of 16."""
+    """Pack float weights (G, N, K) for kernels that load them into shared memory, in the order [run of 8
+    along K][output][element]. Pad outputs to a multiple of 16."""
     w = np.pad(w, ((0, 0), (0, -w.shape[1] % TILE), (0, 0)))
     runs = w.reshape(*w.shape[:2], -1, RUN).swapaxes(1, 2)
     return np.ascontiguousarray(runs).view(np.int32).reshape(-1)
 
 
 def matrices_of(w: Halves) -> Int32:
-    """Pack float weights (G, N, K) for direct loads into matrices: blocks of 16 outputs x 16 k, with the k of
-    an output contiguous."""
+    """Pack float weights (G, N, K) for direct loads into matrices, as blocks of 16 outputs x 16 k; the k of
+    an output are contiguous."""
     w = np.pad(w, ((0, 0), (0, -w.shape[1] % TILE), (0, 0)))
     blocks = w.reshape(len(w), -1, TILE, w.shape[2] // TILE, TILE).swapaxes(2, 3)
     return np.ascontiguousarray(blocks).view(np.int32).reshape(-1)
 
 
 def in_runs(w: Int8) -> Int8:
-    """Reorder weights (G, N, K) along k so that matrices of `packed_pairs` or `packed_signs` match x read in
-    runs of 8 (four words). Words 0 and 1 of a run belong to one matrix (word 1 at 8 k after word 0), words 2
-    and 3 to the next matrix (shaders/gemm/gemv_q8csw_runs_coopmat.comp)."""
+    """Reorder weights (G, N, K) along K, so that matrices of `packed_pairs` or `packed_signs` match x,
+    which the kernel reads in runs of 8 (four words). Words 0 and 1 of a run belong to one matrix, where
+    word 1 is 8 k after word 0; words 2 and 3 belong to the next matrix
+    (shaders/gemm/gemv_q8csw_runs_coopmat.comp)."""
     runs = w.reshape(*w.shape[:2], -1, PAIRS // RUN, 2, 2, 2)
     return np.ascontiguousarray(np.moveaxis(runs, 3, 5).reshape(w.shape))
 

@@ -1,4 +1,5 @@
-"""Convolutions through an im2col matrix in scratch memory of bounded size, a chunk of rows at a time."""
+"""Convolutions through an im2col matrix. Scratch memory holds a chunk of its rows at a time, so its size is
+bounded."""
 
 from __future__ import annotations
 
@@ -8,13 +9,14 @@ from .divisor import divisor
 from .gemm import Int8Gemm
 from .pixels import pixel_rows, window_constants
 
-# Maximum bytes of the im2col matrix: a larger matrix is computed and multiplied in chunks of rows.
+# Maximum bytes of the im2col matrix in scratch memory. A larger matrix is computed and multiplied in chunks
+# of rows.
 SCRATCH_BYTES = 16 << 20
 
 
 class Im2col:
-    """A convolution as products of chunks of an im2col matrix with the weight. *gemm* has the weight (super
-    groups, N, K) of `vkq.kernels.weights.merge_groups`."""
+    """A convolution that multiplies chunks of its im2col matrix by the weight. The weight of *gemm* is
+    (super groups, N, K), as `vkq.kernels.weights.merge_groups` returns it."""
 
     def __init__(self, gemm: Int8Gemm, taps: int):
         self.gemm = gemm
@@ -28,7 +30,7 @@ class Im2col:
             "groups": gemm.groups, "oh": rows.oh, "ow_padded": rows.ow_padded,
             "group_channels": self.group_channels,
         }  # fmt: skip
-        # With k = 0 no kernel reads this buffer.
+        # If k is 0, no kernel reads this buffer.
         matrix = b.words(chunk * gemm.unit_bytes // 4) if gemm.k else x
         for first in range(0, count, chunk):
             size = min(chunk, count - first)

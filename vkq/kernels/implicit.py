@@ -1,5 +1,5 @@
 """Convolutions as implicit GEMMs with dot products: the kernel gathers the input while it loads tiles,
-without an im2col matrix. Images are in kPackedInt8_4W4C. Offsets, multipliers and results are those of
+without an im2col matrix. Images are in kPackedInt8_4W4C. Offsets, multipliers and results equal those of
 `vkq.kernels.gemm.Int8Gemm`, bit for bit."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .pixels import pixel_rows, window_constants
 
 
 class Implicit:
-    """A convolution through shared memory. *gemm* has the weight (G, N, K) with k = (kh, kw, ic), ic a
+    """A convolution through shared memory. The weight of *gemm* is (G, N, K) with k = (kh, kw, ic), ic a
     multiple of four."""
 
     def __init__(self, gemm: Int8Gemm, tile: str | None = None):

@@ -1,5 +1,5 @@
-"""Operators on rows of values on a device (`vkq.numerics.lines`): running sums, largest values, rows
-scattered by index. An invocation computes one result, in NumPy's order, so every device gives the same
+"""Operators on rows of values on a device (`vkq.numerics.lines`): running sums, largest values, and
+scatters by row index. An invocation computes one result, in NumPy's order, so every device gives the same
 bits."""
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ MOST_WORK = 1 << 33  # maximum sum of the iterations of all invocations of a dis
 
 
 def beyond(count: int, length: int) -> str | None:
-    """Return why a dispatch cannot run *count* invocations of *length* loop iterations each, or None."""
+    """Return the reason if a dispatch cannot run *count* invocations of *length* loop iterations each, else
+    None."""
     if length <= MOST_ROUNDS and count * length <= MOST_WORK:
         return None
     return f"needs {count} loops of {length} iterations; at most {MOST_ROUNDS} each and {MOST_WORK} in all"
@@ -45,8 +46,8 @@ def running_along(b: Builder, x: Value, axis: int, how: str, exclusive: bool, ba
 
 
 def reduced_along(b: Builder, x: Value, kept: int, how: str) -> Value:
-    """Add the reduction *how* of the int32 values of each row to a plan: a sum, product, maximum or minimum.
-    A row spans the axes from *kept* on."""
+    """Add a reduction of int32 values to a plan. *how*: sum, product, maximum or minimum. A row, which
+    becomes one result, has the axes from *kept* on."""
     shape = x.spec.shape
     y = b.new(Spec(shape[:kept], "int32"))
     if y.spec.size:
@@ -68,7 +69,7 @@ def largest(b: Builder, x: Value, k: int, from_above: bool) -> tuple[Value, Valu
 
 
 def scattered_rows(b: Builder, x: Value, ids: Value, updates: Value, reduction: str) -> Value:
-    """Add a scatter by rows to a plan: x (rows, inner), with each row i combined by *reduction* with the rows
+    """Add a scatter by rows to a plan. Row i of x (rows, inner) is combined by *reduction* with every row
     of *updates* (count, inner) whose entry in *ids* is i."""
     y = b.new(Spec(x.spec.shape, x.spec.dtype))
     if y.spec.size:

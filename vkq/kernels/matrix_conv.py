@@ -1,5 +1,5 @@
-"""Convolutions on matrix units without an im2col matrix: the input pixels of a tile are in shared memory;
-images are in kPackedInt8_16C."""
+"""Convolutions on matrix units without an im2col matrix: shared memory holds the input pixels of a tile.
+Images are in kPackedInt8_16C."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ KIND = "tile of a convolution"  # the name of this kind of tile in the tuner's r
 
 
 class MatrixConv:
-    """A convolution on matrix units. *p*: one of the problems for which the weight is packed in the same way
-    (`packing`)."""
+    """A convolution on matrix units. *p*: a problem; the weight is packed for all problems with the same
+    `packing`."""
 
     def __init__(self, device: Device, p: Conv2dProblem, weight: Callable[[], Int8], arithmetic: Arithmetic):
         self.device = device
@@ -45,8 +45,8 @@ class MatrixConv:
 
     @staticmethod
     def packing(p: Conv2dProblem, arithmetic: Arithmetic, capabilities: Capabilities) -> Hashable:
-        """Return the properties on which the packed weight depends: the channels of a chunk, the padding of a
-        chunk's k, and the dot form."""
+        """Return the properties of a problem on which the packed weight depends: the channels of a chunk,
+        the padding of a chunk's k, and the dot form."""
         shader, matrices = _shader(p, arithmetic, capabilities)
         return shader.sizes["CH"], turn(shader), matrices.form
 
@@ -95,8 +95,8 @@ def chunked(weight: npt.NDArray[Any], chunk: int, multiple: int) -> npt.NDArray[
 
 
 def turn(shader: Variant) -> int:
-    """Return the k of one unrolled iteration of the shader's loop; the k of a chunk is padded to a multiple
-    of it."""
+    """Return the k of one unrolled iteration of the shader's loop. The k of a chunk is padded to a multiple
+    of this number."""
     return int(shader.sizes["BK"]) * int(shader.sizes["TURNS"])
 
 
@@ -109,8 +109,8 @@ def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
 
 def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant, beside: bool = False) -> float:
     """Return the estimated cycles of a convolution with this tile (`matrix_conv_costs` of the profile), for
-    comparison with other tiles, or if *beside* with kernels that gather pixels. A device runs two workgroups
-    per multiprocessor at a time; with fewer workgroups, part of it is idle."""
+    comparison with other tiles. beside: for comparison with kernels that gather pixels. A device runs two
+    workgroups on a multiprocessor at a time; if there are fewer, part of the device is idle."""
     costs = known.matrix_conv_costs
     th, tw, bn, ch = (int(shader.sizes[name]) for name in ("TH", "TW", "BN", "CH"))
     chunks, k = -(-p.ic // (p.groups * ch)), p.kh * p.kw * ch
@@ -126,11 +126,11 @@ def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant, beside: bool 
 
 
 def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple[Variant, Matrices] | None:
-    """Return the variant and matrix shape with the lowest estimated time, padding included, or None. The
-    device must list the matrix shape, and the input pixels of a tile must fit shared memory.
+    """Return the variant and matrix shape with the lowest estimated time, padding included. The device must
+    list the matrix shape, and the input pixels of a tile must fit shared memory; else return None.
 
-    Ties go to the tile with more pixels (which share the weights), then to the larger chunk of channels, then
-    to the preferred matrix shape.
+    Among equal times, prefer the tile with more pixels (which share the weights), then the larger chunk of
+    channels, then the matrix shape that the device lists first.
     """
     best_first = _conv_shaders(p, out, capabilities, profile(capabilities))
     if is_asked(KIND):
@@ -140,7 +140,8 @@ def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple
     )
 
 
-@functools.lru_cache(maxsize=1024)  # called several times for a layer, and many layers have the same sizes
+# cached: a layer calls this several times, and many layers have the same sizes
+@functools.lru_cache(maxsize=1024)
 def _conv_shaders(
     p: Conv2dProblem, out: str, capabilities: Capabilities, known: Profile
 ) -> tuple[tuple[Variant, Matrices], ...]:
@@ -155,7 +156,8 @@ def _conv_shaders(
 
 @functools.lru_cache(maxsize=64)
 def _in_whole_lines(out: str, listed: tuple[Matrices, ...]) -> tuple[tuple[Variant, Matrices], ...]:
-    """Return the variants for an output ("q8to" or "f32"), each with its matrix shape."""
+    """Return the variants with an output ("q8to" or "f32") for which `whole_lines` is True, each with its
+    matrix shape."""
     shader = catalog().shaders[CONV]
     able = ((shader.variant(each), one) for one in listed for each in shader.having(out=out, dot=one.form))
     return tuple(pair for pair in able if whole_lines(*pair))

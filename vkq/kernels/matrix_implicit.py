@@ -1,5 +1,5 @@
-"""Convolutions on matrix units as implicit GEMMs. Pixels are gathered for one tap at a time, so a tile may be
-any run of output pixels, for any image size and stride. Images are in kPackedInt8_16C."""
+"""Convolutions on matrix units as implicit GEMMs. Pixels are gathered for one tap at a time, so a tile may
+be any sequence of output pixels, for any image size and stride. Images are in kPackedInt8_16C."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .weights import Arithmetic, Int8, Int32
 
 IMPLICIT = "conv2d_q8ta_q8csw__implicit_coopmat"
 CHANNELS = 4  # channels of a pixel in a vector of kPackedInt8_4W4C
-STEP = 32  # elements along k: the channels of a tap are padded to a multiple of it
+STEP = 32  # elements along k; the channels of a tap are padded to a multiple of STEP
 
 
 class MatrixImplicit:
-    """A convolution that gathers pixels for each tap; see coopmat_gather.glslh. *weight* is (OC, IC/groups,
-    KH, KW), *zero_points* (OC,)."""
+    """A convolution that gathers pixels for each tap (coopmat_gather.glslh). *weight* is int8 (OC,
+    IC/groups, KH, KW), *zero_points* is (OC,)."""
 
     def __init__(
         self, device: Device, weight: Int8, zero_points: Int32, arithmetic: Arithmetic, groups: int = 1
@@ -46,12 +46,12 @@ class MatrixPatches(MatrixImplicit):
     neighbouring ones."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, arithmetic: Arithmetic):
-        self.vectors = 2 if weight.shape[3] % 8 == 0 else 1  # vectors of a tap
+        self.vectors = 2 if weight.shape[3] % 8 == 0 else 1  # number of vectors of a tap
         super().__init__(device, by_vectors(weight, zero_points, self.vectors), zero_points, arithmetic)
 
     @staticmethod
     def refusal(p: Conv2dProblem) -> str | None:
-        """Return why the method cannot compute a problem, or None."""
+        """Return the reason if the method cannot compute a problem, else None."""
         if p.ic > CHANNELS or p.groups > 1 or p.dilation[1] > 1:
             sizes = f"IC={p.ic}, groups={p.groups}, dilation={p.dilation[1]} along a row"
             return f"{sizes}; it needs one group of at most {CHANNELS} channels, and adjacent taps"
@@ -74,8 +74,9 @@ class MatrixPatches(MatrixImplicit):
 
 
 def by_vectors(weight: Int8, zero_points: Int32, vectors: int) -> Int8:
-    """Rearrange a weight (OC, IC, KH, KW) so that a tap's channels are *vectors* vectors of four pixels and
-    four channels: (OC, 16 * vectors, KH, KW / (4 * vectors)). Missing channels are zero points."""
+    """Rearrange a weight (OC, IC, KH, KW) to (OC, 16 * vectors, KH, KW / (4 * vectors)), so that the
+    channels of a tap are *vectors* vectors of four pixels x four channels. Missing channels are zero
+    points."""
     oc, ic, kh, kw = weight.shape
     pixels = np.empty((oc, kh, kw, CHANNELS), np.int8)
     pixels[:] = zero_points.astype(np.int8).reshape(-1, 1, 1, 1)
@@ -99,8 +100,8 @@ def padded_channels(channels: int) -> int:
 
 
 def by_taps(weight: Int8, zero_points: Int32) -> Int8:
-    """Return a weight (OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel). The channels of a tap are
-    padded with zero points, whose products are zero."""
+    """Return a weight (OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel). Pad the channels of a tap
+    with zero points, whose products are zero."""
     oc, ic, kh, kw = weight.shape
     out = np.empty((oc, kh, kw, padded_channels(ic)), np.int8)
     out[:] = zero_points.astype(np.int8).reshape(-1, 1, 1, 1)

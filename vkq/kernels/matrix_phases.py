@@ -1,5 +1,5 @@
-"""Transposed convolutions on matrix units, for kernels as large as the stride: one product computes the
-outputs of all phases and stores each output at its pixel. Images are in kPackedInt8_16C."""
+"""Transposed convolutions on matrix units whose kernel size equals the stride. One product computes the
+outputs of all phases, and stores each output at its pixel. Images are in kPackedInt8_16C."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .matrix_tiles import SHORT_MOST, Tiling
 from .matrix_units import MatrixGemm, Pixels
 from .weights import Arithmetic, Int8
 
-TURN = 64  # k of one loop iteration; the k of these products is the input channels alone, without taps
+TURN = 64  # k of one loop iteration; the k of these products is the input channels, without taps
 PHASES = "conv_transpose2d_q8ta_q8csw__coopmat"
 
 
@@ -28,8 +28,9 @@ def alone(options: TransposedOptions) -> bool:
 
 
 def by_phases(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a weight (OC, IC, KH, KW) as one weight for the outputs of all phases, (KH * KW * OC, IC). Its
-    rows are ordered by kernel row, block of 16 channels, kernel column, channel; the last block is padded."""
+    """Return a weight (OC, IC, KH, KW) as one weight for the outputs of all phases, (KH * KW * OC, IC) with
+    OC rounded up to a multiple of 16. Its rows are ordered by kernel row, block of 16 channels, kernel
+    column, channel."""
     oc, ic, kh, kw = weight.shape
     padded = np.pad(weight, ((0, -oc % 16), (0, 0), (0, 0), (0, 0)), "edge")
     ordered: npt.NDArray[Any] = padded.reshape(-1, 16, ic, kh, kw).transpose(3, 0, 4, 1, 2)
@@ -42,8 +43,8 @@ def of_phases(values: npt.NDArray[Any], kernel: tuple[int, int]) -> npt.NDArray[
 
 
 class MatrixPhases:
-    """A transposed convolution. *weight* has the order of `by_phases`; *arithmetic* has the parameters of all
-    phases' outputs."""
+    """A transposed convolution. *weight* is in the order of `by_phases`; *arithmetic* has the parameters of
+    the outputs of all phases."""
 
     def __init__(self, device: Device, weight: Int8, arithmetic: Arithmetic, kernel: tuple[int, int]):
         self.kernel, self.blocks = kernel, len(weight) // (16 * kernel[0] * kernel[1])

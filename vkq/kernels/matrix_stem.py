@@ -1,5 +1,5 @@
 """Convolutions of few channels with a narrow filter on matrix units, such as the first convolution of a
-network, which reads the image directly. Float32 images are quantized while they are loaded."""
+network. The kernel reads the image directly, and quantizes a float32 image while it loads it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from .quantize import steps_of
 from .weights import Arithmetic, Int8
 
 STEM = "conv2d_q8ta_q8csw__stem_coopmat"
-# Channels of a pixel, and taps of a kernel row, after padding with zeros. Their product is the k of one step.
+# Number of channels of a pixel, and of taps of a kernel row, after padding with zeros. Their product is the
+# k of one step.
 CHANNELS, TAPS = 4, 8
 
 
 class MatrixStem:
-    """A convolution with at most four channels and at most eight taps in a kernel row; see
-    coopmat_stem.glslh. *weight* is (OC, IC, KH, KW)."""
+    """A convolution with at most four channels and at most eight taps in a kernel row (coopmat_stem.glslh).
+    *weight* is int8 (OC, IC, KH, KW)."""
 
     def __init__(self, device: Device, weight: Int8, arithmetic: Arithmetic):
         self.device = device
@@ -45,8 +46,8 @@ class MatrixStem:
         self.packed = MatrixWeights(device, shape, packed, arithmetic, form, oc)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        """Add the convolution to a plan. x is int8 in kPackedInt8_4W4C, or float32, which is quantized with
-        the layer's x_qparams."""
+        """Add the convolution to a plan. x is int8 in kPackedInt8_4W4C, or float32, which the kernel
+        quantizes with the layer's x_qparams."""
         w = self.packed
         found = stem_shader(p, w.arithmetic.out, x.spec.dtype == "float32", self.device.capabilities)
         assert found is not None
@@ -68,8 +69,8 @@ class MatrixStem:
 
 
 def by_lines(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a weight (OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel), padded with zeros to eight taps
-    in a kernel row and four channels."""
+    """Return a weight (OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel). Pad kernel rows to eight taps
+    and pixels to four channels, with zeros."""
     oc, ic, kh, kw = weight.shape
     out = np.zeros((oc, kh, TAPS, CHANNELS), weight.dtype)
     out[:, :, :kw, :ic] = weight.transpose(0, 2, 3, 1)
@@ -79,8 +80,8 @@ def by_lines(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def stem_shader(
     p: Conv2dProblem, out: str, floats: bool, capabilities: Capabilities
 ) -> tuple[Variant, Matrices] | None:
-    """Return the variant and matrix shape for a problem, or None if the input pixels of no tile fit shared
-    memory."""
+    """Return the variant and matrix shape for a problem. Return None if shared memory is too small for the
+    input pixels of every tile."""
     listed = advertised(capabilities)
     form = listed[0].form
     variant = catalog().find(STEM, out=out, dot=form, x="f32" if floats else "q8ta")

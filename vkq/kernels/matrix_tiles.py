@@ -1,4 +1,4 @@
-"""The choice of the tile of a product on matrix units, and of its parts of k (split-K), by the cycles in a
+"""Choose the tile of a product on matrix units, and the number of parts of k (split-K), by the cycles in a
 device's profile."""
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from ..device.profiles import Profile
 from .split import MOST_TILES
 
 DEEP = "64x64_deep"  # a tile that prefetches more steps, for products with a long k
-# A tile whose last iterations are unrolled, and the smallest k for which it is faster.
+# A tile whose last iterations are unrolled, and the least k for which it is faster.
 LONG, LONG_LEAST = "128x256_long", 2048
 SHORT = "_short"  # suffix of tiles without a loop over k, for a k of at most two steps
 SHORT_MOST = 64  # the largest k of such tiles
 WIDE = "_wide"  # suffix of slice-K tiles, for few outputs: the subgroups divide the k of a step among them
 STEP = 32  # elements along k for which a profile states the cycles of a tile
-WIDE_STEP = 512  # elements along k, for wide tiles
+WIDE_STEP = 512  # elements along k for which a profile states the cycles of a wide tile
 # k of one loop iteration of every tile except DEEP. The padding of a weight's k suits all tiles.
 TURN = 128
-# DEEP: k of an iteration; minimum k for which the tile is used.
+# For DEEP: k of one iteration, and the least k for which this tile is used.
 DEEP_TURN, DEEP_LEAST = 256, 512
 K_SPLITS = (2, 3, 4, 6, 8, 12, 16)
 SPLIT_TILES = ("128x128", "128x64", "64x64", DEEP)
@@ -28,7 +28,7 @@ SPLIT_TILES = ("128x128", "128x64", "64x64", DEEP)
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """A tile, and the maximum number of parts of k; one workgroup computes each part."""
+    """A tile, and the maximum number of parts into which k is split. One workgroup computes each part."""
 
     tile: str
     parts: int = 1
@@ -63,12 +63,12 @@ class Tiling:
         return groups * -(-rows // tile_rows) * -(-n // outputs)
 
     def part(self, k: int) -> int:
-        """Return the k of a part, a multiple of the k of a loop iteration."""
+        """Return the k of one part, a multiple of the k of a loop iteration."""
         return -(-k // (self.turn * self.parts)) * self.turn
 
     def used_parts(self, k: int) -> int:
-        """Return the number of parts of a product with this k: at most `parts`, or fewer because `part`
-        rounds up."""
+        """Return the number of parts that a product with this k has: at most `parts`, or fewer because
+        `part` rounds up."""
         return -(-k // self.part(k))
 
     def cycles(
@@ -82,7 +82,7 @@ class Tiling:
         gathered: bool = False,
     ) -> float:
         """Return the estimated cycles of a product. *summed*: the epilogue adds a residual. *gathered*: the
-        rows are pixels of a convolution, gathered for one tap at a time."""
+        rows are pixels of a convolution, and the kernel gathers pixels for one tap at a time."""
         tiles = self.tiles(rows, n, groups)
         parts = self.used_parts(k)
         share: float = tiles * parts / known.multiprocessors
@@ -109,7 +109,7 @@ class Tiling:
         return loop
 
 
-@functools.lru_cache(maxsize=1024)  # many layers have the same sizes
+@functools.lru_cache(maxsize=1024)  # cached: many layers have the same sizes
 def tilings(
     known: Profile,
     rows: int,
@@ -121,9 +121,9 @@ def tilings(
     wide: bool = True,
     summed: bool = False,
 ) -> tuple[Tiling, ...]:
-    """Return the tilings of a device with this profile that support a product with *rows* rows, *n* outputs
-    in each group and this k: first those for a short k, then the others, each by estimated time. *split*:
-    include tilings with several parts; *wide*: include tilings whose subgroups divide k; *summed*,
+    """Return the tilings in a device's profile that support a product with *rows* rows, *n* outputs in each
+    group and this k: first the tilings for a short k, then the others, each sorted by estimated time.
+    *split*: include tilings with several parts. *wide*: include tilings whose subgroups divide k. *summed*,
     *gathered*: see `Tiling.cycles`."""
     short, k = k <= SHORT_MOST and groups == 1, k + -k % TURN
     found = [Tiling(tile) for tile in known.matrix_tile_cycles if not gathered or tile in SPLIT_TILES]

@@ -43,15 +43,15 @@ LEAST_ROWS = 29
 
 
 def whole_blocks(channels: int, groups: int) -> bool:
-    """Return True if each group's channels are whole blocks of 16. A single group's last block may be
-    padded."""
+    """Return True if each group's channels are whole blocks of 16. If there is a single group, its last
+    block may be padded."""
     return groups == 1 or channels // groups % 16 == 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Pixels:
-    """The rows of a product: the pixels of y (``pixels`` for each image, ``ow`` for each image row), and the
-    positions of their inputs in x.
+    """The rows of a product, which are the pixels of y (``pixels`` for each image, ``ow`` for each image
+    row), and the positions of the rows' inputs in x.
 
     x has ``x_rows`` pixels: ``x_pixels`` for each image, ``x_w`` for each image row. A linear layer has
     images of one pixel.
@@ -67,7 +67,7 @@ class Pixels:
 
     @classmethod
     def of(cls, p: Conv2dProblem) -> Pixels:
-        """Return the rows of the product for a 1x1 convolution without padding."""
+        """Return the rows of the product that computes a 1x1 convolution without padding."""
         return cls(p.gemm_m, p.n * p.h * p.w, p.oh * p.ow, p.ow, p.h * p.w, p.w, p.stride)
 
     @property
@@ -83,9 +83,9 @@ class Pixels:
 class MatrixWeights:
     """Weights for matrix units, with the parameters of the epilogue.
 
-    *weight* is called when a kernel needs the weights; it returns the weights minus zero points (`centred`),
-    (G, N, K) of this *shape*. K is padded with zeros for the kernel. *channels*: output channels without
-    padding.
+    *weight* is called when a kernel needs the weights. It returns the weights minus zero points (`centred`)
+    with this *shape* (G, N, K), in which K is already padded with zeros. *channels*: the number of output
+    channels without padding.
     """
 
     def __init__(
@@ -136,25 +136,26 @@ class MatrixWeights:
         return int(rows * self.n * self.k_padded * self.groups)
 
     def slots(self, b: Builder, x: Value, y: Value, extra: Sequence[Value] = ()) -> list[Value]:
-        """Return the values that a kernel binds."""
+        """Return the values that a kernel binds: x, the weights, the parameters of the epilogue, y and
+        *extra*."""
         return [x, b.constant(self.weights), b.constant(self.parameters), y, *extra]
 
 
 def counts(device: Device, **trips: Constant) -> dict[str, Constant]:
-    """Return *trips*, the trip counts of a problem's loops, if the device's compiler needs them as constants;
-    else an empty dict."""
+    """Return *trips*, the trip counts of a problem's loops, if the device's compiler needs them as
+    constants. Otherwise, return an empty dict."""
     return trips if counted(device.capabilities) else {}
 
 
 def centred(weight: Int8, zero_point: Int32) -> npt.NDArray[Any]:
-    """Return the weight (OC, ...) minus its zero points (OC,). It may be padded with zeros, as the original
-    may with zero points."""
+    """Return the weight (OC, ...) minus its zero points (OC,), as int16. The result may be padded with
+    zeros where the original weight is padded with zero points."""
     return plus(weight, -zero_point, np.int16)
 
 
 def plus(weight: npt.NDArray[Any], points: npt.NDArray[np.int32], dtype: type = np.int8) -> npt.NDArray[Any]:
-    """Return weight + points as *dtype*, where *points* has the weight's leading axes. Return the weight
-    itself if all points are 0."""
+    """Return weight + points as *dtype*. *points* has the leading axes of the weight. If all points are 0,
+    return the weight itself."""
     if not points.any():
         return weight
     return (
@@ -163,8 +164,8 @@ def plus(weight: npt.NDArray[Any], points: npt.NDArray[np.int32], dtype: type = 
 
 
 class MatrixGemm:
-    """A product on matrix units. *weight* returns (G * N, K) int8 of this *shape*. If there are several
-    groups, each has whole blocks of 16 channels."""
+    """A product on matrix units. *weight* returns int8 (G * N, K) of this *shape*. If there are several
+    groups, the channels of each are whole blocks of 16."""
 
     def __init__(
         self,
@@ -186,12 +187,13 @@ class MatrixGemm:
 
         self.packed = MatrixWeights(device, grouped, padded, arithmetic, self.matrices.form, channels)
         self.whole: str | None = (
-            # The shader `whole` computes all of k; the shader `split` one part of k.
+            # `whole` is the shader that computes all of k; `split` is the shader that computes one part of
+            # k.
             f"gemm_{arithmetic.family}__coopmat"
         )
         self.split = SPLIT if arithmetic.family == "q8ta_q8csw" else None
-        self.listed: tuple[Tiling, ...] | None = None  # replaces the profile's best tilings
-        self.tiling: Tiling | None = None  # a tiling forced by tests and measurements
+        self.listed: tuple[Tiling, ...] | None = None  # tilings that replace those of the profile
+        self.tiling: Tiling | None = None  # tests and measurements set it to force a tiling
 
     @staticmethod
     def worth(rows: int) -> bool:
@@ -200,8 +202,8 @@ class MatrixGemm:
 
     @property
     def wide(self) -> bool:
-        """True if the product can use tiles whose subgroups divide k: it is a plain product without row
-        sums."""
+        """True if the product can use tiles whose subgroups divide k. It must be a plain product, not a
+        convolution, without sums of x for weight zero points."""
         return self.whole == GEMM and self.packed.form == "s8s8" and not self.packed.row_sums
 
     def chosen(self, rows: int) -> tuple[Tiling, Variant]:
@@ -214,7 +216,7 @@ class MatrixGemm:
         return found
 
     def _fitting(self, rows: int) -> Iterator[tuple[Tiling, Variant]]:
-        """Yield the tilings whose matrices the device has, with their variants, the best first."""
+        """Yield the tilings for which the device has matrices, each with its variant, the best first."""
         w = self.packed
         how = self.whole is None, self.split is not None, self.wide, w.arithmetic.after.in_place
         known = profile(self.device.capabilities)
@@ -267,8 +269,8 @@ class MatrixGemm:
         b.dispatch(program, slots, said, w.macs(pixels.rows), in_place)
 
     def _part_words(self, tiling: Tiling, program: Program, rows: int) -> int:
-        """Return the words of scratch memory that split-K needs: partial sums of the results and of x's rows
-        (coopmat_split.glslh)."""
+        """Return the number of words of scratch memory that split-K needs for partial sums of the results
+        and of x's rows (coopmat_split.glslh)."""
         w = self.packed
         parts = tiling.used_parts(w.k_padded)
         if parts == 1:

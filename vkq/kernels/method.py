@@ -28,7 +28,7 @@ class Kernel(Protocol):
 
 
 class FloatKernel(Kernel, Protocol):
-    """A kernel of float activations."""
+    """A convolution kernel for float activations."""
 
     def writes(self, x: Value) -> str:
         """Return the dtype of the results: float32, or float16 if x is float16."""
@@ -36,8 +36,8 @@ class FloatKernel(Kernel, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Convolution:
-    """The inputs of every method: the weight (OC, IC/groups, KH, KW), float or int8 with zero points (OC,) in
-    int8's range; a scheme of `vkq.schemes`; and the path (*choice*)."""
+    """The inputs of every method: the weight (OC, IC/groups, KH, KW), which is float, or int8 with zero
+    points (OC,) in int8's range; a scheme of `vkq.schemes`; and the chosen path (*choice*)."""
 
     device: Device
     weight: Int8
@@ -53,14 +53,15 @@ class Convolution:
 
     @cached_property
     def gemm(self) -> Any:
-        """The product of an im2col matrix with the weight; all methods that use it share its weights."""
+        """The product of the im2col matrix with the weight. All methods that use this product share its
+        weights."""
         oc, ic, kh, kw = self.weight.shape
         super_groups, merged = merged_groups(oc, self.groups)
         shape = (super_groups, merged * (oc // self.groups), kh * kw * merged * ic)
         zeros = np.zeros(shape[:2], np.int32)
         zeros.reshape(-1)[:oc] = self.zero_points
-        # Not a closure over self, which holds the product: a reference cycle would delay the release of the
-        # weights until the garbage collector runs.
+        # The function must not hold self, because self holds the product: such a reference cycle would
+        # delay the release of the weights until the garbage collector runs.
         merge = functools.partial(merge_groups, self.weight, self.groups, self.zero_points)
         weight = GemmWeight(shape, merge, zeros, oc)
         made: Int8Gemm | FloatGemm = self.scheme.product(self.device, weight, self.choice.form)
@@ -74,12 +75,13 @@ Verdict = Callable[[Convolution, Conv2dProblem], "str | None"]
 class Method:
     """A method that computes convolutions.
 
-    refusal: why the method cannot compute a convolution and its problem, or None. merit: the reason for
-    "auto" to use the method if it can, or None. make: returns the kernel. layout: the layout of the int8
-    images that the kernel reads and writes. x_layout: the layout of its input, if different. layouts: other
-    layouts that the kernel reads; its result then has the layout of its input. packing: the part of a problem
-    on which the packed weights depend; problems with equal parts share a kernel. floats: True if activations
-    are floats, not integers. quantizes: True if the kernel itself quantizes float32 images.
+    refusal: returns the reason why the method cannot compute a convolution and its problem, or None. merit:
+    returns the reason for "auto" to use the method if it can compute the problem, or None. make: returns
+    the kernel. layout: the layout of the int8 images that the kernel reads and writes. x_layout: the layout
+    of its input, if it differs. layouts: other layouts that the kernel reads; the result then has the
+    layout of the input. packing: returns the part of a problem on which the packed weights depend; problems
+    with equal parts share a kernel. floats: True if activations are floats, not integers. quantizes: True
+    if the kernel itself quantizes float32 images.
     """
 
     name: str
@@ -99,11 +101,11 @@ class Method:
         return self.x_layout or self.layout
 
     def layout_of(self, x: Spec) -> str:
-        """Return the layout of the result for this input. If `x_layout` is empty, the kernel also reads an
-        input in this layout."""
+        """Return the layout of the result for an input in this layout: `layout`, or the input's layout if
+        the kernel also reads and writes that one."""
         return x.layout if x.layout in self.layouts else self.layout
 
 
 def not_depthwise(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return why a convolution is not depthwise, or None."""
+    """Return the reason if a convolution is not depthwise, else None."""
     return None if p.ic == p.groups else f"IC/groups={p.ic // p.groups}; it needs 1"

@@ -1,7 +1,7 @@
-"""The methods that compute convolutions: the problems that each supports, those for which ``method="auto"``
-uses it, and the constructor of its kernel.
+"""The methods that compute convolutions. Each states the problems that it supports, the problems for which
+``method="auto"`` uses it, and the constructor of its kernel.
 
-To add a method, insert it into `METHODS`, which is in order of preference.
+To add a method, insert it into `METHODS`, which lists methods in order of preference.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ def _not_depthwise(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _too_long(c: Convolution, shader: str, sizes: Mapping[str, int], **axes: str) -> str | None:
-    """Return why the driver would stop the loops of a kernel with this number of taps, or None."""
+    """Return the reason if the driver would abort the loops of a kernel with this number of taps, else
+    None."""
     rounds = catalog().find(shader, **axes).iterations(sizes)
     ends = lets_loop(c.device, rounds)
     return None if ends else f"an invocation would loop {rounds} times, and the driver ends loops earlier"
 
 
 def _not_depthwise_beside_matrices(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return why a convolution is not a depthwise convolution on the matrix path, or None. On that path, a
-    depthwise convolution has the layout of its neighbours in a network."""
+    """Return None if a convolution is depthwise and on the matrix path, else the reason why it is not. On
+    the matrix path, a depthwise convolution keeps the layout of its neighbours in a network."""
     return _not_depthwise(c, p) if c.choice.path == COOPMAT else f"its path is {c.choice.path}"
 
 
@@ -80,7 +81,7 @@ def _not_implicit(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _not_matrix(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return why kernels on matrix units cannot compute the convolution, or None."""
+    """Return the reason if kernels on matrix units cannot compute the convolution, else None."""
     if c.choice.path != COOPMAT:
         return f"its path is {c.choice.path}; it needs {COOPMAT}"
     if not p.ic or not p.oc:
@@ -114,8 +115,9 @@ def _not_stem(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _matrix_implicit_merit(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return why gathering pixels is faster than loading tiles of pixels, or None. Gathering is often faster
-    for strided convolutions, whose tiles read many input pixels, and for images smaller than a tile."""
+    """Return the reason why gathering pixels is faster than loading tiles of pixels; None if it is not.
+    Gathering is often faster for strided convolutions, whose tiles read many input pixels, and for images
+    smaller than a tile."""
     if p.ic <= CHANNELS or not MatrixGemm.worth(p.gemm_m):
         return None
     found = conv_shader(p, "q8to", c.device.capabilities)
@@ -136,7 +138,7 @@ def _direct(kind: type[Direct]) -> Callable[[Convolution, Conv2dProblem], Kernel
 
 
 DEPTHWISE, DIRECT = "conv2d_q8ta_q8csw__depthwise", "conv2d_q8ta_q8csw__direct"
-KIND = "method of a convolution"  # the name of this kind in the tuner's rankings (`vkq.select.tuner`)
+KIND = "method of a convolution"  # the name of this choice in the tuner's rankings (`vkq.select.tuner`)
 METHODS = [
     Method(
         "pointwise",
@@ -224,7 +226,7 @@ METHODS = [
 
 
 def names() -> tuple[str, ...]:
-    """Return the values of ``Conv2d(method=...)``."""
+    """Return the allowed values of ``Conv2d(method=...)``."""
     return ("auto", *dict.fromkeys(method.name for method in METHODS))
 
 
@@ -235,8 +237,8 @@ def check_name(name: str) -> None:
 
 
 def method_for(c: Convolution, p: Conv2dProblem, name: str = "auto") -> tuple[Method, str]:
-    """Return the method for a convolution and a problem, and the reason for it: the first method that can and
-    should compute the problem, or the method called *name*.
+    """Return the method for a convolution and a problem, and the reason for it. "auto" is the first method
+    that can compute the problem and has a reason to; another *name* is the method with that name.
 
     Raises ArgumentError for an unknown name, and MethodError with the reason if the requested method cannot
     compute the problem.
@@ -265,8 +267,8 @@ def method_for(c: Convolution, p: Conv2dProblem, name: str = "auto") -> tuple[Me
 
 
 def _picked(c: Convolution, p: Conv2dProblem) -> tuple[Method, str]:
-    """Return the method that the tuner picked, if it can compute the problem; else the first method that
-    "auto" has a reason to use."""
+    """Return the method that the tuner picked, if it can compute the problem. Otherwise, return the first
+    method that "auto" has a reason to use."""
     able = [one for one in METHODS if one.floats != c.integer and one.refusal(c, p) is None]
     merits = {one: one.merit(c, p) for one in able}
     best_first = sorted(able, key=lambda one: not merits[one])

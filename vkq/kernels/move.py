@@ -1,5 +1,4 @@
-"""Copies of boxes of 8-bit elements, as steps of a plan: transposition, slices, padding, and
-concatenation."""
+"""Copies of boxes of 8-bit elements in a plan: transposition, slices, padding, and concatenation."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ BLOCK = {IMAGE: 4, BLOCKED: 16}  # channels of a vector, by layout
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """One logical axis of a result: its length, and the part [before, before + size) that is copied from the
-    input. Neighbouring elements of the part are *stride* elements apart in the input."""
+    """One logical axis of a result. *length*: its length. Elements [before, before + size) are copied from
+    the input, where neighbouring elements are *stride* elements apart."""
 
     length: int
     before: int
@@ -28,7 +27,8 @@ class Moved:
     stride: int
 
     def joined(self, inner: Moved) -> Moved | None:
-        """Return this axis merged with the next one, or None if their elements are not contiguous."""
+        """Return one axis that covers this axis and the next one, *inner*; None if their elements are not
+        contiguous."""
         if inner.before or inner.size != inner.length or self.stride != inner.stride * inner.size:
             return None
         return Moved(
@@ -45,8 +45,8 @@ def move(
     along: int | None = None,
     order: Sequence[int] | None = None,
 ) -> None:
-    """Add a copy of x into y to a plan. *axes* map y to x; elements that x does not cover get *fill*. With
-    *along*, it writes only the part of y that x covers along that axis."""
+    """Add a copy of x into y to a plan. *axes* map y to x; elements of y that x does not cover get *fill*.
+    along: write only the part of y that x covers along this axis."""
     if order is None and _whole_pixels(x.spec, y.spec, axes, along):
         return _move_pixels(b, x, y, axes, fill, along is not None)
     if order is not None and len(order) == 4 and order[1] != 1 and y.spec.layout in PIXELS:
@@ -59,8 +59,8 @@ def move(
 def pixels_as_rows(
     image: Sequence[int], shape: Sequence[int], order: Sequence[int], to: Sequence[int]
 ) -> bool:  # fmt: skip
-    """Return True if `permuted` turns an image (N, C, H, W) into rows of channels (N, H * W, C). In
-    kPackedInt8_16C both have the same bytes."""
+    """Return True if `permuted` turns an image (N, C, H, W) into rows of channels (N, H * W, C). The image
+    and the rows have the same bytes in kPackedInt8_16C."""
     if len(image) != 4:
         return False
     n, c, h, w = image
@@ -70,8 +70,8 @@ def pixels_as_rows(
 def permuted(
     b: Builder, x: Value, shape: Sequence[int], order: Sequence[int], to: Sequence[int], name: str | None
 ) -> Value:
-    """Reshape x to *shape*, transpose it to this order of axes, and reshape the result to *to*, in the layout
-    *name* or the default layout."""
+    """Reshape x to *shape*, transpose it to this *order* of axes, and reshape the result to *to*. Its
+    layout is *name*, or the default layout if *name* is None."""
     s = x.spec
     y = b.new(Spec(to, s.dtype, name, s.qparams))
     if s.size:
@@ -86,8 +86,8 @@ def _move(
     b: Builder, x: Value, y: Value, axes: Sequence[Moved], fill: int, along: int | None, whole_words: bool,
     cut: bool = False,
 ) -> None:  # fmt: skip
-    """Add a copy of x into y to a plan (`move`). With *cut*, *axes* divide y's elements in row-major order,
-    and may differ from the axes of y's shape."""
+    """Add a copy of x into y to a plan, by single elements or words (`move`). cut: *axes* describe y's
+    elements in row-major order and need not be the axes of y's shape."""
     packed, folded = layout(y.spec.layout), y.spec.folded or cut
     box_axis, box_first, box_size = (0, 0, 0) if along is None else _box(y.spec, axes, along)
     box = list(y.spec.extent)
@@ -122,10 +122,10 @@ def _whole_pixels(x: Spec, y: Spec, axes: Sequence[Moved], along: int | None) ->
     block, channels = BLOCK[y.layout], axes[1]
     own = zip(axes, x.shape, strides(x.shape), strict=True)
     whole = [a.stride == step and a.size == size for a, size, step in own]
-    # The copy also writes the lanes after x's last channel. So they must belong to the next input, which is
-    # written later, or be padding of y.
+    # The copy also writes the lanes after x's last channel. These lanes must belong to the next input,
+    # which is written later, or be padding of y.
     last = along == 1 or channels.size % block == 0 or channels.before + channels.size >= channels.length
-    together = y.layout == BLOCKED or along != 3  # otherwise a vector may hold pixels of two inputs
+    together = y.layout == BLOCKED or along != 3  # else a vector may hold pixels of two inputs
     return all(whole) and channels.before % block == 0 and last and together
 
 
@@ -156,7 +156,7 @@ def _transpose_pixels(b: Builder, x: Value, y: Value, order: Sequence[int]) -> N
 
 
 def _box(y: Spec, axes: Sequence[Moved], along: int) -> tuple[int, int, int]:
-    """Return (axis, first index, size) of the part of y that an input covers along an axis; the first index
+    """Return (axis, first index, size) of the part of y that an input covers along an axis. The first index
     is rounded down to a whole block. (0, 0, 0) stands for all of y."""
     if y.folded:
         inner = math.prod(y.shape[along + 1 : -1])
@@ -173,7 +173,7 @@ def _box(y: Spec, axes: Sequence[Moved], along: int) -> tuple[int, int, int]:
 
 
 def _four_axes(axes: Sequence[Moved], folded: bool) -> list[Moved]:
-    """Return four axes that describe the same copy; in a folded layout, axes are merged where possible."""
+    """Return four axes that describe the same copy. In a folded layout, merge axes where possible."""
     joined: list[Moved] = []
     for axis in axes:
         one = joined[-1].joined(axis) if folded and joined else None

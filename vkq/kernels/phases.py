@@ -19,12 +19,12 @@ from .direct import Direct, Sweep
 from .float_direct import FloatDirect
 from .weights import Int8
 
-HEADER = 48  # bytes that describe a phase, before its weights (conv_block.glslh)
+HEADER = 48  # bytes of a phase's description, which precedes all weights (conv_block.glslh)
 
 
 @dataclasses.dataclass(frozen=True)
 class Taps:
-    """The kernel's taps along one axis for the output pixels ``first``, ``first + stride``, ...
+    """The kernel's taps along one axis that reach the output pixels ``first``, ``first + stride``, ...
 
     Output pixel ``o = first + stride * i`` reads input pixel ``i + offset + j * step`` through tap
     ``kernel[j]``. A tap reads a pixel only if ``o + padding - dilation * tap`` is a multiple of the stride.
@@ -49,8 +49,8 @@ class Taps:
 
 
 class Phases:
-    """A transposed convolution. *weight* is (OC, IC/groups, KH, KW); *make* returns the convolution with the
-    taps of one phase, which has its own sums of weights."""
+    """A transposed convolution. *weight* is (OC, IC/groups, KH, KW). *make* returns the convolution that
+    computes one phase, from the weight with this phase's taps."""
 
     def __init__(
         self,
@@ -74,7 +74,8 @@ class Phases:
             self._together = _Together(device, self.taps, cast(list[Direct], self.kernels))
 
     def build(self, b: Builder, p: TransposedConv2dProblem, x: Value, y: Value) -> None:
-        """Add the convolution to a plan: one dispatch, or for float activations one for each phase."""
+        """Add the convolution to a plan, as one dispatch; for float activations, as one dispatch for each
+        phase."""
         if self._together:
             self._together.build(b, p, x, y)
             return
@@ -92,7 +93,8 @@ def _sweep(p: TransposedConv2dProblem, v: Taps, h: Taps) -> Sweep:
 
 
 class _Together:
-    """The phases as workgroups of one dispatch (conv_block.glslh)."""
+    """The phases of a transposed convolution in one dispatch: each workgroup computes one phase
+    (conv_block.glslh)."""
 
     def __init__(self, device: Device, taps: list[tuple[Taps, Taps]], kernels: list[Direct]):
         self.taps, self.kernels = taps, kernels

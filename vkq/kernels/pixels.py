@@ -1,4 +1,5 @@
-"""The output pixels of a convolution as rows of a matrix product, and the push constants of its window."""
+"""The output pixels of a convolution as rows of a matrix product, and the push constants that describe its
+window."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from .gemm import Rows
 
 
 def pixel_rows(p: Conv2dProblem, unit: int) -> Rows:
-    """Return the output pixels as rows of the product; every image row is padded to a multiple of *unit*."""
+    """Return the output pixels as rows of the product. Every image row is padded to a multiple of *unit*
+    rows."""
     return Rows(p.n * p.oh, p.oh, p.ow, -(-p.ow // unit) * unit)
 
 

@@ -1,4 +1,4 @@
-"""Specialization constants of pooling kernels, and the proof that the float formula of an average is
+"""Specialization constants of pooling kernels, and the check that the float formula of averages is
 exact."""
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from ..shader.spec import Value
 from .binary import FLOAT_STEP, TIE
 from .sharing import sharers
 
-# The largest kernel and stride of an unrolled window, and the invocations of a workgroup.
+# The largest kernel and stride of an unrolled window; the number of invocations of a workgroup.
 MOST_KERNEL, MOST_STRIDE, INVOCATIONS = 3, 2, 128
-# The maximum of a window of at least BY_AXES elements is computed along one axis, then along the other.
+# For a window of at least BY_AXES elements, compute the maximum along one axis, then along the other.
 BY_AXES = 1 << 12
 
 
 def unrolled(c: Capabilities, window: Window) -> dict[str, Value]:
-    """Return the specialization constants of a maximum or a mean over windows: the size of a small window
-    that the device should unroll, or the number of invocations that share a large window."""
+    """Return the specialization constants of a maximum or mean over windows: the size of a small window for
+    unrolling, or the number of invocations that share a large window."""
     if (threads := sharers(window.taps)) > 1:
         return {"LOCAL_X": threads, "THREADS": threads}
     kernel, stride = window.kernel[0], window.stride[0]
@@ -33,14 +33,14 @@ def unrolled(c: Capabilities, window: Window) -> dict[str, Value]:
 
 
 def error_of_average(window: Window, ratio: float) -> float:
-    """Return a bound of an average's error in steps of y, with *ratio* = x_scale / y_scale. Every float32
+    """Return a bound of an average's error, in steps of y. *ratio* is x_scale / y_scale. Every float32
     addition may be off by half an ulp of the partial sum, which is at most taps * 255 * x_scale."""
     return (window.taps + 16) * FLOAT_STEP * (255 * ratio + 512)
 
 
 def sure(window: Window, x: QParams, y: QParams, count_include_pad: bool) -> bool:
     """Return True if every average divides by the number of taps, and no possible sum is so near a tie that
-    the order of roundings matters."""
+    roundings could change the result."""
     if not count_include_pad and (any(window.padding) or window.ceil_mode):
         return False
     ratio, bounds = x.scale / y.scale, np.iinfo(y.dtype)

@@ -1,4 +1,4 @@
-"""Quantization and dequantization per tensor, as steps of a plan."""
+"""Quantization and dequantization per tensor, in a plan."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from .weights import ceil4
 
-# For scales in this range, the reciprocal is a normal float, as is its product with the scale.
+# For scales in this range, the reciprocal and its product with the scale are normal floats.
 INVERSES = (2.0**-100, 2.0**100)
 SAFE = 0.5 - 2.0**-20
-# Layouts of rows -> the layouts' names in variants.
+# The name in variants of each layout of rows.
 VECTORS = {MATRIX: "4h4w", BLOCKED: "16c"}
 
 
 def quantized(b: Builder, x: Value, q: QParams, layout: str | None = None) -> Value:
-    """Quantize float32 values to 8 bits, in the given layout or the default layout."""
+    """Quantize float32 values to 8 bits. The result has the given layout or, if it is None, the default
+    layout."""
     if x.spec.dtype != "float32":
         raise DTypeError(f"quantize: x has dtype {x.spec.dtype}; it must be float32")
     y = b.new(Spec(x.spec.shape, q.dtype, layout, q))
@@ -52,7 +53,7 @@ def steps(q: QParams) -> dict[str, int | float]:
 
 
 def steps_of(scale: float, zero: int) -> dict[str, int | float]:
-    """Return the push constants of `steps` for a scale and a stored zero point."""
+    """Return the push constants of `steps` for a scale and a zero point of the stored type (int8)."""
     usual = INVERSES[0] <= scale <= INVERSES[1]
     return {
         "scale": scale, "zero_point": zero, "inverse": 1.0 / scale if usual else 0.0,
@@ -82,7 +83,7 @@ def dequantized(b: Builder, x: Value, q: QParams) -> Value:
 
 
 def _rows(x: Spec) -> dict[str, int | float]:
-    """Return the push constants of dequantize_rows.comp, or nothing if x has no rows of whole words."""
+    """Return the push constants of dequantize_rows.comp; an empty dict if x has no rows of whole words."""
     n, c, h, w = x.extent
     rows, columns = (n, c) if x.layout == BLOCKED else (h, w)
     if x.layout not in VECTORS or columns % 4 or (x.layout == BLOCKED and (h, w) != (1, 1)):

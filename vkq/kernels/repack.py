@@ -1,4 +1,4 @@
-"""A step that changes the layout or shape of a value, or no step if the bytes stay the same."""
+"""Change the layout or shape of a value, with a dispatch, or without one if the bytes stay the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..shader.catalog import catalog
 
 
 def reshaped(b: Builder, x: Value, shape: Sequence[int], layout: str | None = None) -> Value:
-    """Reshape x in row-major order to a shape with the same number of elements."""
+    """Reshape x to *shape*, which has the same number of elements, in row-major order."""
     s = x.spec
     if s.layout == CONTIGUOUS:
         return b.view(x, Spec(shape, s.dtype, CONTIGUOUS, s.qparams))
@@ -42,16 +42,16 @@ def repack_into(b: Builder, x: Value, y: Value) -> None:
 
 
 def repacked(b: Builder, x: Value, layout: str) -> Value:
-    """Return x in another packed layout, or x itself if it already has that layout. The plan repacks x once
-    for all readers."""
+    """Return x in another packed layout. If x already has this layout, return x itself. A plan repacks x
+    once for all readers."""
     if x.spec.layout == layout:
         return x
     return b.once(x, layout, lambda: reshaped(b, x, x.spec.shape, layout))
 
 
 def rows_as_image(b: Builder, x: Value, axis: int) -> Value:
-    """View rows in kPackedInt8_16C as an image with the same bytes. The axes before *axis* become the images,
-    the axes from *axis* on the height, and the last axis the channels."""
+    """View rows in kPackedInt8_16C as an image with the same bytes. The axes before *axis* become the
+    images, the axes from *axis* on become the height, and the last axis becomes the channels."""
     s = x.spec
     image = math.prod(s.shape[:axis]), s.shape[-1], math.prod(s.shape[axis:-1]), 1
     return b.view(x, Spec(image, s.dtype, BLOCKED, s.qparams))

@@ -1,5 +1,5 @@
-"""How many invocations of a workgroup share one long sum, maximum or search, and how much shared memory a
-workgroup may use."""
+"""How many invocations of a workgroup compute one long sum, maximum or search together, and how much shared
+memory a workgroup may use."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 
 SHARERS, LONG = 64, 256
-# Maximum bytes of shared memory for a workgroup, and at most two thirds of the device's limit: a core then
-# runs several workgroups.
+# Maximum bytes of shared memory of a workgroup. It is also limited to two thirds of the device's maximum,
+# so that a core can run several workgroups.
 SHARED = 32768
 NEIGHBOURS = 8  # invocations that together load 32 bytes, the smallest memory transaction of a GPU
 
 
 def sharers(numbers: int, long: int = LONG) -> int:
-    """Return how many invocations of a workgroup share one result of *numbers* elements: `SHARERS` if there
-    are at least *long* elements, else 1. Sharing keeps loops short, because drivers may end long ones, and
-    occupies the device where there are few results."""
+    """Return how many invocations of a workgroup compute one result of *numbers* elements together:
+    `SHARERS` from *long* elements on, else 1. Several invocations keep loops short, because drivers may
+    abort long ones, and occupy the device if there are few results."""
     return SHARERS if numbers >= long else 1
 
 
 def sharers_of_rows(capabilities: Capabilities, rows: int, words: int) -> int:
     """Return how many invocations share each of *rows* short rows of *words* words: enough to occupy the
-    device, but at most one for two words. On a GPU at least `NEIGHBOURS` share a row that is long enough,
-    because a GPU loads contiguous memory for many invocations at once."""
+    device, but at most one for two words. On a GPU, at least `NEIGHBOURS` share a row that is long enough,
+    because a GPU loads contiguous memory for neighbouring invocations at once."""
     busy, shares = profile(capabilities).busy_workgroups * SHARERS, 1
     least = 1 if capabilities.device_type == "cpu" else NEIGHBOURS
     while (rows * shares < busy or shares < least) and 4 * shares <= words:
@@ -41,8 +41,8 @@ def sharers_of_rows(capabilities: Capabilities, rows: int, words: int) -> int:
 def runs_beside_others(
     device: Device, variant: Variant, constants: Mapping[str, Constant], push: Mapping[str, int | float]
 ) -> bool:
-    """Return True if the device can run the variant and a core has shared memory for several of its
-    workgroups."""
+    """Return True if the device can run the variant with these constants, and shared memory has room for
+    several of its workgroups."""
     c, values = device.capabilities, variant.constants(constants)
     most = min(SHARED, int(c.properties["maxComputeSharedMemorySize"]) * 2 // 3)
     if variant.shared_bytes(values) > most or refusals(variant, values, c):

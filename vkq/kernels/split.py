@@ -1,4 +1,4 @@
-"""Products whose k is split between workgroups (shaders/common/coopmat_split.glslh)."""
+"""Products whose k is split among workgroups (shaders/common/coopmat_split.glslh)."""
 
 from __future__ import annotations
 
