@@ -135,7 +135,7 @@ def test_in_blocks_of_columns(
     monkeypatch.setattr(strict_device, "capabilities", changed)
     executable = Executable(graph, strict_device, {})
     ran = executable.plan.variants
-    if len(feed["x"]) > 1:  # matrix units take products from 29 rows on
+    if len(feed["x"]) > 1:  # matrix units need at least 29 rows
         assert any("coopmat" in name for name in ran)
         assert any(name.startswith("attention_q8__tile") and name.endswith("16c") for name in ran)
         assert not any(name.startswith(("move", "take")) for name in ran)
@@ -182,7 +182,7 @@ def test_tables_of_parts(change: str) -> None:
     [
         (([2], [5], [1]), (1, range(2, 5))),
         (([-3], [2**62], [-1], [1]), (1, range(3, 6))),
-        (([0, 1], [4, 2], [0, 1], [1, 1]), (1, range(1, 2))),  # the whole first axis
+        (([0, 1], [4, 2], [0, 1], [1, 1]), (1, range(1, 2))),  # the Slice takes all of axis 0
         (([0], [6], [1]), None),
         (([0, 1], [3, 2], [0, 1]), None),
         (([0], [6], [1], [2]), None),

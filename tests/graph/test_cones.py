@@ -66,7 +66,7 @@ def test_what_is_not_the_same_is_computed(computed: list[str]) -> None:
             evaluated(renamed, "z", X, zeros).view(np.int32),
             cones._computed(nodes, "y", X, zeros).view(np.int32),
         )
-    assert len(computed) == 7 + len(asked)  # `_computed` has no cache
+    assert len(computed) == 7 + len(asked)  # `_computed` does not use the cache
 
 
 def test_few_are_kept(computed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

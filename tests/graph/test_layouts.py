@@ -161,7 +161,7 @@ def test_a_gate_in_the_layout_that_it_comes_in(device: vkq.Device, channels: int
     [(BLOCKED, IMAGE), (IMAGE, BLOCKED), (BLOCKED, BLOCKED), (BLOCKED, MATRIX), (IMAGE, MATRIX)],
 )
 def test_means_in_the_layout_that_is_read(device: vkq.Device, channels: int, of: str, to: str) -> None:
-    n = 6 if to == MATRIX else 3  # 6 rows: two blocks of four
+    n = 6 if to == MATRIX else 3  # blocks have four rows: 6 rows need two blocks
     x = np.random.default_rng(8).integers(-128, 128, (n, channels, 4, 5), dtype=np.int8)
     numbers = np.linspace(-1, 3, 256, dtype=np.float32)
     tensor = Tensor.from_numpy(x, device, of)
@@ -200,7 +200,7 @@ def test_branches_are_written_where_they_lie_side_by_side(
 ) -> None:  # fmt: skip
     if not strict_device.capabilities.features["cooperativeMatrix"]:
         emulated.emulate(strict_device, monkeypatch, "16x8x32")
-    net = Net(seed=9, shape=(1, 3, 8, 8))  # sizes are multiples of 256 bytes (alignment)
+    net = Net(seed=9, shape=(1, 3, 8, 8))  # values need multiples of 256 bytes (alignment)
     model = read(quantized(net.model(*branches(net, last, result)), "qdq_int8", tmp_path, net.shape))
     graph = lower(model.at({"x": net.shape}))
     feed = {"x": np.random.default_rng(3).standard_normal(net.shape).astype(np.float32)}
@@ -240,7 +240,7 @@ def test_copies_are_shared_until_something_is_written(any_device: vkq.Device) ->
     copy = repacked(b, x, BLOCKED)
     assert repacked(b, x, BLOCKED) is copy
     assert repacked(b, x, IMAGE) is x
-    b.fill(copy, 2)  # overwrites the copy, as a sum does
+    b.fill(copy, 2)  # writes to the copy, as a sum in place does
     again = repacked(b, x, BLOCKED)
     assert again.slot != copy.slot
     assert repacked(b, x, BLOCKED) is again

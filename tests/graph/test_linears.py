@@ -22,7 +22,7 @@ from vkq.onnx.reader import read
 
 HEADS, TOKENS, WIDTH = 2, 5, 48
 FORMS = ["without biases", "biases apart", "gemm"]
-PERMS = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)  # permutations of queries, keys and values
+PERMS = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)  # of the Transposes of queries, keys and values
 
 
 class Heads(Nodes):
@@ -122,8 +122,8 @@ def test_one_product(
     ("heads", "expected"),
     [
         (Heads(16, depth=8, wide=24), 1),
-        (Heads(16, depth=4), 3),  # 8 columns of queries: no whole block
-        (Heads(3), 3),  # few rows run without matrix units
+        (Heads(16, depth=4), 3),  # queries have 8 columns, half a block
+        (Heads(3), 3),  # too few rows for matrix units
     ],
     ids=["narrow", "8 columns", "few rows"],
 )
@@ -145,7 +145,7 @@ def test_without_matrix_units(
 ) -> None:
     """Without matrix units the layers remain separate, because columns of kPackedInt8_4H4W are not
     contiguous."""
-    monkeypatch.setattr(device, "capabilities", doctored.capabilities(device))  # no matrix units
+    monkeypatch.setattr(device, "capabilities", doctored.capabilities(device))  # removes matrix units
     found = run(device, Heads(16, biases), tmp_path, monkeypatch)
     assert len(products(found)) == 3
     assert "not in one product" in why(found)

@@ -86,7 +86,7 @@ def test_scales_of_blocks_are_a_float_weight(any_device: vkq.Device) -> None:
     assert "conv2d_f32__" in str(session.explain())
     (ours,) = session.run(None, {"x": x})
     (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)  # another order of additions
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)  # the libraries add in different orders
 
 
 @pytest.mark.parametrize("soft", [False, True])
@@ -106,5 +106,5 @@ def test_linear_resize(device: vkq.Device, real: bool, soft: bool, monkeypatch: 
         data = model(around(node) if real else [node], {"x": x}, constants, "uint8", 19)
         check(device, data, {"x": x})
         session = vkq.onnx.InferenceSession(data, device)
-        got = run(lower(session.model.at({"x": shape})), {"x": x})["y"]  # the lowered graph in NumPy
+        got = run(lower(session.model.at({"x": shape})), {"x": x})["y"]  # run the lowered graph in NumPy
         np.testing.assert_array_equal(got, session.run(None, {"x": x})[0])

@@ -25,7 +25,8 @@ from vkq.runtime.plan import Resident
 
 from .test_layouts import network
 
-TOGETHER = (("expanded_bytes", 1 << 30), ("form", "s8s8"))  # profile: one dispatch, on dot products
+# The profile asks for one dispatch, on dot products.
+TOGETHER = (("expanded_bytes", 1 << 30), ("form", "s8s8"))
 
 
 def pairs_in(executable: Executable) -> int:

@@ -345,7 +345,7 @@ def test_resizes(device: vkq.Device, attributes: dict[str, Any]) -> None:
     data = model(nodes, {"x": x}, {"y": FLOAT}, none=np.zeros(0, np.float32), sizes=np.array([2, 3, 11, 5]))
     (got,) = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
     (want,) = ort.InferenceSession(data.SerializeToString()).run(None, {"x": x})
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)  # float32 rounds coordinates up to 10
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)  # coordinates up to 10 are rounded to float32
     nodes = [op("Resize", "x none none sizes", "y", **attributes, axes=[2])]
     for shape in ((2, 3, 9), (2, 3, 5, 4, 3)):
         data = model(nodes, {"x": normal(41, *shape)}, {"y": FLOAT}, none=np.zeros(0, np.float32), sizes=[7])

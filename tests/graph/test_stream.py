@@ -54,7 +54,7 @@ def test_lanes_run_side_by_side(mine: vkq.Device, dtype: str) -> None:
             rows = list(batch(3 * turn + i, dtype))
             lane.start([rows])
             for row in rows:
-                row[:] = 0  # `start` has copied the rows
+                row[:] = 0  # changes the arrays after `start` has copied them
         for i, lane in enumerate(lanes):
             np.testing.assert_array_equal(lane.finish()[0], oracle(batch(3 * turn + i, dtype)))
     assert list(idle) == 3 * lanes

@@ -124,7 +124,7 @@ def test_int8_convolutions(device: vkq.Device, kind: str, name: str, per_channel
     Integer sums are exact."""
     attributes, shape = weighted(kind, name)
     group = attributes.get("group", 1)
-    per_channel = per_channel and (kind == "Conv" or group == 1)  # else the channel is no weight axis
+    per_channel = per_channel and (kind == "Conv" or group == 1)  # with groups, w has no axis of all channels
     outputs, axis = (shape[0], 0) if kind == "Conv" else (shape[1] * group, 1)
     rng = np.random.default_rng(3)
     x = bytes_of(X.shape, "int8")

@@ -54,7 +54,7 @@ EXTENSIONS = (
     "GL_EXT_shader_explicit_arithmetic_types_int8", "GL_EXT_shader_explicit_arithmetic_types_float16",
     "GL_EXT_shader_explicit_arithmetic_types_int16", "GL_EXT_bfloat16", "GL_EXT_shader_16bit_storage",
 )  # fmt: skip
-IN_PLACE = (  # (expression of the shader, macro of emulated.glsl)
+IN_PLACE = (  # (pattern of an expression in the shader, macro call that replaces it)
     (r"MatrixAcc (\S+) = matrix_of_zeros\(\);", r"MatrixAcc \1; clear(\1);"),
     (r"(\S+) = matrix_of_zeros\(\);", r"clear(\1);"),
     (r"\S+ = coopMatMulAdd\(matrix_of_ones\(\), (\S+), (\S+)\);", r"add_sums(\2, \1);"),
@@ -64,7 +64,7 @@ IN_PLACE = (  # (expression of the shader, macro of emulated.glsl)
 # Number of repeated runs. Emulation is slow, so only hardware (VKQ_TEST_DEVICE names a GPU) gets many.
 REPLAYS = 200 if "VKQ_TEST_DEVICE" in os.environ else 4
 
-Wrong = tuple[str, str] | None  # (pattern, replacement) in the shader's text
+Wrong = tuple[str, str] | None  # a rewrite of the shader: (pattern, replacement)
 NOTHING = (r"add_product\(.*\);", ";")  # removes all products, as a faulty driver might
 
 
@@ -202,7 +202,7 @@ def _source(
     for pattern, call in IN_PLACE:
         source = re.sub(pattern, call, source)
     elements = int(v["MM"]) * int(v["MN"]) // int(v["SUBGROUP"])
-    half = "shaderInt8" not in variant.requires  # the text includes both types
+    half = "shaderInt8" not in variant.requires  # the text itself includes the code of both types
     runs = int(v["MK"]) // (8 if half else 16)
     defines = (
         f"#define ELEMENTS {elements}u\n#define K_RUNS {runs}u\n#define HALF {int(half)}\n"

@@ -87,12 +87,12 @@ SHAPES = [
     Matrices(16, 8, 32),
     Matrices(16, 16, 32, "u8u8"),
     Matrices(16, 8, 32, "u8u8"),
-    Matrices(16, 16, 16),  # AMD gfx11, Xclipse
+    Matrices(16, 16, 16),  # AMD gfx11 and Xclipse list this shape
     Matrices(16, 16, 16, subgroup=64),
     Matrices(8, 8, 16),
-    Matrices(64, 16, 32, subgroup=64),  # Adreno
-    Matrices(4, 16, 16, subgroup=16),  # Mali
-    Matrices(8, 8, 32, subgroup=8),  # Intel
+    Matrices(64, 16, 32, subgroup=64),  # Adreno lists this shape
+    Matrices(4, 16, 16, subgroup=16),  # Mali lists this shape
+    Matrices(8, 8, 32, subgroup=8),  # Intel lists this shape
     Matrices(8, 16, 32, "u8u8", subgroup=16),
 ]
 

@@ -35,7 +35,7 @@ Kind = Literal["lookup", "add", "sub", "lookup+add"]
 # kind of store occurs.
 KERNELS = [
     ("conv2d[N=1,IC=8,H=5,W=7,OC=10,KH=1,KW=1]", "pointwise", "dot_s8s8"),
-    ("conv2d[N=2,IC=5,H=1,W=1,OC=6,KH=1,KW=1]", "pointwise", "dot_u8s8"),  # runs the GEMV kernel
+    ("conv2d[N=2,IC=5,H=1,W=1,OC=6,KH=1,KW=1]", "pointwise", "dot_u8s8"),  # this case runs the GEMV kernel
     ("conv2d[N=1,IC=4,H=6,W=5,OC=6,KH=3,KW=3,padding=1]", "implicit", "dot_u8u8"),
     ("conv2d[N=1,IC=6,H=6,W=9,OC=12,KH=3,KW=3,groups=3]", "direct", "portable"),
     ("conv2d[N=1,IC=6,H=6,W=9,OC=12,KH=3,KW=3,groups=3]", "direct", "dot_u8s8"),
@@ -51,7 +51,7 @@ BLOCKS = [
 MATRIX = [
     "conv2d[N=1,IC=40,H=6,W=9,OC=20,KH=1,KW=1]",
     "conv2d[N=1,IC=24,H=9,W=11,OC=37,KH=3,KW=3,padding=1]",
-    "conv2d[N=1,IC=300,H=6,W=6,OC=20,KH=1,KW=1]",  # several subgroups split the sum over k
+    "conv2d[N=1,IC=300,H=6,W=6,OC=20,KH=1,KW=1]",  # several subgroups share the sum over k
 ]
 TIES = 2.0  # ratio of a sum's scale to its operands' scales: half of all results are ties
 
@@ -95,7 +95,7 @@ def planned(
 @pytest.mark.parametrize(("name", "method", "path"), KERNELS)
 def test_every_kernel(device: vkq.Device, name: str, method: str, path: str, kind: Kind) -> None:
     plan, tensors, want = planned(device, name, kind, method, path)
-    for _ in range(3):  # repeat: a run must not change the inputs
+    for _ in range(3):  # three runs, because a run must not change the inputs
         np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
 
 

@@ -124,7 +124,7 @@ SMALL = {
     **dict.fromkeys(("mali-g52", "mali-g610"), MALI),
     **dict.fromkeys(("videocore-4.2", "videocore-7.1"), VIDEOCORE),
     **dict.fromkeys(("lavapipe", "swiftshader"), CPU),
-    **dict.fromkeys(("radv-gfx1030", "radv-gfx1100"), UNCOUNTED),  # their core counts are unknown
+    **dict.fromkeys(("radv-gfx1030", "radv-gfx1100"), UNCOUNTED),  # their number of cores is unknown
     "nvidia-h200": LARGE,
 }
 

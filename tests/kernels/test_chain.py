@@ -230,5 +230,5 @@ def test_whole_vectors_of_every_type(device: vkq.Device, monkeypatch: pytest.Mon
     compared(device, Chain(("float16", "float32"), (), casts, (3, 4, 5)), half, x)
     compared(device, Chain(("int32",) * 2, (), (Link("Mul", (0, 1), "int32", "int32"),), (2,)),
              *r.integers(-9999, 9999, (2, 5, 40), dtype=np.int32))  # fmt: skip
-    ragged = x.reshape(-1)[:999]  # no multiple of a vector's 4
+    ragged = x.reshape(-1)[:999]  # 999 elements leave a partial vector
     compared(device, Chain(("float32",) * 2, (), (add,), (2,)), ragged, ragged)

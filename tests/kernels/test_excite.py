@@ -47,7 +47,7 @@ def layers(
         (70, 4, "dot_u8s8", IMAGE, "int8", True),
         (37, 9, "dot_u8u8", BLOCKED, "uint8", True),
         (33, 253, "portable", IMAGE, "int8", False),  # hidden channels fill over half of their buffer
-        (1153, 5, "portable", BLOCKED, "int8", False),  # float32 cannot hold the sums exactly
+        (1153, 5, "portable", BLOCKED, "int8", False),  # float32 cannot hold these sums exactly
         (300, 38, "dot_u8u8", BLOCKED, "int8", True),  # the last batch of weights is not full
     ],
 )
@@ -111,5 +111,5 @@ def test_what_does_not_fit(device: vkq.Device) -> None:
     other, _ = layers(device, 24, 6, "portable", "int8", False)
     assert not excite_of(device, other, two).fits  # the layers have 20 and 24 channels
     wide, back = layers(device, 20, 260, "portable", "int8", False)
-    assert not excite_of(device, wide, back).fits  # too many hidden channels
+    assert not excite_of(device, wide, back).fits  # 260 hidden channels are too many
     assert excite_of(device, one, two).fits

@@ -303,7 +303,8 @@ def test_float_weights_beyond_float16(arithmetic: vkq.Device) -> None:
     with pytest.raises(vkq.ArgumentError, match=r"weight has .*70000.*below 65520; leave compute out"):
         vkq.Linear(w, compute="float16", device=arithmetic)
     layer = vkq.Linear(np.ones((8, 64), np.float32), compute="float16", device=arithmetic)
-    assert layer.explain((1, 64)).variants == ("gemm_f32__tiled",)  # one row is too few
+    # One row is too few for float16 arithmetic.
+    assert layer.explain((1, 64)).variants == ("gemm_f32__tiled",)
     assert layer.explain((40, 64)).variants[-1] == variant_of(arithmetic)
 
 

@@ -34,11 +34,13 @@ TILES, CONV_TILES = (
 # M, N and K are not multiples of the tiles and steps; K is a multiple of a vector's 4, or not.
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=3,K=260,N=5]")
 CONVOLUTIONS = (
-    "conv2d[N=2,IC=5,H=9,W=11,OC=10,KH=3,KW=3,padding=1]",  # a step of k spans several taps
-    "conv2d[N=1,IC=64,H=7,W=9,OC=32,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",  # one tap
+    "conv2d[N=2,IC=5,H=9,W=11,OC=10,KH=3,KW=3,padding=1]",
+    # A step of k spans one tap here, and several taps in the first case.
+    "conv2d[N=1,IC=64,H=7,W=9,OC=32,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",
 )
 
-VECTORS = {"depthwise_lines_float": 0, "depthwise_words_float": 96}  # profile: prefer these kernels
+# Profile fields that choose the depthwise kernels that read vectors.
+VECTORS = {"depthwise_lines_float": 0, "depthwise_words_float": 96}
 SHARING: dict[str, Any] = {  # profile fields that make lanes and rows share x
     "float_lanes": True, "depthwise_lines_float": 4, "depthwise_words_float": 0, "staged": None,
     "gemv_rows_float": 0,
@@ -117,7 +119,7 @@ def test_depthwise_lines_as_whole_vectors(device: vkq.Device, name: str) -> None
     equal the direct kernel; float16 results are the float32 results rounded once."""
     activation: Any = "relu6" if "stride" in name else None
     data, x, _ = expected(name, 4)
-    x[0, -1, 2, 6:9] = 6e4, np.nan, -6e4  # 6e4: sums exceed float16's range
+    x[0, -1, 2, 6:9] = 6e4, np.nan, -6e4  # with +-6e4, sums exceed float16's range
     want = data.expected_sum(x, activation)
     options: dict[str, Any] = {
         "bias": data.float_bias, "w_zero_point": data.w_zero_point, "device": device, **data.options,
@@ -154,7 +156,7 @@ def test_every_number_of_rows(
     profile_says(monkeypatch, floats, gemv_unroll=unroll)
     monkeypatch.setattr(floats.gemv, "max_rows", lambda *_, **__: rows)
     sixteen_bits.provide(device, monkeypatch)
-    for k in (37, 64):  # 37 leaves a partial vector
+    for k in (37, 64):  # with k = 37 the last vector of a row is partial
         data, x, want = expected(f"linear[M={rows + 1},K={k},N=9]", rows)
         layer = vkq.Linear(
             data.w, data.w_scale, bias=data.float_bias, w_zero_point=data.w_zero_point, method="gemv",
@@ -275,11 +277,13 @@ def test_rows_that_lanes_share(device: vkq.Device, m: int, k: int, x: str) -> No
 @pytest.mark.parametrize(
     ("name", "x"),
     [
-        ("N=2,IC=12,H=5,W=11,OC=173,KH=3,KW=3,padding=1", "float32"),  # the last step has fewer channels
+        # The last step has fewer channels than the others.
+        ("N=2,IC=12,H=5,W=11,OC=173,KH=3,KW=3,padding=1", "float32"),
         ("N=1,IC=16,H=6,W=20,OC=176,KH=2,KW=3,padding=1x2x0x1,groups=2", "texels"),
         ("N=1,IC=8,H=9,W=8,OC=128,KH=3,KW=3,stride=2x1,padding=1,dilation=1x2", "float32"),
-        ("N=1,IC=4,H=5,W=12,OC=128,KH=1,KW=8,padding=0x3x0x4", "float32"),  # a loop over the taps
-        ("N=2,IC=8,H=6,W=10,OC=88,KH=1,KW=1", "texels"),  # a row is one vector
+        # KW is large: the taps run in a loop.
+        ("N=1,IC=4,H=5,W=12,OC=128,KH=1,KW=8,padding=0x3x0x4", "float32"),
+        ("N=2,IC=8,H=6,W=10,OC=88,KH=1,KW=1", "texels"),  # an image row is one vector
         ("N=2,IC=8,H=5,W=8,OC=88,KH=1,KW=1,stride=2", "float32"),
     ],
 )

@@ -132,7 +132,8 @@ def test_nothing_to_sum(units: vkq.Device) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_what_the_kernels_read(device: vkq.Device, dtype: str) -> None:
     """The kernels read float16 vectors of 8 channels of a group, or of 8 elements of a row along k."""
-    x = np.random.default_rng(1).normal(size=(2, 2, 11, 3)).astype(dtype)  # images, groups, channels, pixels
+    # (images, groups, channels, pixels)
+    x = np.random.default_rng(1).normal(size=(2, 2, 11, 3)).astype(dtype)
     tensor, b = vkq.Tensor.from_numpy(x, device), Builder(device)
     plan = b.plan(half_operands.halves(b, b.input(tensor.spec), 2, 2, 11, 3))
     got = run(plan, (tensor,)).numpy().view(np.float16).reshape(2, 2, 2, 3, 8)
@@ -183,6 +184,6 @@ def test_what_does_not_go_with_it(any_device: vkq.Device, monkeypatch: pytest.Mo
         vkq.Linear(w, 1.0, compute="half", device=any_device)
     with pytest.raises(vkq.ArgumentError, match="products of integers are exact"):
         vkq.Linear(w, 1.0, x_qparams=vkq.QParams(0.1), compute="float16", device=any_device)
-    monkeypatch.setattr(any_device, "capabilities", doctored.capabilities(any_device))  # no matrix units
+    monkeypatch.setattr(any_device, "capabilities", doctored.capabilities(any_device))  # removes matrix units
     with pytest.raises(vkq.MethodError, match="matrix cannot be used"):
         vkq.Conv2d(np.ones((3, 2, 1, 1), np.int8), 1.0, method="matrix", device=any_device)

@@ -61,7 +61,7 @@ def test_rows_as_they_are(
     got = replayed(layer, x, device, emulated.REPLAYS) if (rows, k) == (8, 264) else layer(x)
     want = data.expected_sum(x.astype(np.float32), None)
     assert (got.dtype, got.shape) == (np.float16, want.y.shape)
-    allowed = 2 * np.asarray(want.bound) + 2.0**-10 * np.abs(want.y)  # sums truncate, results round
+    allowed = 2 * np.asarray(want.bound) + 2.0**-10 * np.abs(want.y)  # units may truncate; y is float16
     assert (np.abs(got - want.y) <= allowed).all()
 
 
@@ -208,10 +208,11 @@ def test_infinity_and_nan_stay_in_their_rows(
 
 
 @pytest.mark.parametrize("wrong", [
-    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),  # elements of other outputs and rows
-    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # pairs that are not adjacent in k
-    (r"(#define further\(q\)) .*", r"\1 0u"),  # both words of a pair from the same k
-    (r"(#define further_word\(l\) .*) 4u", r"\1 2u"),  # words that are not 8 k apart
+    # The driver's words belong to other outputs and rows.
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # words are no pairs of neighbours in k
+    (r"(#define further\(q\)) .*", r"\1 0u"),  # both words of a pair have the same k
+    (r"(#define further_word\(l\) .*) 4u", r"\1 2u"),  # words of a load are not 8 k apart
 ], ids=["places", "pairs", "further", "runs"])  # fmt: skip
 def test_elements_that_are_no_pairs_are_seen(
     wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,7 @@ def extreme(rows: int, k: int, sign: int) -> np.ndarray:
 
 @pytest.mark.parametrize("method", ["tiled", "gemv", "staged"])
 @pytest.mark.parametrize("k", [EXACT, EXACT + 1, 3 * EXACT - 3])
-@pytest.mark.parametrize("zero_point", [0, 1])  # 1: the kernel also sums x
+@pytest.mark.parametrize("zero_point", [0, 1])  # with 1, the kernel also sums x
 def test_products(any_device: vkq.Device, method: str, k: int, zero_point: int) -> None:
     x, weight = extreme(3, k, -1), np.full((5, k), -127, np.int8)
     layer = vkq.Linear(
@@ -28,7 +28,7 @@ def test_products(any_device: vkq.Device, method: str, k: int, zero_point: int) 
     np.testing.assert_array_equal(layer(x), expected.astype(np.float32))
 
 
-@pytest.mark.parametrize("channels", [112, 116])  # 3x3 kernels: k = 1008 and 1044
+@pytest.mark.parametrize("channels", [112, 116])  # k = 1008 and 1044, because kernels are 3x3
 def test_direct_convolutions(any_device: vkq.Device, channels: int) -> None:
     weight = np.full((4, channels, 3, 3), -127, np.int8)
     x = np.full((1, channels, 3, 3), -128, np.int8)

@@ -44,7 +44,7 @@ def test_linear_of_a_long_k(ending: vkq.Device, rows: int, path: str) -> None:
 
 def test_long_rows_quantized_at_run_time(ending: vkq.Device) -> None:
     x, w = np.zeros((9, 66_001), np.float32), small(5, 66_001)
-    x[:, ::7], x[:, 0] = 127, -128  # the scale becomes 1, the zero point 0
+    x[:, ::7], x[:, 0] = 127, -128  # the scale of each row is 1, its zero point 0
     layer = vkq.Linear(w, np.float32(1), x_qparams="dynamic", device=ending)
     np.testing.assert_array_equal(layer(x), x.astype(np.int64) @ w.T.astype(np.int64))
     assert layer.explain(x.shape).variants[-1].startswith("gemv_dq8ca_q8csw__split")
@@ -72,7 +72,7 @@ def test_weights_in_groups_of_a_long_k(ending: vkq.Device) -> None:
     assert program.constants["LOCAL_Y"] > 1
 
 
-@pytest.mark.parametrize("groups", [1, 3, 6])  # 6 groups: depthwise
+@pytest.mark.parametrize("groups", [1, 3, 6])  # with 6 groups it is depthwise
 def test_int8_convolutions_of_large_kernels(ending: vkq.Device, groups: int) -> None:
     """int8 convolutions with large kernels use im2col and a product, because an invocation of the direct or
     depthwise kernel would loop too long. Requesting these kernels raises an error."""
@@ -119,14 +119,14 @@ def test_float_convolutions_in_several_dispatches(
     parts = len(split.explain(x.shape).variants)
     assert parts == {12: 40, 50: 10, 100: 5}[most] // groups + (most == 100 and groups == 2)
     np.testing.assert_allclose(split(x), once, rtol=1e-5, atol=1e-5)
-    if weights == "float32":  # every step rounds, so the bits are equal
+    if weights == "float32":  # every addition rounds, so the bits are equal
         np.testing.assert_array_equal(split(x), once)
     else:  # the float32 sums of all dispatches are rounded to float16 once
         x = x.astype(np.float16)
         np.testing.assert_array_equal(split(x), split(x.astype(np.float32)).astype(np.float16))
 
 
-@pytest.mark.parametrize("rows", [1, 8, 9, 33])  # k in parts, and in one part
+@pytest.mark.parametrize("rows", [1, 8, 9, 33])  # k is split for few rows only
 @pytest.mark.parametrize("columns", [5, 66])
 def test_float_products_in_several_dispatches(
     device: vkq.Device, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch

@@ -36,7 +36,7 @@ def with_tiling(layer: Any, shape: tuple[int, ...], tiling: Tiling) -> Any:
     ("name", "zero_points", "parts"),
     [
         ("linear[M=70,K=700,N=69]", "none", 3),
-        ("linear[M=70,K=300,N=69]", "channel", 16),  # more parts than iterations
+        ("linear[M=70,K=300,N=69]", "channel", 16),  # 16 parts are more than the iterations along k
         (GATHERED, "none", 1),
         (GATHERED, "channel", 4),
         ("conv2d[N=1,IC=96,H=9,W=17,OC=96,KH=3,KW=3,stride=2,groups=3,dilation=2x1]", "tensor", 2),
@@ -167,9 +167,9 @@ def test_tilings_keep_their_rules() -> None:
 
 
 @pytest.mark.parametrize(("rows", "n", "k", "tiling"), [
-    (1568, 512, 4608, Tiling("128x128", 4)),  # ResNet-50 at batch 32
+    (1568, 512, 4608, Tiling("128x128", 4)),  # layers of ResNet-50 at batch 32
     (25088, 128, 1152, Tiling("128x128")),
-    (392, 512, 4608, Tiling("64x64", 4)),  # at batch 8
+    (392, 512, 4608, Tiling("64x64", 4)),  # layers of ResNet-50 at batch 8
     (49, 512, 4608, Tiling("64x64_deep", 6)),
     (784, 128, 1152, Tiling("64x64", 3)),
 ])  # fmt: skip

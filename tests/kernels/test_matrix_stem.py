@@ -21,7 +21,8 @@ RESNET = "conv2d[N=2,IC=3,H=37,W=45,OC=64,KH=7,KW=7,stride=2,padding=3]"  # pixe
     ("name", "dtype", "zero_points"),
     [
         (RESNET, "int8", "none"),
-        ("conv2d[N=1,IC=3,H=35,W=33,OC=24,KH=3,KW=3,stride=2,padding=0x0x1x1]", "uint8", "none"),  # MobileNet
+        # MobileNet's first layer.
+        ("conv2d[N=1,IC=3,H=35,W=33,OC=24,KH=3,KW=3,stride=2,padding=0x0x1x1]", "uint8", "none"),
         ("conv2d[N=1,IC=1,H=12,W=50,OC=70,KH=5,KW=8,padding=2x0x1x3]", "int8", "channel"),
         ("conv2d[N=1,IC=4,H=23,W=40,OC=5,KH=2,KW=4,stride=1x3,padding=1,dilation=2x1]", "uint8", "tensor"),
     ],

@@ -101,7 +101,8 @@ def test_chunks_of_channels_keep_every_weight(chunk: int) -> None:
 
 def test_sixteen_k_of_an_output_are_one_run() -> None:
     weight = np.arange(-100, 100, dtype=np.int8).reshape(1, 5, 40)
-    words = layout("kPackedInt8_16K").pack(weight).view(np.int8).reshape(3, 16, 16)  # [k/16][n][k%16]
+    # Indices: [k/16][n][k%16]
+    words = layout("kPackedInt8_16K").pack(weight).view(np.int8).reshape(3, 16, 16)
     np.testing.assert_array_equal(words[2, 4, :8], weight[0, 4, 32:])
     assert not words[2, :, 8:].any()
     assert not words[:, 5:].any()
@@ -116,7 +117,7 @@ def test_one_packing_serves_every_tile() -> None:
         d = {name: int(value) for name, value in variant.sizes.items()}
         assert d["CH"] % d["BK"] == 0
         if d["CH"] > 32:
-            assert 9 * d["CH"] % turn(variant) == 0  # k of a 3x3 filter needs no padding
+            assert 9 * d["CH"] % turn(variant) == 0  # 3x3 filters need no padding of k
 
 
 def rows_of(variant: Variant) -> int:
@@ -171,20 +172,20 @@ def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup:
         (4096, 4096, 4096, 1, "128x256_long"),
         (4096, 1000, 4096, 1, "128x256_long"),
         (4096, 4096, 1920, 1, "128x256"),
-        (86400, 128, 1152, 1, "128x128"),  # a 256-wide tile would be half empty
+        (86400, 128, 1152, 1, "128x128"),  # a tile of 256 outputs would be half empty
         (2048, 128, 128, 8, "128x128"),
         (33, 1000, 128, 1, "64x64"),  # larger tiles would leave multiprocessors idle
-        (33, 1000, 64, 1, "64x32_short"),  # k of two steps
-        (100352, 64, 128, 1, "128x64"),  # ResNet-50 at batch 32: the fastest measured tiles
+        (33, 1000, 64, 1, "64x32_short"),  # k has two steps only
+        (100352, 64, 128, 1, "128x64"),  # layers of ResNet-50 at batch 32: the fastest measured tiles
         (25088, 128, 512, 1, "128x128"),
         (6272, 256, 1024, 1, "64x64_deep"),
         (6272, 512, 1024, 1, "128x128"),  # 128x256, which other layers use, is as fast
         (1568, 2048, 512, 1, "128x128"),
         (25088, 512, 256, 1, "128x128"),
         (1568, 512, 2048, 1, "64x64_deep"),
-        (196, 256, 1024, 1, "32x32_wide"),  # at batch 1
+        (196, 256, 1024, 1, "32x32_wide"),  # layers of ResNet-50 at batch 1
         (784, 1024, 512, 1, "64x64_deep"),  # 32x32_wide tiles would outnumber the multiprocessors
-        (49, 160, 960, 1, "32x32_wide"),  # MobileNetV2
+        (49, 160, 960, 1, "32x32_wide"),  # layers of MobileNetV2
         (196, 576, 96, 1, "64x64"),
         (1568, 512, 256, 1, "64x64"),
         (1568, 512, 640, 1, "64x64"),  # k is no multiple of the deep tile's 256
@@ -197,11 +198,11 @@ def test_tile_of_a_product(rows: int, n: int, k: int, groups: int, tile: str) ->
 @pytest.mark.parametrize(
     ("rows", "n", "k", "tile"),
     [
-        (6272, 1024, 256, "128x128"),  # ResNet-50 at batch 32
-        (1568, 1024, 256, "128x64"),  # at batch 8; without the sum 128x128
+        (6272, 1024, 256, "128x128"),  # layers of ResNet-50 at batch 32
+        (1568, 1024, 256, "128x64"),  # batch 8; a product without a sum uses 128x128
         (6272, 512, 128, "128x128"),
         (392, 2048, 512, "64x64_deep"),
-        (25088, 256, 64, "64x32_short"),  # at batch 8; without the sum 128x128_short
+        (25088, 256, 64, "64x32_short"),  # batch 8; a product without a sum uses 128x128_short
     ],
 )
 def test_tile_of_a_product_with_a_sum(rows: int, n: int, k: int, tile: str) -> None:
@@ -284,7 +285,7 @@ def test_tile_of_a_convolution(
         ((8, 16), (64, 16), {"x_qparams": "dynamic", "y_qparams": None}, "", BLOCKED),
         ((8, 16), (28, 16), {"x_qparams": "dynamic", "y_qparams": None}, "", MATRIX),
         ((8, 16, 1, 1), (1, 16, 6, 6), {}, "pointwise", BLOCKED),
-        ((8, 16, 1, 1), (1, 16, 4, 7), {}, "pointwise", IMAGE),  # 28 pixels are too few
+        ((8, 16, 1, 1), (1, 16, 4, 7), {}, "pointwise", IMAGE),  # 28 pixels are too few for matrix units
         ((8, 16, 1, 1), (2, 16, 11, 9), {"stride": (2, 1)}, "pointwise", BLOCKED),
         (
             (8, 16, 1, 1),
@@ -397,7 +398,7 @@ EXACT = [
     "conv2d[N=3,IC=40,H=14,W=15,OC=70,KH=1,KW=1,stride=2x3]",
     "conv2d[N=2,IC=64,H=13,W=11,OC=96,KH=1,KW=1,groups=2]",
     "conv2d[N=2,IC=96,H=13,W=11,OC=48,KH=1,KW=1,stride=1x2,groups=3]",
-    "conv2d[N=2,IC=64,H=8,W=16,OC=64,KH=3,KW=3,padding=1]",  # fills its tiles
+    "conv2d[N=2,IC=64,H=8,W=16,OC=64,KH=3,KW=3,padding=1]",  # images and channels fill the tiles
     "conv2d[N=1,IC=128,H=9,W=17,OC=66,KH=3,KW=3,padding=1]",
     "conv2d[N=2,IC=128,H=17,W=9,OC=70,KH=3,KW=3,stride=2,padding=1]",
     "conv2d[N=2,IC=40,H=9,W=17,OC=70,KH=3,KW=3,padding=1]",
@@ -406,11 +407,11 @@ EXACT = [
     "conv2d[N=1,IC=32,H=9,W=17,OC=40,KH=3,KW=3,padding=2,dilation=2]",
     "conv2d[N=1,IC=48,H=9,W=34,OC=40,KH=2,KW=4,stride=1x2,padding=1,dilation=2x1]",
     "conv2d[N=2,IC=144,H=7,W=7,OC=72,KH=3,KW=3,padding=1]",
-    "conv2d[N=1,IC=64,H=16,W=8,OC=64,KH=3,KW=3,padding=1]",  # a tall tile
+    "conv2d[N=1,IC=64,H=16,W=8,OC=64,KH=3,KW=3,padding=1]",  # the tile is taller than wide
     "conv2d[N=1,IC=16,H=9,W=17,OC=64,KH=7,KW=7,padding=3]",
     "conv2d[N=2,IC=64,H=9,W=9,OC=64,KH=3,KW=3,padding=1,groups=2]",
     "conv2d[N=1,IC=144,H=9,W=17,OC=96,KH=3,KW=3,stride=2,groups=3]",
-    "conv2d[N=2,IC=16,H=4,W=4,OC=16,KH=1,KW=1,padding=1]",  # some windows have only padding
+    "conv2d[N=2,IC=16,H=4,W=4,OC=16,KH=1,KW=1,padding=1]",  # some windows read only padding
 ]
 
 

@@ -80,7 +80,7 @@ def test_extremes_and_replays(units: vkq.Device) -> None:
     assert np.isnan(got[2]).all()
     assert np.isposinf(got[3, 2:]).all()
     assert np.isneginf(got[4, 2:]).all()
-    assert np.isnan(got[3:5, 1]).all()  # infinity times zero
+    assert np.isnan(got[3:5, 1]).all()  # infinity times a weight of zero
     finite = [row for row in range(33) if row not in (2, 3, 4)]
     terms = x[finite, None].astype(np.float64) * w * float(np.float32(1e-3))
     bound = (72 + 4) * 2.0**-24 * np.abs(terms).sum(-1) + 2.0**-122  # a device may flush parts below 2^-126

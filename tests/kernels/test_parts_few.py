@@ -87,7 +87,7 @@ def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
     within the bound."""
     k, rng = 256, np.random.default_rng(rows)
     w = rng.integers(least, 128, (36, k)).astype(np.int8)
-    w[0], w[1], w[2, 9] = least, 127, point  # infinity times the last weight is NaN
+    w[0], w[1], w[2, 9] = least, 127, point  # infinity times w[2, 9] - point (0) is NaN
     x = rng.normal(size=(rows, k)).astype(np.float32)
     layer = vkq.Linear(w, 1e-3, w_zero_point=np.full(36, point, np.int8), device=units)
     assert layer._gemm.matrices.signed == (least == -127)
@@ -131,9 +131,10 @@ def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("wrong", [
-    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),  # elements of other outputs and rows
-    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # pairs that are not adjacent in k
-    (r"(#define set_both.*) < 8u", r"\1 < 4u"),  # rows that are not 8 apart
+    # The driver's words belong to other outputs and rows.
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # words are no pairs of neighbours in k
+    (r"(#define set_both.*) < 8u", r"\1 < 4u"),  # words of a load are not 8 rows apart
 ], ids=["places", "pairs", "both"])  # fmt: skip
 def test_elements_that_lie_elsewhere_are_seen(
     wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch

@@ -62,7 +62,7 @@ def added(
     assert y.slot == copied.slot
     plan, want = b.plan(y), binary("sub", given, before, other, own, yq, (0.0, 9e9))
     assert len(plan.variants) == 2
-    for _ in range(3):  # repeat: a run must not change the inputs
+    for _ in range(3):  # three runs, because a run must not change the inputs
         np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
     return plan.variants[-1]
 

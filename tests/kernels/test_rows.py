@@ -172,7 +172,8 @@ def test_in_turn(device: vkq.Device, layouts: tuple[int, int], monkeypatch: pyte
     changed = dataclasses.replace(device.capabilities, choices=(("rows_in_turn", True),))
     monkeypatch.setattr(device, "capabilities", changed)
     check_bytes(device, QParams(0.0511, 3), QParams(0.0317, 9), layouts, 784)
-    assert [each.variant.name.rpartition(".")[2] for each in used] == ["128"]  # 128 lanes; by default 128x2
+    # 128 lanes; the default variant is 128x2.
+    assert [each.variant.name.rpartition(".")[2] for each in used] == ["128"]
 
 
 def test_few_registers() -> None:

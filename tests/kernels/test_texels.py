@@ -111,9 +111,9 @@ def test_rows_quantized_one_by_one(device: vkq.Device, other: str, form: str, ro
 @pytest.mark.parametrize(
     "name",
     [
-        "conv2d[N=1,IC=9,H=7,W=9,OC=6,KH=1,KW=1]",  # x is an image
+        "conv2d[N=1,IC=9,H=7,W=9,OC=6,KH=1,KW=1]",  # the kernel reads x as an image
         "conv2d[N=2,IC=7,H=5,W=6,OC=6,KH=3,KW=3,padding=1]",  # x is a matrix in the middle of scratch memory
-        "conv2d[N=1,IC=12,H=6,W=5,OC=9,KH=3,KW=3,groups=3]",  # a matrix for each group
+        "conv2d[N=1,IC=12,H=6,W=5,OC=9,KH=3,KW=3,groups=3]",  # the kernel reads a matrix for each group
     ],
 )
 def test_convolutions(device: vkq.Device, name: str) -> None:

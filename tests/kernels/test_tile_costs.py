@@ -77,7 +77,7 @@ def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch
     measuring.run(small, lambda **what: said.append(what), 600.0, {(TILES, "128x256")})
     assert [each["begin"] for each in said if "begin" in each] == [[TILES, TILE]]
     (end,) = (each for each in said if "end" in each)
-    if "wrong" not in end:  # "wrong": the clock is too coarse
+    if "wrong" not in end:  # "wrong" if the clock is too coarse
         assert end["us"] == end["ns"][1] / 1e3 > 0
         assert end["ns"][0] >= end["ns"][1]
     else:

@@ -43,7 +43,7 @@ TORCHVISION = {
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 WORDS = SMALL | {"vocab_size": 100}
 IDS, MASK, PAIRS = {"input_ids": (1, 16)}, {"attention_mask": (1, 16)}, {"num_key_value_heads": 2}
-ALONE = {"use_cache": False}  # the model returns no caches
+ALONE = {"use_cache": False}  # models return no caches
 PATCHES = SMALL | {"image_size": 32, "patch_size": 8}
 IMAGE = {"pixel_values": (1, 3, 32, 32)}
 # name -> (model class "Prefix Task", whose configuration class is PrefixConfig; the configuration's
@@ -100,7 +100,7 @@ def _timm(name: str, size: int) -> Make:
 
         try:
             model = timm.create_model(name, img_size=size)
-        except TypeError:  # the network has no fixed image size
+        except TypeError:  # the network takes images of any size
             model = timm.create_model(name)
         return model, {"x": torch.randn(1, 3, size, size)}
 
@@ -166,7 +166,7 @@ def make(folder: Path, names: list[str]) -> None:
                     torch.nn.init.uniform_(part.running_var, 0.6, 1.4)
             given = tuple(inputs.values())
             torch.onnx.export(model.eval(), given, dynamo=True).save(str(folder / f"{name}.onnx"))
-        except Exception as error:  # exporters raise many kinds
+        except Exception as error:  # exporters raise errors of many types
             print(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:100]}", flush=True)
             continue
         fed = [value.name for value in onnx.load(folder / f"{name}.onnx").graph.input]
@@ -213,7 +213,7 @@ def compare(folder: Path, device: str | None = None) -> None:
                 with vkq.onnx.InferenceSession(str(file), device) as session:
                     got = session.run(None, feed)
                 want = cpu_session(str(file), "comparing", threads=1).run(None, feed)
-            except Exception as error:  # print refusals as results
+            except Exception as error:  # refusals are printed as results
                 print(f"{path.stem} {kind}: {type(error).__name__}: {str(error)[:300]}", flush=True)
                 continue
             pairs = list(zip(got, want, strict=True))

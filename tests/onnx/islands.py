@@ -87,7 +87,8 @@ class Island:
         if how < 0.6:
             op, kinds, result = ELEMENTS[self.random.integers(len(ELEMENTS))]
             operands = [self._pick(kind) for kind in kinds]
-            operands[0] = str(self.random.choice(self.values[kinds[0]][-4:]))  # has the full shape
+            # The first operand has the full shape.
+            operands[0] = str(self.random.choice(self.values[kinds[0]][-4:]))
             self._new(op, operands, result, **OF_THE_CPU.get(op, {}))
         elif how < 0.66:
             source, to = self.random.choice([INTS, FLAGS]), self.random.choice([FLOATS, INTS])
@@ -210,7 +211,8 @@ def attempt(device: vkq.Device, seed: int) -> str:
             got = session.run(None, given)
             for name, a, b in zip(island.values, got, onnxruntime_results(data, given), strict=True):
                 assert (a.dtype, a.shape) == (b.dtype, b.shape), (seed, name)
-                if name == FLOATS:  # one 8-bit step: libraries round ties differently
+                # Allow one 8-bit step, because the libraries round ties differently.
+                if name == FLOATS:
                     bound = 0.05001 * 4 + 1e-4 * np.abs(b[np.isfinite(b)]).max(initial=0)
                     np.testing.assert_allclose(a, b, rtol=1e-4, atol=bound, err_msg=str(seed))
                 elif not _floats_decide(island):

@@ -14,7 +14,7 @@ from tests.onnx.test_fused import both, normal
 from tests.onnx.test_operators import MICROSOFT, model
 from vkq.onnx.cpu import cpu_session
 
-MASK = np.int32([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])  # the second element is padded at the end
+MASK = np.int32([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])  # the second text is padded at its end
 # Scores of magnitude 8 are within 2 (19 + 4) 2^-24 8 = 2.2e-5 of ONNX Runtime's. This is the relative error
 # of the softmax weights, which multiply values of magnitude 3 and are summed.
 BOUND = 1e-4

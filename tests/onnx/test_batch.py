@@ -26,7 +26,7 @@ MIXED: dict[str, list[Any]] = {
     "backwards": [node("Slice", ["q", "minus", "least", "zero", "minus"], ["y"])],
     "moved by one": [node("Pad", ["q", "shift"], ["y"])],
     "two of each": [node("Concat", ["q", "q"], ["y"], axis=0)],
-    "through columns": [  # y has the shape of a batch
+    "through columns": [  # y has the shape that a batch would give
         node("Reshape", ["q", "rows"], ["r"]),
         node("Transpose", ["r"], ["t"], perm=[1, 0]),
         node("Reshape", ["t", "back"], ["y"]),

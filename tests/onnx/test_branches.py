@@ -75,7 +75,7 @@ def test_a_shape_decides(device: vkq.Device) -> None:
     ]  # fmt: skip
     data = model(nodes, {"one": 1, "three": 3}, ["n", "c", "l"], "y z")
     ran = compared(device, data, X, np.repeat(X, 2, 1))
-    assert [op for op in ran if op != "Identity"] == ["Relu", "Neg"]  # one Neg serves both names
+    assert [op for op in ran if op != "Identity"] == ["Relu", "Neg"]  # y and z share one Neg
     assert "Neg" not in compared(device, data, X[:, :1])
 
 

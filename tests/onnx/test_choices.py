@@ -54,7 +54,7 @@ def test_quantized_where(device: vkq.Device, dtype: str) -> None:
 def test_where(any_device: vkq.Device, dtype: str) -> None:
     x, z = (bytes_of(SHAPE, "int8", seed).astype(dtype) for seed in (0, 1))
     feed = {"c": flags(SHAPE), "x": x, "z": z}
-    if dtype == "int32":  # the model has no input z
+    if dtype == "int32":  # with int32, the model has no input z
         feed.pop("z")
     constants = {} if "z" in feed else {"z": z}
     node = helper.make_node("Where", ["c", "x", "z"], ["y"])

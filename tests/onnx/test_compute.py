@@ -60,7 +60,7 @@ def test_floats_are_rounded_and_integers_stay_exact(
     assert not np.array_equal(got, y)
     assert (np.abs(got - y) <= 2.0**-10 * terms).all()
     scale = vkq.QParams(0.25, 3)
-    q = np.clip(np.rint(got / np.float32(0.25)) + 3, -128, 127).astype(np.int8)  # input of the 8-bit Conv
+    q = np.clip(np.rint(got / np.float32(0.25)) + 3, -128, 127).astype(np.int8)  # the 8-bit Conv's input
     want = reference.conv2d(q, weights["v"], x=scale, w_scale=0.01, y=scale)
     np.testing.assert_array_equal(codes, want)
 

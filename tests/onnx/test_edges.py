@@ -131,7 +131,7 @@ def test_sixteen_bit_activations_keep_their_weights(any_device: vkq.Device) -> N
         (got,) = session.run(None, {"x": x})
     (beside,) = cpu_session(data, "test").run(None, {"x": x})
     for each in (got, beside):
-        assert np.abs(each - exact).max() <= constants["y"] * 0.51  # half a step, plus float32 errors
+        assert np.abs(each - exact).max() <= constants["y"] * 0.51  # half a step, and float32 rounding
 
 
 def _convolved(x: np.ndarray, c: dict[str, Any]) -> np.ndarray:
@@ -186,9 +186,9 @@ def test_channels_last(device: vkq.Device, op: str, options: dict[str, Any]) -> 
 BATCHED = ["a", "as", "az", "b", "bs", "bz", "ys", "yz"]
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])  # dtype of the weight
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])  # dtype of the constant b
 @pytest.mark.parametrize("columns", [1, 7])  # one scale for each matrix, or one for each column
-@pytest.mark.parametrize("shape", [(2, 3, 5), (1, 6, 5)])  # the second: one matrix for the whole batch
+@pytest.mark.parametrize("shape", [(2, 3, 5), (1, 6, 5)])  # in the second case one matrix serves the batch
 def test_scales_of_each_matrix_of_a_batch(
     any_device: vkq.Device, shape: tuple[int, ...], columns: int, dtype: str
 ) -> None:
@@ -206,7 +206,7 @@ def test_scales_of_each_matrix_of_a_batch(
         for k, (m, s, z) in enumerate(zip(*(constants[n] for n in ("b", "bs", "bz")), strict=True))
     ]  # fmt: skip
     np.testing.assert_array_equal(session.run(None, {"a": a})[0], np.clip(want, 0, 255))
-    if (shape[0], columns) == (2, 7):  # the case that ONNX Runtime supports
+    if (shape[0], columns) == (2, 7):  # ONNX Runtime supports only this case
         np.testing.assert_array_equal(
             session.run(None, {"a": a})[0], cpu_session(data, "x").run(None, {"a": a})[0]
         )

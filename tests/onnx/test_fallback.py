@@ -81,7 +81,7 @@ def test_a_bound_that_is_computed(any_device: vkq.Device, between: bool) -> None
     data = model(clip, feed, constants, "int8")
     session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)  # warning of the fallback
+        warnings.simplefilter("ignore", FallbackWarning)  # the fallback warns
         (got,) = session.run(None, feed)
     np.testing.assert_array_equal(got, onnxruntime_results(data, feed)[0])
 

@@ -30,7 +30,7 @@ def check(device: vkq.Device, constants: list[Any], dtype: Any, ids: np.ndarray 
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
     data = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
     session = vkq.onnx.InferenceSession(data, device)
-    for fed in (ids, ids[::-1].copy()):  # the second run uses the first plan
+    for fed in (ids, ids[::-1].copy()):  # two runs of one plan, with different ids
         (want,) = cpu_session(data, "comparing").run(None, {"ids": fed})
         (got,) = session.run(None, {"ids": fed})
         assert (got.shape, got.dtype) == (want.shape, want.dtype)

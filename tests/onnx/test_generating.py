@@ -59,7 +59,7 @@ def test_tokens_of_64_steps(device: vkq.Device, path: Path) -> None:
                 prepared = len(model.session._executables.kept)
         assert found == want
         assert len(model.session._executables.kept) == prepared
-        assert list(model.generate(PROMPT, 64, stop=[])) == want  # a new cache
+        assert list(model.generate(PROMPT, 64, stop=[])) == want  # again, with a new cache
 
 
 def test_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def inputs_of(w: vkq.GroupedWeight) -> dict[str, Any]:
 def test_as_onnx_runtime_within_the_bound(
     dtype: str, shape: tuple[int, ...], n: int, bits: int, group: int, symmetric: bool, device: vkq.Device
 ) -> None:
-    k, half = shape[-1], 2.0**-10 if dtype == "float16" else 0.0  # devices round to float16 in different ways
+    k, half = shape[-1], 2.0**-10 if dtype == "float16" else 0.0  # devices round float16 in different ways
     x = np.random.default_rng(1).standard_normal(shape, np.float32).astype(dtype)
     w = weight(n, k, bits, group, symmetric)
     w = vkq.GroupedWeight(w.packed, w.scale.astype(dtype), w.zero_point, bits, k)
@@ -91,7 +91,7 @@ def test_as_onnx_runtime_within_the_bound(
     bound = (k + 4) * EPSILON * size + half * np.abs(want)
     assert (np.abs(ours - want) <= bound).all()
     assert (np.abs(theirs - want) <= bound + half * size).all()
-    assert "q4gsw" in str(session.explain({"x": x.shape}))  # shader variants with grouped weights
+    assert "q4gsw" in str(session.explain({"x": x.shape}))  # kernels for grouped weights ran
 
 
 def test_float16_beside_others(any_device: vkq.Device) -> None:
@@ -149,7 +149,7 @@ def test_blocks_beyond_the_largest_group(
     (ours,) = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
     want, size = (reference.linear_grouped(x, same, magnitude=magnitude) for magnitude in (False, True))
     assert (np.abs(ours - want) <= (k + 4) * EPSILON * size).all()
-    if (bits, points) != (8, "float32"):  # ONNX Runtime refuses this case
+    if (bits, points) != (8, "float32"):  # ONNX Runtime refuses 8 bits with float32 zero points
         (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
         assert (np.abs(theirs - want) <= (k + 4) * EPSILON * size).all()
 

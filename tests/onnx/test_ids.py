@@ -49,7 +49,8 @@ def test_a_text_is_data(any_device: vkq.Device, bert: bytes) -> None:
     assert layers == {id(one) for one in session._executables.layers.values() if isinstance(one, Linear)}
     explained = session.explain(dict.fromkeys(feed, (1, 7)))
     assert {row.where for row in explained.rows} == {"device"}
-    assert sum(row.operator == "Gather" for row in explained.rows) == 2  # positions are constants
+    # The third Gather, of positions, is folded.
+    assert sum(row.operator == "Gather" for row in explained.rows) == 2
     assert "the host" not in str(explained)
 
 
@@ -62,7 +63,7 @@ def test_ids_beyond_the_rows_are_refused(any_device: vkq.Device, bert: bytes) ->
     feed["input_ids"][0, 3] = 1 << 31
     with pytest.raises(vkq.ArgumentError, match=r"'input_ids' holds \d+ to 2147483648; .*must fit int32"):
         session.run(None, feed)
-    feed["input_ids"][0, 3] = -WORDS  # a negative id counts from the end
+    feed["input_ids"][0, 3] = -WORDS  # counts from the end of the table
     np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(bert, feed)[0])
 
 
@@ -294,7 +295,8 @@ def test_whole_numbers_made_of_floats_are_refused_by_name(any_device: vkq.Device
     """The error for integers cast from floats names the Cast: their range is known only at run time. With a
     fallback, the Cast runs there, and later nodes on the device."""
     feed = {"x": np.float32([[1.7, -3e9, 4e9]])}
-    nodes = [node("Abs", "x", "a"), node("Cast", "a", "i", to=7), node("Cast", "i", to=1)]  # int64, float32
+    # Casts to int64 and to float32.
+    nodes = [node("Abs", "x", "a"), node("Cast", "a", "i", to=7), node("Cast", "i", to=1)]
     data = model(nodes, feed, {}, "float32")
     with pytest.raises(vkq.onnx.ModelError, match=r"made of float32 may exceed int32.*: cast to int32"):
         vkq.onnx.InferenceSession(data, any_device)
@@ -309,7 +311,7 @@ def test_islands(any_device: vkq.Device) -> None:
     """Random graphs give ONNX Runtime's results; `python -m tests.onnx.islands 5000` runs more of them."""
     for seed in range(25):
         islands.attempt(any_device, seed)
-    assert islands.attempt(any_device, 1872) == "Mixed"  # flags depend on a result of the CPU
+    assert islands.attempt(any_device, 1872) == "Mixed"  # a CPU result decides flags on the device
 
 
 def test_another_length_costs_its_plan_alone(

@@ -181,7 +181,7 @@ def ran(script: str, library: ModuleType, path: str, x: np.ndarray, folder: Path
     try:
         exec(script, names)
     finally:
-        logging.getLogger("vkq").setLevel(level)  # a script may have changed the level
+        logging.getLogger("vkq").setLevel(level)  # restore the level, which a script may change
     return names["result"]
 
 
@@ -374,7 +374,7 @@ def test_errors_of_asynchronous_runs(
 def test_close(any_device: vkq.Device, path: str) -> None:
     """Closing a session frees its device memory at once. The device stays open, and later calls of the
     session raise an error."""
-    for _ in range(2):  # the device keeps tables of the first session
+    for _ in range(2):  # twice: the first session leaves tables on the device
         before = any_device.memory_used_bytes
         opened_and_closed(any_device, path)
     assert any_device.memory_used_bytes <= before

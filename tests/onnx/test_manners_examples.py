@@ -117,7 +117,7 @@ def test_examples_run(
     assert len(got) == len(want)
     for a, b in zip(got, want, strict=True):
         if isinstance(b, np.ndarray) and b.dtype == np.float32:
-            np.testing.assert_array_max_ulp(a, b, 2)  # both libraries approximate sigmoid
+            np.testing.assert_array_max_ulp(a, b, 2)  # both libraries approximate the sigmoid
         else:
             assert type(a) is type(b)
             np.testing.assert_array_equal(a, b)

@@ -16,8 +16,8 @@ import vkq
 import vkq.onnx
 from tests.onnx.networks import Net
 
-MANY = int(os.environ.get("VKQ_SESSIONS", "12"))  # sessions of each kind
-WORKER = "vkq-session"  # the name of a session's thread
+MANY = int(os.environ.get("VKQ_SESSIONS", "12"))  # number of sessions for each operator
+WORKER = "vkq-session"  # name of the sessions' threads
 
 
 def model(op: str) -> bytes:
@@ -31,12 +31,12 @@ def state(device: vkq.Device) -> tuple[int, int, int]:
     """Return (bytes on the device, number of threads, number of open files)."""
     gc.collect()
     for thread in threading.enumerate():
-        if thread.name.startswith(WORKER):  # the thread may still be ending
+        if thread.name.startswith(WORKER):  # wait for threads that are ending
             thread.join(10)
     return device.memory_used_bytes, threading.active_count(), len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize("op", ["Relu", "LpPool"])  # LpPool runs on the CPU
+@pytest.mark.parametrize("op", ["Relu", "LpPool"])  # LpPool runs in the fallback
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="it counts files as Linux lists them")
 def test_sessions_leave_nothing(op: str, any_device: vkq.Device) -> None:
     x = np.ones((1, 3, 6, 7), np.float32)
@@ -47,13 +47,13 @@ def test_sessions_leave_nothing(op: str, any_device: vkq.Device) -> None:
             warnings.simplefilter("ignore")
             session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
             if way % 3 == 0:
-                session.run(None, {"x": x}, timeout=60)  # runs in a thread of the session
+                session.run(None, {"x": x}, timeout=60)  # a run with a timeout uses a thread of the session
             elif way % 3 == 1:
                 list(session.map([x] * 3))
             else:
                 session.explain()
             if way % 2:
-                session.close()  # else: closed with the last reference
+                session.close()  # every second session is closed by its last reference
 
     for way in range(6):
         once(way)

@@ -93,7 +93,7 @@ def cases(name: str) -> Iterator[tuple[Any, list[Any], list[Any]]]:
 def same(got: Any, want: Any) -> None:
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
     if want.dtype.kind == "f":
-        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-6)  # rtol of ONNX's own runner
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-6)  # as in ONNX's own test runner
     else:
         np.testing.assert_array_equal(got, want)
 
@@ -117,7 +117,7 @@ def test_every_node_that_is_taken(any_device: vkq.Device) -> None:
             try:
                 prepared = backend.prepare(model, any_device, fallback=None)
                 results = prepared.run(inputs)
-            except (ModelError, vkq.ArgumentError):  # ArgumentError: int64 values beyond int32
+            except (ModelError, vkq.ArgumentError):  # ArgumentError: int64 inputs beyond int32
                 count["refused"] += 1
                 continue
             for got, want in zip(results, outputs, strict=True):
@@ -158,7 +158,7 @@ def test_run_node(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_array_equal(y, x)
     assert backend.supports_device("CPU")
     assert not backend.supports_device("no such device")
-    for d in vkq.devices():  # each name of each device is supported
+    for d in vkq.devices():  # by index and by name
         for name in (f"VULKAN:{d.index}", d.name):
             assert backend.supports_device(name)
             assert backend.prepare(_identity(), name).session.device.capabilities.index == d.index

@@ -52,7 +52,7 @@ def feeds(name: str) -> list[dict[str, Any]]:
     made = []
     for batch, past, tokens in ((2, 0, 5), (2, 5, 1), (1, 6, 3)):
         mask = np.ones((batch, past + tokens), np.float32)
-        mask[0, :2] = 0 if batch > 1 else 1  # padding at the start
+        mask[0, :2] = 0 if batch > 1 else 1  # the first text is padded at its start
         fed = {"input_ids": random.integers(0, 100, (batch, tokens)), "attention_mask": mask}
         fed["position_ids"] = np.broadcast_to(np.arange(past, past + tokens), (batch, tokens)).copy()
         shape = 2, batch, written_out.HEADS, past, written_out.WIDTH // written_out.HEADS

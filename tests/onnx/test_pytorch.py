@@ -10,7 +10,7 @@ import vkq
 import vkq.onnx
 from vkq.onnx.pytorch import model_of, plain_array
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch itself warns
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own warnings
 
 
 class _Fake:

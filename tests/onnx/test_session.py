@@ -103,7 +103,7 @@ def test_the_least_recently_used_shape_goes(any_device: vkq.Device, filter_: byt
 
     assert run(*range(1, 21)) == [*range(1, 21)]
     made.limit = sum(one.memory_of_its_own()[0] for one in list(made.kept.values())[-3:])
-    assert run(1, 18) == [*range(2, 18), 19, 20, 1, 18]  # nothing new: none is dropped
+    assert run(1, 18) == [*range(2, 18), 19, 20, 1, 18]  # all of them exist, so none is dropped
     assert run(5, 40)[-1] == 40
     assert 1 <= len(made.kept) <= 3
     made.limit = 0
@@ -181,7 +181,7 @@ def test_sums_are_prepared_before_the_first_run(
         count = len(made)
         session.run(None, {"x": images(1, 3, 16, 16)})
         assert (count > 0, len(made) == count) == (ahead, ahead)
-        session.close()  # otherwise the next one shares its tables
+        session.close()  # otherwise the next session shares its tables
 
 
 def test_weights_are_uploaded_once_whatever_the_shapes(
@@ -237,7 +237,7 @@ def test_map_again_prepares_nothing(any_device: vkq.Device, resnet: bytes) -> No
         for _ in range(3):
             np.testing.assert_array_equal(list(session.map(x, 2)), want)
         assert counted() == 0
-    assert len(session._executables.kept) == 3  # for batches of 5, 2 and 1
+    assert len(session._executables.kept) == 3  # one each for batches of 5, 2 and 1
 
 
 def test_map_on_the_cpu_too(any_device: vkq.Device, folder: Path) -> None:
@@ -388,7 +388,7 @@ def test_an_open_batch_that_must_be_one_size(any_device: vkq.Device) -> None:
     with pytest.raises(vkq.ModelError, match=r"\(1, 2, 4, 4\) has 32 elements and cannot become"):
         session.explain()
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
-    with pytest.raises(vkq.ModelError, match="cannot become"):  # all sizes are fixed: at load
+    with pytest.raises(vkq.ModelError, match="cannot become"):  # fixed sizes: an error at load
         vkq.onnx.InferenceSession(proto.SerializeToString(), any_device)
 
 
@@ -401,9 +401,9 @@ def test_fallback(device: vkq.Device, folder: Path) -> None:
     )
     with pytest.warns(FallbackWarning, match=said) as warned:
         got = session.run(None, feed)[0]
-    assert warned[0].filename == __file__  # the caller's file, not vkq's
+    assert warned[0].filename == __file__  # the warning points to the caller's file
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # the warning is given once
+        warnings.simplefilter("error")  # a second warning would be an error
         session.run(None, feed)
     np.testing.assert_array_equal(got, onnxruntime_results(model, feed)[0])
     report = session.explain()
@@ -439,7 +439,7 @@ def test_map_beside_runs(any_device: vkq.Device, resnet: bytes) -> None:
 
 
 FRAME = np.zeros((3, 16, 16), np.float32)
-MISUSED = {  # call -> wrong arguments
+MISUSED = {  # method -> lists of wrong arguments
     "run": [
         ("input_feed", {"output_names": None, "input_feed": FRAME}),
         ("output_names", {"output_names": "abc", "input_feed": {"x": FRAME[None]}}),

@@ -37,7 +37,7 @@ def stored(**changes: int) -> bytes:
 def test_weights_are_uploaded_once(device: vkq.Device, uploads: list[Resident]) -> None:
     """Weights are uploaded once for all sessions and shapes, and stay on the device while one of the
     sessions is open."""
-    feed, own = {"x": images(2)}, stored(b7=2)  # no other test has these weights
+    feed, own = {"x": images(2)}, stored(b7=2)  # weights of this test alone
     first = vkq.onnx.InferenceSession(own, device)
     want = first.run(None, feed)
     assert len(uploads) >= 2

@@ -172,7 +172,7 @@ def test_convolution_of_a_float_weight(device: vkq.Device, options: dict[str, An
             "group": 2,
             "points": True,
             "dtype": "uint8",
-        },  # a scale for each channel of a group
+        },  # each channel of a group has a scale
         {"w": (6, 2, 3, 3), "group": 3, "dtype": "int4", "then": ("Relu",)},
     ],
     ids=["dense", "axis", "tensor"],
@@ -224,7 +224,8 @@ def test_matmul_of_a_transposed_weight(device: vkq.Device) -> None:
         ({"w": (10, 21), "x": (21, 5), "axis": 0, "bias": (1, 10), "transA": 1, "transB": 1},
          ["Transpose", "linear"]),
         ({"w": (10, 21), "axis": 0, "bias": (5, 1), "transB": 1}, ["linear", "chain"]),
-        ({"w": (5, 21), "axis": 0, "bias": (5, 1), "transB": 1}, ["linear", "chain"]),  # M equals N
+        # As many rows as outputs.
+        ({"w": (5, 21), "axis": 0, "bias": (5, 1), "transB": 1}, ["linear", "chain"]),
         ({"w": (21, 10), "axis": 1, "bias": (10,), "alpha": 2.0, "beta": 0.5}, ["linear", "chain"]),
         ({"w": (10, 21), "x": (21, 5), "axis": 0, "left": True, "bias": (5,)},
          ["Transpose", "linear", "Transpose", "chain"]),
@@ -253,7 +254,7 @@ def test_what_else_reads_the_result_of_a_layer_keeps_it(device: vkq.Device) -> N
     [
         ((5, 21), (21, 10)),
         ((2, 3, 5, 21), (2, 3, 21, 8)),
-        ((2, 3, 1, 300), (3, 300, 7)),  # one k; leading axes broadcast
+        ((2, 3, 1, 300), (3, 300, 7)),  # K is common; leading axes broadcast
         ((1, 5, 6), (4, 6, 3)),
         ((4, 5, 6), (6, 3)),
         ((2, 1, 5, 6), (1, 3, 6, 4)),

@@ -73,7 +73,8 @@ def test_quantized_layers_wrap(device: vkq.Device, kind: str, dtype: str) -> Non
     told = " ".join(row.why for row in session.explain().rows)
     assert re.search("sums may overflow int32, and wrap, in output channels (0, 1, )?3, 4", told)
     graph = lower(session.model.at({"x": shape}))
-    np.testing.assert_array_equal(run(graph, feed)["y"], session.run(None, feed)[0])  # the NumPy oracle
+    # NumPy gives the device's bytes for the lowered graph.
+    np.testing.assert_array_equal(run(graph, feed)["y"], session.run(None, feed)[0])
 
 
 def test_rows_of_float_results_wrap(device: vkq.Device) -> None:
@@ -81,7 +82,7 @@ def test_rows_of_float_results_wrap(device: vkq.Device) -> None:
     data, feed = layer(op, shape, w, "", "uint8", **options)
     (got,), (want,) = vkq.onnx.InferenceSession(data, device).run(None, feed), onnxruntime_results(data, feed)
     np.testing.assert_allclose(got, want, rtol=1e-6)
-    assert (want[:, 3] < 0).any()  # the channel with the largest bias wraps
+    assert (want[:, 3] < 0).any()  # the sums with the largest bias wrap
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from vkq.select.path import Choice
 
 Array = np.ndarray
 LINE = 3 * np.arange(-128, 128, dtype=np.int16) + 150
-TABLE = np.clip(LINE, -128, 127).astype(np.int8)  # clipped to int8
+TABLE = np.clip(LINE, -128, 127).astype(np.int8)  # TABLE holds stored int8 values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,7 +228,7 @@ def test_offsets_give_every_sum() -> None:
         found += 1
         assert offsets(sums, first, False) is not None
         a, b = (numbers[:, None], numbers) if first else (numbers, numbers[:, None])
-        want = binary("add", *np.broadcast_arrays(a, b), *sums)  # axes: mask, score
+        want = binary("add", *np.broadcast_arrays(a, b), *sums)  # axes: (mask, score)
         product = numbers.astype(np.float32) * np.float32(score_scale(sums, first))
         for away in (-np.inf, np.inf):
             value = np.nextafter(np.nextafter(product, np.float32(away)) + known[:, None], np.float32(away))

@@ -320,7 +320,8 @@ def test_memory_of_a_large_convolution(any_device):
     y = layer(x)
     device.synchronize()
     assert device.memory_peak_bytes - before <= y.nbytes + (32 << 20)
-    last = vkq.Tensor(device, (1, 4, 1, 1024), "int8", buffer=y.buffer).numpy()  # the first output row
+    # Read only the first row of y.
+    last = vkq.Tensor(device, (1, 4, 1, 1024), "int8", buffer=y.buffer).numpy()
     np.testing.assert_array_equal(last[0, 0, 0, [0, 1, 1023]], [16, 24, 16])
 
 
@@ -335,7 +336,7 @@ def test_a_chain_of_convolutions_shares_its_scratch(any_device):
     ]
     x = rng.integers(-10, 10, (1, 8, 100, 100), dtype=np.int8)
     want, chained = x, vkq.Tensor.from_numpy(x, device)
-    for layer in layers:  # allocates weights and scratch memory
+    for layer in layers:  # the first call allocates weights and scratch memory
         layer(x)
     device.synchronize()
     device.reset_memory_peak()

@@ -36,7 +36,8 @@ def odd_rows(rng: np.random.Generator, k: int) -> npt.NDArray[np.float32]:
     extremes = rng.choice(np.array([3.4e38, -3.4e38, 0, 1e38], np.float32), (1, k))
     special = rng.standard_normal((4, k)).astype(np.float32)
     special[0, ::3], special[1, ::2], special[2, ::2], special[3] = np.nan, np.inf, -np.inf, np.nan
-    edge = np.linspace(-1, 1, k, dtype=np.float32) * np.float32(127.5) * TINY  # a scale of about 2**-126
+    # Rows with a scale of about 2**-126.
+    edge = np.linspace(-1, 1, k, dtype=np.float32) * np.float32(127.5) * TINY
     return np.concatenate([x, extremes, special, edge[None], edge[None] * np.float32(1.01)])
 
 
@@ -75,7 +76,7 @@ def test_onnx_runtime_agrees_with_the_reference(seed):
         np.float32
     )
     if seed % 4 == 0:
-        x = (rng.integers(-255, 256, (1, 300)) / 2).astype(np.float32)  # ties
+        x = (rng.integers(-255, 256, (1, 300)) / 2).astype(np.float32)  # many values become ties
     scale, zero_point = reference_dynamic.row_parameters(x)
     q = reference_dynamic.quantize_rows(x, scale, zero_point)
     got = ort.run_all("DynamicQuantizeLinear", [x], ["uint8", "float32", "uint8"])

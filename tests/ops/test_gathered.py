@@ -61,7 +61,7 @@ def test_combined_rows(
 @pytest.mark.parametrize(
     ("table", "ids", "z", "layout"),
     [
-        ((9, 20), (3, 6), (6, 20), None),  # rows do not fill blocks of four
+        ((9, 20), (3, 6), (6, 20), None),  # six rows do not fill blocks of four
         ((9, 20), (3, 8), (3, 1, 20), None),  # z broadcasts along another axis
         ((9, 20), (8,), (3, 8, 20), None),  # z has more axes than the chosen rows
         ((9, 2, 10), (8,), (8, 2, 10), None),  # the table has three axes

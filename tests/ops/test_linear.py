@@ -66,10 +66,10 @@ def test_every_path_on_random_problems(device, path):
 # Each shape has some of the paths, because software drivers compile shaders with barriers slowly.
 FEW_ROWS = {
     "linear[M=1,K=4099,N=9]": PATHS,  # parts of k of unequal length; the last word has three elements
-    "linear[M=7,K=96,N=20]": PATHS,  # two blocks of rows
+    "linear[M=7,K=96,N=20]": PATHS,  # two blocks of rows: four and three
     "linear[M=1,K=1,N=1]": ("portable",),
     "linear[M=2,K=1030,N=70]": ("dot_u8u8",),
-    "linear[M=3,K=64,N=515]": ("dot_s8s8",),  # k is too short for many parts
+    "linear[M=3,K=64,N=515]": ("dot_s8s8",),  # k is too short to be split in many parts
     "linear[M=4,K=333,N=33]": ("dot_u8s8",),
     "linear[M=3,K=0,N=5]": ("portable",),
 }

@@ -110,7 +110,7 @@ def parts_of(joined: JoinedLinears, x: vkq.Tensor) -> list[np.ndarray] | None:
     return found
 
 
-@pytest.mark.parametrize("shape", [(48, K), (16, 3, K)])  # offsets are multiples of 256 bytes
+@pytest.mark.parametrize("shape", [(48, K), (16, 3, K)])  # parts begin at multiples of 256 bytes
 def test_results_are_parts_of_one_array(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
 ) -> None:

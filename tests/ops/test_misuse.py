@@ -150,7 +150,7 @@ def test_a_wrong_argument_is_named(name: str, any_device: vkq.Device) -> None:
     found = []
     for parameter in inspect.signature(call).parameters:
         if parameter == "buffer":
-            continue  # a buffer belongs to its device
+            continue  # a Buffer is an internal object
         for what, value in WRONG.items():
             if (parameter, what) == ("function", "a class"):
                 continue  # the callable argument runs, and raises its own error
@@ -175,7 +175,7 @@ def test_a_device_may_be_given_by_index_or_name(name: str, any_device: vkq.Devic
     for which, device in opened.items():
         made = call(**{**arguments, "device": which})
         again = call(**{**arguments, "device": device})
-        if name == "empty_pinned":  # its content is undefined
+        if name == "empty_pinned":  # the content of these arrays is undefined
             assert made.shape == again.shape
         elif isinstance(made, (list, np.ndarray)):
             assert all(map(np.array_equal, made, again))

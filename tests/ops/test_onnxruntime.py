@@ -22,7 +22,7 @@ def test_corpus(x_dtype: str, w_dtype: str, device: vkq.Device) -> None:
         conv = i % 2 == 0
         problem = random_conv2d(rng) if conv else random_linear(rng)
         if not conv and len(problem.y_shape) < 2:
-            continue  # ONNX's QLinearMatMul treats a vector differently
+            continue  # QLinearMatMul treats vectors differently
         points = "tensor" if w_dtype == "uint8" else "none"
         data = random_data(problem, rng, x_dtype, w_dtype, w_range=ranges, w_zero_points=points)  # type: ignore[arg-type]
         bias = data.bias if conv else None  # QLinearMatMul has no bias
@@ -48,7 +48,7 @@ def test_node_tests(name: str, path: str, device: vkq.Device) -> None:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = test.inputs
     conv = name == "test_qlinearconv"
     op = vkq.conv2d if conv else vkq.linear
-    weights = [w] if conv or w.ndim == 2 else list(w)  # one layer for each matrix
+    weights = [w] if conv or w.ndim == 2 else list(w)  # a batch of matrices needs a layer for each
     xs = [x] if len(weights) == 1 else list(x)
     results = [
         op(

@@ -101,7 +101,7 @@ def test_max_of_large_windows(device: vkq.Device, dtype: QDType, monkeypatch: py
         got = vkq.max_pool2d(x, kernel, stride, padding, dilation, ceil_mode=ceil, device=device)
         wanted = x[..., :1024].max((2, 3)) if shape == large[0] else reference.max_pool2d(x, window)
         np.testing.assert_array_equal(got if shape != large[0] else got[..., 0, 0], wanted)
-        monkeypatch.setattr("vkq.ops.pool.BY_AXES", 1)  # the next windows use this form, too
+        monkeypatch.setattr("vkq.ops.pool.BY_AXES", 1)  # forces two dispatches for the other windows, too
     device._plans.clear()
 
 

@@ -96,7 +96,7 @@ def test_refused(any_device: vkq.Device) -> None:
 def test_sums_of_rows(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
     """Sums of rows are within 2^-23 of the sum of magnitudes, also if nearly all terms cancel."""
     monkeypatch.setattr(device, "_soft_float", soft)
-    monkeypatch.setattr("vkq.ops.real.PART", 64 * 300)  # longer rows take several dispatches
+    monkeypatch.setattr("vkq.ops.real.PART", 64 * 300)  # longer rows need several dispatches
     for kept, shape in ((0, (37,)), (1, (5, 3, 1001)), (2, (2, 3, 7)), (1, (3, 127)), (1, (2, 65_537))):
         x = np.random.default_rng(6).normal(1000, 1, shape).astype(np.float32)
         x[..., ::2] *= -1

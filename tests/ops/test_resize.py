@@ -146,8 +146,8 @@ def test_linear_without_trust_in_the_floats_of_the_device(
 REAL = {  # (shape, new size) -> quantization parameters of x and y
     ((1, 3, 4, 5), (8, 15)): (QParams(0.037, -5), QParams(0.037, -5)),  # float rounding decides many ties
     ((2, 20, 6, 7), (4, 9)): (QParams(0.3, 11), QParams(0.21, -100)),
-    ((1, 5, 2, 3), (2, 3)): (QParams(0.02, 0), QParams(0.05, 3)),  # the same size, other parameters
-    ((1, 1, 2, 2), (7, 9)): (QParams(1e-9, 0), QParams(1e-30, 0)),  # everything saturates
+    ((1, 5, 2, 3), (2, 3)): (QParams(0.02, 0), QParams(0.05, 3)),  # only the parameters change
+    ((1, 1, 2, 2), (7, 9)): (QParams(1e-9, 0), QParams(1e-30, 0)),  # all results saturate
 }
 
 

@@ -19,7 +19,7 @@ from ..referees import ort_ops
 
 LAYOUTS = [one.name for one in activation_layouts()]
 MATRICES = [(5,), (3, 6), (4, 8), (2, 5, 7), (1, 1, 9)]
-IMAGES = [(2, 5, 3, 7), (1, 8, 4, 4)]  # no axis fills blocks; all axes do
+IMAGES = [(2, 5, 3, 7), (1, 8, 4, 4)]  # in the first image no axis fills blocks, in the second all do
 
 
 def random_bytes(shape: tuple[int, ...], seed: int = 40) -> np.ndarray:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("VKQ_EVERY_DRIVER", "1")  # unmodified lavapipe, a shipped kind
+os.environ.setdefault("VKQ_EVERY_DRIVER", "1")  # keeps lavapipe unmodified, because it is a shipped kind
 import tests.conftest  # noqa: F401  gives the Vulkan loader both drivers
 import vkq
 from tests.onnx.networks import KINDS

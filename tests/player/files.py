@@ -154,7 +154,7 @@ def check_bytes(
             np.testing.assert_array_equal(got, wanted[name].astype(got.dtype), f"{plan.kind}: {name}")
 
     for plan in found.plans:
-        body = plan.programs, plan.steps  # kinds may share a plan
+        body = plan.programs, plan.steps  # several kinds may share one plan
         if body not in bodies:
             one = plan if plan.kind in own else of_any_vendor(plan)
             bodies[body] = lacks(found, one, device, folder, compare)

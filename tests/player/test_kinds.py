@@ -48,7 +48,7 @@ def test_plans_that_ask_for_more_stand_first(shipped: Shaped) -> None:
     kinds = [plan.kind for plan in shipped.plans]
     assert sorted(kinds[:-1]) == sorted(NAMES)
     assert kinds[-1] == "portable"
-    assert kinds[0] == "nvidia-h200"  # it needs matrix units
+    assert kinds[0] == "nvidia-h200"  # the kind with matrix units comes first
     for plan in shipped.plans:
         same = {name for name, _ in plan.needs if name in SAME}
         assert same == {"nvidia-h200": set(SAME), "portable": set()}.get(plan.kind, {"=vendorID"}), plan.kind

@@ -80,7 +80,7 @@ def test_a_damaged_part_is_an_error_not_another_plan(
     (plan,) = found.plans
     first, *rest = plan.programs
     words = np.frombuffer(first.spirv, np.uint32).copy()
-    words[2] += 1  # the module's generator
+    words[2] += 1  # changes the module's generator number
     marked = words.tobytes()
     plans = [dataclasses.replace(plan, programs=(dataclasses.replace(first, spirv=marked), *rest)), plan]
 

@@ -114,7 +114,7 @@ def test_what_libvkq_says_of_shapes(any_device: vkq.Device, tmp_path: Path) -> N
         sizes[0] = 8
         together = calls(shaped)
         assert calls(shaped) == 0, "loaded twice"
-        library().vkq_unload(model)  # no effect: the file owns the model
+        library().vkq_unload(model)  # does nothing, because the file owns the model
         assert played.run(None, rows(8))[0].shape == (8, K)
     path.write_bytes(file_of((8,)))
     loaded: list[PlayedModel] = []
@@ -218,14 +218,14 @@ def test_a_slow_device_gets_several_submissions(
     assert max(works) < 1e9 * LONGEST_S < sum(works)
     with vkq.load(path, device.name) as played:
         assert played.explain().startswith("this: ")
-        assert calls(lambda: played.run(None, x)) == 2 + 3  # resetting a fence, submissions, a wait
+        assert calls(lambda: played.run(None, x)) == 2 + 3  # a fence reset, three submissions, a wait
         np.testing.assert_array_equal(played.run(None, x)[0], want)
         for nth in (2, 3, 4):
             library().vkq_inject(nth, -2)
             with pytest.raises(OutOfMemoryError, match="vkQueueSubmit"):
                 played.run(None, x)
             np.testing.assert_array_equal(played.run(None, x)[0], want)
-    at = data.index(struct.pack("<Q", max(works)))  # readers must not trust the estimate
+    at = data.index(struct.pack("<Q", max(works)))  # an estimate, which readers must not trust
     changed = bytearray(data)
     changed[at : at + 8] = b"\xff" * 8
     changed[24:32] = struct.pack("<Q", checksum(np.frombuffer(bytes(changed), np.uint8)[HEAD_AT:]))

@@ -128,7 +128,7 @@ def run(
     rng, told = np.random.default_rng(seed), collections.Counter[str]()
     with vkq.Device(name) as healthy, fit(healthy):
         want = {unit: make(healthy)(x) for unit, (make, x) in units.items()}
-        staged = healthy.capabilities.device_type == "discrete"  # a discrete device's memory cannot be mapped
+        staged = healthy.capabilities.device_type == "discrete"  # a discrete GPU's memory cannot be mapped
     life = None
     for i in range(count):
         staging = staged or bool(i // LIFE % 2)

@@ -86,10 +86,10 @@ def test_freed_neighbours_join_in_any_order(any_device: vkq.Device) -> None:
 
 def test_the_smallest_hole_that_fits_is_taken(any_device: vkq.Device) -> None:
     arena = make_arena(any_device)
-    held = [arena.allocate(size) for size in (256, 64, 128, 64, 512)]  # together a whole block
-    held[0] = held[2] = held[3]  # holes of 256 and 128 bytes remain
+    held = [arena.allocate(size) for size in (256, 64, 128, 64, 512)]  # these fill one block
+    held[0] = held[2] = held[3]  # leaves holes of 256 and 128 bytes
     gc.collect()
-    assert arena.allocate(BLOCK).offset == 0  # all freed ranges have merged
+    assert arena.allocate(BLOCK).offset == 0  # all freed ranges have merged to one block
     assert arena.allocate(100).offset == 320
 
 
@@ -176,7 +176,7 @@ def test_a_steady_state_allocates_nothing_and_changing_sizes_do_not_grow(
 def test_device_memory_returns_when_tensors_die(device: vkq.Device) -> None:
     device.synchronize()
     before, limit = device.memory_used_bytes, 0
-    for _ in range(12):  # each tensor exceeds a block
+    for _ in range(12):  # each tensor is larger than a block
         tensor = vkq.Tensor(device, (5 << 20,), "int32")
         limit = max(limit, device.memory_used_bytes - before)
         del tensor

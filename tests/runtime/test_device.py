@@ -34,7 +34,7 @@ def test_a_chain_of_layers_is_one_submission(device: vkq.Device) -> None:
 def test_results_never_read_do_not_pile_up(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Results that nobody reads do not use up memory: chains are submitted, and only a few are in flight."""
     monkeypatch.setattr(device.queue, "operations_per_chain", 8)
-    x = vkq.Tensor.from_numpy(np.ones((4, 256), np.float32), device)  # 1024 elements, so 1024 bytes as int8
+    x = vkq.Tensor.from_numpy(np.ones((4, 256), np.float32), device)  # a result has 1024 bytes
     device.synchronize()
     gc.collect()
     before, most = device.memory_used_bytes, 0
@@ -143,7 +143,7 @@ def test_closing_twice_and_using_after(device: vkq.Device) -> None:
     gone = vkq.Device(device.name)
     one = work.linear(gone)
     x = vkq.Tensor.from_numpy(one.x, gone)
-    unread = one.layer(x)  # pending at the close
+    unread = one.layer(x)  # this result is pending when the device closes
     with gone.record(timestamps=1) as recording:
         one.layer(x)
     recording.run()
@@ -162,7 +162,7 @@ def test_closing_twice_and_using_after(device: vkq.Device) -> None:
             use()
     assert gone.memory_used_bytes > 0
     uses.clear()
-    use = one = x = unread = recording = None  # freed after their device
+    use = one = x = unread = recording = None  # free these objects after their device
     gc.collect()
     assert gone.memory_used_bytes == 0
 

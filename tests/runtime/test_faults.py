@@ -84,7 +84,7 @@ def test_memory_that_stays_short_is_told_and_the_device_works_after(fresh: vkq.D
         with pytest.raises(
             vkq.OutOfMemoryError, match=r"no memory for \d+ bytes more .* device stays usable"
         ) as caught:
-            vkq.Tensor(fresh, (5 << 20,), "int32")  # exceeds a block
+            vkq.Tensor(fresh, (5 << 20,), "int32")  # larger than a block of the arena
         assert isinstance(caught.value, MemoryError)
         assert (caught.value.result, caught.value.call) == (OUT_OF_DEVICE_MEMORY, call)
     one.check()
@@ -133,7 +133,7 @@ def test_work_after_a_failed_submission_is_not_lost_either(device: vkq.Device) -
     first = one.layer(x)
     with failing("vkQueueSubmit"), pytest.raises(vkq.OutOfMemoryError):
         device.flush()
-    second = one.layer(x)  # submits the first chain, too
+    second = one.layer(x)  # also submits the first chain
     np.testing.assert_array_equal(second.numpy(), one.want)
     np.testing.assert_array_equal(first.numpy(), one.want)
 
@@ -152,7 +152,7 @@ def test_results_of_a_chain_that_can_never_run_are_not_read(device: vkq.Device) 
             y.numpy()
     with pytest.raises(vkq.OutOfMemoryError, match="never computed"):
         vkq.dequantize(y)
-    y.write(one.want)  # new content: y is valid again
+    y.write(one.want)  # with new content, y can be read again
     np.testing.assert_array_equal(y.numpy(), one.want)
     np.testing.assert_array_equal(one.layer(x).numpy(), one.want)
 
@@ -249,7 +249,7 @@ def test_an_upload_whose_chain_was_lost_is_made_again(device: vkq.Device) -> Non
     with vkq.Device(device.name, staging=True) as mine:
         table = mine.constant("table", data.nbytes, lambda: data).buffer
         tensor = vkq.Tensor.from_numpy(data[::-1], mine)
-        tensor.write(data * 2)  # a second write
+        tensor.write(data * 2)  # overwrites the first content
         with failing("vkEndCommandBuffer"), pytest.raises(vkq.OutOfMemoryError):
             mine.flush()
         assert mine.constant("table", data.nbytes, lambda: data).buffer is table
@@ -257,7 +257,7 @@ def test_an_upload_whose_chain_was_lost_is_made_again(device: vkq.Device) -> Non
         np.testing.assert_array_equal(tensor.numpy(), data * 2)
         one = work.linear(mine)
         with failing("vkEndCommandBuffer"), pytest.raises(vkq.OutOfMemoryError):
-            one.check()  # the lost chain had its weights
+            one.check()  # the lost chain contained the upload of its weights
         one.check()
 
 

@@ -72,7 +72,7 @@ def test_a_watchdog_splits_by_work(any_device: vkq.Device, monkeypatch: pytest.M
     )
     monkeypatch.setitem(verdict._reports, c.key, fast)
     with vkq.Device(capabilities=dataclasses.replace(c, device_type="integrated")) as quick:
-        assert quick.groups_per_dispatch(1000, (1 << 33)) == 1000  # limit of the profile
+        assert quick.groups_per_dispatch(1000, (1 << 33)) == 1000  # here the profile's limit decides
         assert quick.groups_per_dispatch(1000, 4 * (1 << 33)) == 250
 
 

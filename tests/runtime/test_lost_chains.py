@@ -39,7 +39,7 @@ def test_what_was_lost_and_is_written_whole_is_clean_again(device: vkq.Device) -
         y.numpy()
     one.layer(x, out=y)  # y is valid again: the chain only writes it
     np.testing.assert_array_equal(y.numpy(), one.want)
-    np.testing.assert_array_equal(x.numpy(), one.x)  # the lost chain only read x
+    np.testing.assert_array_equal(x.numpy(), one.x)  # the lost chain only read x, which stays valid
 
 
 def test_a_lost_result_stays_lost_through_what_is_computed_from_it(device: vkq.Device) -> None:

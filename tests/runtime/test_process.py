@@ -82,7 +82,7 @@ EXITS = {
 @pytest.mark.parametrize("code", EXITS.values(), ids=EXITS)
 def test_the_process_ends_quietly(any_device: vkq.Device, code: str) -> None:
     """The process ends with exit code 0, without a message of Python or of the validation layer."""
-    if "daemon" in code:  # the thread raises when the device closes
+    if "daemon" in code:  # the thread itself raises when the device closes
         code = "threading.excepthook = lambda _: None; " + code
     ends(python("print('begun')\n" + code, any_device, VKQ_VALIDATION="1"), "begun\n")
 

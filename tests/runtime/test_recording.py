@@ -84,16 +84,16 @@ def test_the_input_of_a_replay_may_be_rewritten(device: vkq.Device, staging: boo
 def test_a_write_waits_for_what_was_asked_for_before(device: vkq.Device) -> None:
     one = work.linear(device)
     x = vkq.Tensor.from_numpy(one.x, device)
-    y = one.layer(x)  # pending
+    y = one.layer(x)  # this call is pending, not submitted
     x.write(np.zeros_like(one.x))
     np.testing.assert_array_equal(y.numpy(), one.want)
     y = one.layer(x)
-    device.flush()  # submitted
+    device.flush()  # now the call is submitted
     x.write(one.x)
     np.testing.assert_array_equal(y.numpy(), one.layer(np.zeros_like(one.x)))
     with device.record() as recording:
         z = one.layer(x)
-    recording.submit()  # submitted; it may still run
+    recording.submit()  # the recording may still run
     x.write(np.zeros_like(one.x))
     np.testing.assert_array_equal(z.numpy(), one.want)
 
@@ -142,7 +142,7 @@ def test_timestamps_are_sane(device: vkq.Device) -> None:
     with device.record(timestamps=2) as recording:
         one.layer(x)
         one.layer(x)
-        one.layer(x)  # one more than the timestamps
+        one.layer(x)  # a third layer, for two timestamps
     with pytest.raises(vkq.DeviceError, match="has not run yet"):
         recording.gpu_times_us()
     for _ in range(3):

@@ -33,7 +33,7 @@ def test_steps_run_again_on_other_buffers(device: vkq.Device) -> None:
     second.run()
     got = vkq.Tensor(device, y.shape, y.dtype, y.layout, y.qparams, other_y).numpy()
     assert np.array_equal(got, vkq.Linear(W, 0.5, device=device, **LAYER)(X))
-    with device.record() as third:  # copies and fills, too, can be recorded again
+    with device.record() as third:  # copies and fills can be recorded again, too
         for step in second.steps:
             third.again(step)
     device.upload(other_y, np.full(other_y.bytes, 7, np.uint8))
@@ -86,7 +86,7 @@ def test_a_device_closes_while_recordings_that_own_their_buffers_live(driver: st
     device = vkq.Device(DRIVERS[driver])
     recording, _ = recorded(device)
     recording.run()
-    device.programs.clear()  # the recording alone holds its program
+    device.programs.clear()  # only the recording keeps its program alive
     device.close()
     del recording
     gc.collect()

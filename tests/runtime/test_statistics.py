@@ -20,7 +20,7 @@ from vkq.cli.shaders import COMPILE_SECONDS
 from vkq.runtime.statistics import Compiler
 from vkq.shader.catalog import catalog
 
-TILED = "gemm_q8ta_q8csw__tiled:*.q8to.*"  # variants whose instructions are counted
+TILED = "gemm_q8ta_q8csw__tiled:*.q8to.*"  # the tests count these variants' instructions
 RADV = next(iter(Path("/usr/share/vulkan/icd.d").glob("radeon_icd.*.json")), None)
 REQUIRED = os.environ.get("VKQ_REQUIRE_DEVICE", "0") not in ("", "0")
 

@@ -59,7 +59,7 @@ def test_arrays_of_every_kind_come_back(device: vkq.Device, kind: str, dtype: st
     assert (got.dtype, got.shape) == (np.dtype(dtype), array.shape)
     np.testing.assert_array_equal(got, array)
     assert (array.tobytes(), str(array.flags)) == (before, flags), "the caller's array was changed"
-    got[...] = 0  # got must be a copy
+    got[...] = 0  # changes the copy, not the tensor
     np.testing.assert_array_equal(tensor.numpy(), array)
 
 
@@ -158,7 +158,7 @@ def test_memory_in_flight_is_not_given_away(device: vkq.Device) -> None:
     """The memory of an input that is deleted while its work is pending is not reused before the work has
     run."""
     one = work.linear(device)
-    one.check()  # uploads its weights
+    one.check()  # uploads the layer's weights
     device.synchronize()
     gc.collect()
     before = device.memory_used_bytes

@@ -49,7 +49,7 @@ def test_what_goes_up_comes_down(mine: vkq.Device, dtype: str, shape: tuple[int,
         got = tensor.numpy()
         assert got.dtype == data.dtype
         np.testing.assert_array_equal(got, data)
-        out = np.empty(shape[::-1], dtype).T  # not contiguous
+        out = np.empty(shape[::-1], dtype).T  # *out* need not be contiguous
         assert tensor.numpy(out=out) is out
         np.testing.assert_array_equal(out, data)
         np.testing.assert_array_equal(tensor.numpy_async().result(20), data)
@@ -200,7 +200,7 @@ def test_pinned_arrays_need_no_copy_on_the_host(mine: vkq.Device) -> None:
         data[:] = values(dtype, data.shape)
         want = data.copy()
         tensor = vkq.Tensor.from_numpy(data[1:], mine)
-        data[:] = 0  # from_numpy has copied the data
+        data[:] = 0  # from_numpy has already copied the data
         np.testing.assert_array_equal(tensor.numpy(), want[1:])
         back = mine.empty_pinned((39, 1001), dtype)
         tensor.numpy(out=back)

@@ -64,7 +64,7 @@ def forced(device: vkq.Device, path: str) -> Iterator[None]:
             emulated.emulate(device, patch, "16x8x32")
         for name in CHOSEN_BY:
             patch.setattr(f"vkq.{name}", lambda device, path="auto": choice)
-        if says is STAGED:  # also for small products
+        if says is STAGED:  # use these kernels also for small products
             patch.setattr("vkq.kernels.gemm.staged_tile", lambda *given: SMALLEST_STAGED)
         patch.setattr("vkq.onnx.shared._known", [])  # do not reuse layers of open sessions
         yield

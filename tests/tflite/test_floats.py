@@ -94,7 +94,7 @@ def test_flags(device: vkq.Device) -> None:
     w.operator("EQUAL", [x, z], flags[1:2])
     w.operator("LOGICAL_OR", flags[:2], flags[2:3])
     w.operator("LOGICAL_NOT", flags[:1], flags[3:4])
-    w.operator("LOGICAL_AND", flags[2:4], flags[4:])  # true where x == z
+    w.operator("LOGICAL_AND", flags[2:4], flags[4:])  # true if x equals z
     w.operator("SELECT", [flags[4], x, z], [y])
     (got,) = run(w, [x, z], [y], device, a, b)
     np.testing.assert_array_equal(got, b)

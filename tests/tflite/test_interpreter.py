@@ -170,7 +170,7 @@ def test_fallback(any_device: vkq.Device, litert: None) -> None:
     assert "2 nodes on the CPU" in str(report)
     with pytest.raises(ArgumentError, match="must be None or 'litert'"):
         InferenceSession(unknown(), any_device, fallback="onnxruntime")
-    whole = InferenceSession(small(), any_device, fallback="litert")  # small() needs no fallback
+    whole = InferenceSession(small(), any_device, fallback="litert")  # this model needs no fallback
     np.testing.assert_array_equal(whole.run(None, {"a:0": A, "b:0": B})[1], RELU)
 
 
@@ -233,7 +233,7 @@ def test_16_bit_activations(any_device: vkq.Device) -> None:
     """vkq computes 16-bit activations in floats, clamped to the range of int16."""
     session = InferenceSession(sixteen(), any_device)
     (got,) = session.run(None, {"x": np.array([[0.5, -15, 99, 15]], np.float32)})
-    top = (2**15 - 1) / 2**11  # 2^15 - 1 is the largest int16
+    top = (2**15 - 1) / 2**11  # the largest int16, dequantized
     np.testing.assert_array_equal(got, np.float32([[0.5 + 2**-10, -15 - 2**-9, top, top]]))
     with pytest.raises(UnsupportedModelError, match=r"vkq runs int16 activations .* with float inputs"):
         InferenceSession(sixteen(ends="int16"), any_device)
@@ -253,11 +253,11 @@ def test_command_line(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("vkq.runtime.opened._default", software_device)
     monkeypatch.setenv("VKQ_DEVICE", software_device.name)
-    path = tmp_path / "network"  # no .tflite: the file's identifier decides
+    path = tmp_path / "network"  # the file's identifier, not its name, marks a .tflite file
     path.write_bytes(network_case("mobilenet_v2")[0])
     assert main(["inspect", str(path)]) == 0
     assert "TFLite, 28 nodes" in capsys.readouterr().out
-    assert main(["run", str(path), "--random", "--compare", "litert"]) == 1  # 1: the fake's zeros differ
+    assert main(["run", str(path), "--random", "--compare", "litert"]) == 1  # the fake LiteRT returns zeros
     assert "compare LiteRT with XNNPACK" in capsys.readouterr().out
     assert main(["run", str(path), "--random", "--profile"]) == 0
     assert "CONV_2D #0" in capsys.readouterr().out

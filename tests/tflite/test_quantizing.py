@@ -97,7 +97,7 @@ def test_command_line(
     said = capsys.readouterr().out
     assert f"written {made}: 14272 bytes (float: 29724)" in said
     assert "against the float model on 3 samples" in said
-    assert "3" < said.partition("_dequant: ")[2] < "5"  # some 40 dB
+    assert "3" < said.partition("_dequant: ")[2] < "5"  # about 40 dB
     for given in (["--target-db", "30"], ["--fast"], ["--seconds", "5"], ["--block", "16"]):
         assert main(["quantize", str(FLOAT), "-c", str(samples), *given]) == 2
         assert f"{given[0]} is for ONNX models" in capsys.readouterr().err
