@@ -1,5 +1,5 @@
-"""Copies of float32, int32 and float16 elements by strides (Transpose, Slice, Expand) or by a list of
-indices, in one dispatch. Copies by strides need no list of indices from the host."""
+"""Copies of float32, int32 and float16 elements by strides (Transpose, Slice, Expand), or by a list of
+indices that the host computes, in one dispatch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ HALF = "float16"
 
 
 def strided(b: Builder, x: Value, shape: Sequence[int], strides: Sequence[int], first: int = 0) -> Value:
-    """Add ``y[i, j, ...] = x[first + i * strides[0] + j * strides[1] + ...]`` with this shape to a plan. x is
-    row-major; strides are in elements and may be 0 or negative."""
+    """Add ``y[i, j, ...] = x[first + i * strides[0] + j * strides[1] + ...]`` to a plan; y has this shape.
+    x is row-major; strides are in elements and may be 0 or negative."""
     y = b.new(Spec(shape, x.spec.dtype))
     if y.spec.size:
         axes = _joined(shape, strides)
@@ -51,8 +51,8 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def gathered_halves(b: Builder, x: Value, index: Value, shape: Sequence[int], fill: int) -> Value:
-    """Add a gather of float16 elements to a plan: the elements of x at the flat indices *index*; index -1
-    gives the bits *fill*."""
+    """Add a gather of float16 elements to a plan: the elements of x at the flat indices *index*. For index
+    -1, the result is the float16 number with the bits *fill*."""
     y = b.new(Spec(shape, HALF))
     b.dispatch(b.device.program(_by_places()), [x, index, y], {"count": y.spec.size, "n0": fill})
     return y
@@ -98,7 +98,8 @@ def _written(
     half: bool,
     element: Callable[[KernelWriter, Number], Number],
 ) -> Written:
-    """Return a kernel whose invocations each store one word: one element, or two float16 elements."""
+    """Return a kernel in which each invocation stores one word: one 32-bit element, or two
+    float16 elements."""
     per = 2 if half else 1
 
     def module() -> bytes:

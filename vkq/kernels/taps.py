@@ -45,7 +45,7 @@ def _same(table: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
 
 
 def computed_taps(x: Weight, axis: int, index: Index, weight: Weight) -> Weight:
-    """Return the sums of `summed_taps`, computed in NumPy."""
+    """Compute the sums of `summed_taps` in NumPy."""
     moved = np.moveaxis(x, axis, -1)
     total = computed(multiply, moved[..., index[:, 0]], weight[:, 0])
     for t in range(1, index.shape[1]):

@@ -1,4 +1,4 @@
-"""The packing of weights for integer kernels, and the interface between schemes and kernels."""
+"""Pack weights for integer kernels; and the interface between schemes and kernels."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 
 WEIGHT_LAYOUT = "kPackedInt8_4N4K"  # the layout of weights for all kernels of dot forms
-PARAMETER_BYTES = 64  # bytes of parameters for a block of four channels: `Arithmetic.channel_parameters`
+PARAMETER_BYTES = 64  # bytes of `Arithmetic.channel_parameters` for a block of four channels
 
 
 @dataclasses.dataclass(frozen=True)
 class GemmWeight:
-    """The weight of a matrix product. *make* is called when a kernel needs the weight; it returns int8 (G, N,
-    K) of this *shape*. *zero_point* is (G, N), in int8's range. *channels*: output channels without
-    padding."""
+    """The weight of a matrix product. *make* is called when a kernel needs the weight, and returns int8 (G,
+    N, K) of this *shape*. *zero_point* is (G, N), in int8's range. *channels*: the number of output
+    channels without padding."""
 
     shape: tuple[int, int, int]
     make: Callable[[], Int8]
@@ -31,8 +31,8 @@ class GemmWeight:
 
 
 class Arithmetic(Protocol):
-    """The part of a scheme (`vkq.schemes`) that integer kernels use: its shaders, and the conversion of sums
-    to results."""
+    """The part of a scheme (`vkq.schemes`) that integer kernels use: the names of its shaders, and the
+    conversion of sums to results."""
 
     @property
     def family(self) -> str:
@@ -40,7 +40,7 @@ class Arithmetic(Protocol):
 
     @property
     def axes(self) -> Mapping[str, str]:
-        """The axes of a shader's variants that the scheme determines: ``{"out": "q8to"}``."""
+        """The axes of shader variants that the scheme determines, such as ``{"out": "q8to"}``."""
 
     @property
     def out(self) -> str:
@@ -71,7 +71,7 @@ class Arithmetic(Protocol):
         """The push constants of a kernel's epilogue."""
 
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
-        """Return the parameters of the epilogue for weights (G, N, K), as [block of four channels][4
+        """Return the parameters of the epilogue for weights (G, N, K), as int32 [block of four channels][4
         parameters][4 channels]. *zero_point* is (G, N), in int8's range."""
 
 
@@ -83,7 +83,7 @@ def ceil4(n: int) -> int:
 def block_weights(weight: Int8, zero_point: Int32) -> Int8:
     """Return a weight (G, N, K) with N and K rounded up to multiples of four.
 
-    Padding along K holds the channel's zero point: its products are zero for every x. Padding channels are
+    Padding along K is the channel's zero point, whose products are zero for every x. Padding channels are
     zero.
     """
     groups, n, k = weight.shape
@@ -115,10 +115,10 @@ def merge_groups(weight: Int8, groups: int, zero_points: Int32) -> Int8:
     """Return a weight (OC, IC/groups, KH, KW) as (merged groups, N, K) with k = (kh, kw, ic). Each merged
     group has a multiple of four output channels.
 
-    A kernel stores whole words of four channels, so a merged group must have whole words. Within a merged
-    group the weight is block-diagonal; elsewhere it holds each channel's zero point, whose products are zero.
-    The weight grows by at most a factor of four (depthwise). The last merged group may have fewer groups; the
-    missing ones are zeros and their results are not stored.
+    A kernel stores words of four channels, so a merged group must have whole words. The weight of a merged
+    group is block-diagonal. Outside the blocks it holds each channel's zero point, whose products are zero.
+    The weight grows by at most a factor of four (depthwise). The last merged group may have fewer groups;
+    its missing weights are zeros, and their results are not stored.
     """
     oc, ic, kh, kw = weight.shape
     n = oc // groups

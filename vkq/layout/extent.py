@@ -1,5 +1,5 @@
-"""The description of an array on a device (shape, type, layout and parameters), and the only mapping of a
-shape to a layout's extent."""
+"""The description of an array on a device (shape, dtype, layout and quantization parameters), and the only
+function that maps a shape to a layout's extent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTIGUOUS = "contiguous"
 MATRIX = "kPackedInt8_4H4W"
 IMAGE = "kPackedInt8_4W4C"
 BLOCKED = "kPackedInt8_16C"
-# Layouts whose vectors are whole pixels -> the layouts' names in shader variants.
+# The name in shader variants of each layout whose vectors are whole pixels.
 PIXELS = {IMAGE: "4w4c", BLOCKED: "16c"}
 NUMBERS: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"), "int32": np.dtype("<i4"), "float16": np.dtype("<f2"),
@@ -50,7 +50,7 @@ class Spec:
         check_layout(self.dtype, self.layout, self.shape)
         self._key = (self.shape, self.dtype, self.layout, self.qparams)
         self._hash = hash(self._key)
-        self._nbytes = -1  # -1: not computed yet
+        self._nbytes = -1  # device bytes; -1 until they are computed
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Spec) and self._key == other._key)
@@ -73,7 +73,7 @@ class Spec:
 
     @property
     def extent(self) -> Extent:
-        """The shape as the layout's (n, c, h, w), see `extent_of`."""
+        """The shape as the layout's four sizes (n, c, h, w); see `extent_of`."""
         return extent_of(self.shape, self.layout)
 
     @property
@@ -87,7 +87,7 @@ class Spec:
 
     @property
     def folded(self) -> bool:
-        """True if the extent is (1, 1, rows, last axis) instead of the array's own four axes."""
+        """True if the extent is (1, 1, rows, last axis); False if it is the array's own four axes."""
         return len(self.shape) != 4 or self.layout == MATRIX
 
     @property
@@ -97,17 +97,17 @@ class Spec:
 
 
 def default_layout(dtype: str, rank: int) -> str:
-    """Return the default layout: for 8-bit dtypes the image layout with four dims, else the matrix layout;
-    other dtypes are row-major."""
+    """Return the default layout. For 8-bit dtypes it is the image layout if the array has four dims, else
+    the matrix layout. Arrays of other dtypes are row-major."""
     if dtype not in BYTES:
         return CONTIGUOUS
     return IMAGE if rank == 4 else MATRIX
 
 
 def extent_of(shape: Sequence[int], layout_name: str) -> Extent:
-    """Return a shape as (n, c, h, w): 4-D is unchanged; other ranks, and 4-D in the matrix layout, have all
-    axes but the last folded into rows. Rows are h and their elements w; in layouts with blocks of channels, n
-    and c."""
+    """Return a shape as (n, c, h, w). A 4-D shape is unchanged, except in the matrix layout. Otherwise, all
+    axes but the last are folded into rows: h counts the rows and w their elements; in layouts with blocks
+    of channels, n counts the rows and c their elements."""
     if len(shape) == 4 and layout_name != MATRIX:
         n, c, h, w = shape
         return (n, c, h, w)

@@ -1,4 +1,4 @@
-"""The GLSL include files generated from layouts."""
+"""Generate the GLSL include files of the layouts."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from vkq.layout.pack import activation_layouts, layouts
 
 
 def glsl_includes() -> dict[str, str]:
-    """Return the layouts' include files for shaders: ``layout/<name>.glslh`` and ``layout/any.glslh`` -> GLSL
-    text."""
+    """Return the text of each include file by its name: ``layout/<name>.glslh`` for each layout, and
+    ``layout/any.glslh``."""
     return {f"layout/{name}.glslh": found.glsl() for name, found in layouts().items()} | {
         "layout/any.glslh": _any_glsl()
     }
 
 
 def _any_glsl() -> str:
-    """Return index functions that take the layout as a number, for shaders that support every layout (a
-    specialization constant)."""
+    """Return GLSL index functions that take the layout's number, for shaders that support every layout by a
+    specialization constant."""
     names = [found.name for found in activation_layouts()]
     text = (
         "// The index functions of the activation layouts, chosen by number"

@@ -189,11 +189,12 @@ class Layout(LayoutSpec):
     def _lane_regions(
         self, lanes: NDArray[np.int8], shape: Sequence[int]
     ) -> Iterator[tuple[Any, NDArray[np.int8]]]:
-        """Yield pairs that together cover the array: an index into it, and the view of *lanes* (word
-        shape..., 4) for it."""
+        """Yield pairs of an index into the array and a view of *lanes* (word shape..., 4), which have the
+        same elements. The pairs together cover the array."""
         inside: list[slice | int] = [slice(size) for size in shape]
         dim = self.lane.dim
-        # The lanes of a word are adjacent in the array: the array is one region with long runs.
+        # The lanes of a word are adjacent in the array: the array is one region, which is copied in long
+        # runs.
         if dim == len(shape) - 1:
             yield tuple(inside), lanes.reshape(self.padded(shape))[tuple(inside)]
             return
@@ -263,8 +264,8 @@ def _int8(value: int, what: str) -> int:
 
 
 def _drawing_strides(shape: Sequence[int]) -> list[int]:
-    """Return row-major strides of *shape* with sizes rounded up to powers of 4, so that hexadecimal digits
-    show the coordinates."""
+    """Return the row-major strides of *shape* with its sizes rounded up to powers of 4, so that an
+    element's number in hexadecimal shows its coordinates."""
     strides = [1]
     for size in reversed(shape[1:]):
         strides.insert(0, strides[0] * next(power for power in (4**i for i in range(32)) if power >= size))

@@ -1,9 +1,10 @@
-"""The formula of a layout: read from its YAML file, checked, evaluated for an element, and written as GLSL.
+"""The formula of a layout: read it from a YAML file, check it, evaluate it for an element, and write it as
+GLSL.
 
 The YAML lists *parts*, outermost first; the word index is the row-major index over them. A part of the dim
-``c`` is ``c``, ``c/4`` (blocks of 4), ``c%4`` (inside a block of 4) or ``c%32/4`` (blocks of 4 inside a block
-of 32). ``lane`` is the part that selects the byte of the word. ``vkq.layout`` adds the NumPy side;
-``layouts/README.md`` explains the files.
+``c`` is ``c``, ``c/4`` (blocks of 4), ``c%4`` (inside a block of 4) or ``c%32/4`` (blocks of 4 inside a
+block of 32). ``lane`` is the part that selects the byte of the word. `vkq.layout.pack` has the NumPy
+functions; ``layouts/README.md`` explains the files.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Part:
         return (position if self.modulus is None else position % self.modulus) // self.divisor
 
     def extent(self, shape: Sequence[int]) -> int:
-        """Return the number of values of the digit in an array of *shape*."""
+        """Return the number of values that the digit has in an array of *shape*."""
         return -(-(shape[self.dim] if self.modulus is None else self.modulus) // self.divisor)
 
     def text(self, dims: Sequence[str]) -> str:
@@ -94,7 +95,8 @@ class Part:
         return f"e.{'xyzw'[self.dim]}{modulus}" + (f" / {self.divisor}u" if self.divisor > 1 else "")
 
     def glsl_extent(self) -> str:
-        """Return ``extent`` as GLSL for the sizes ``extent``; one operand, in parentheses if needed."""
+        """Return ``extent`` as one GLSL operand, in parentheses if needed; the GLSL variable ``extent`` has
+        the sizes."""
         if self.modulus is not None:
             return f"{self.modulus // self.divisor}u"
         size = f"extent.{'xyzw'[self.dim]}"
@@ -188,7 +190,8 @@ class LayoutSpec:
         return f"({', '.join(self.dims)})"
 
     def checked_shape(self, shape: Sequence[int], what: str) -> tuple[int, ...]:
-        """Return *shape* as plain ints, one for each dim and none negative; errors call the shape *what*."""
+        """Return *shape* as plain ints: one for each dim, none negative. Error messages call
+        the shape *what*."""
         try:
             sizes = tuple(map(operator.index, shape))
         except TypeError as error:
@@ -236,8 +239,8 @@ def _parse(root: Node, stem: str) -> tuple[str, str, tuple[str, ...], tuple[Part
 
 
 def _check_cover(dim: int, split: int, parts: Sequence[Part], dims: Sequence[str], order: Node) -> None:
-    """Refuse parts of *dim* that do not chain as d/a, d%a/b, d%b/..., d%z with a = *split*: each position
-    must occur once."""
+    """Raise an error unless the parts of *dim* chain as d/a, d%a/b, d%b/..., d%z with a = *split*, so that
+    each position occurs once."""
     chain = sorted((part for part in parts if part.dim == dim), key=lambda part: -part.divisor)
     divisors = [part.divisor for part in chain]
     nested = all(outer > inner and outer % inner == 0 for outer, inner in pairwise(divisors))

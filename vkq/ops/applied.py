@@ -17,8 +17,8 @@ P = ParamSpec("P")
 
 
 class Applied(Protocol[P]):
-    """The type of a functional form, for type checkers. Its arguments are x, the layer's parameters, and
-    *out* as in a call of the layer."""
+    """The type of a functional form, for type checkers. The arguments are x, the layer's parameters and, as
+    in a call of the layer, *out*."""
 
     @overload
     def __call__(self, x: npt.ArrayLike | Tensor, *operands: P.args, **options: P.kwargs) -> Any: ...
@@ -29,8 +29,8 @@ class Applied(Protocol[P]):
 
 
 def applied(layer: Callable[P, Layer[Any]]) -> Callable[[Callable[..., Any]], Applied[P]]:
-    """Return a decorator that turns a function into the functional form of a layer, with the function's name
-    and docstring.
+    """Return a decorator that replaces a function by the functional form of *layer*, which keeps the
+    function's name and docstring.
 
     The signature is ``(x, <the parameters of the layer>, out=None)``, also for `inspect`, help() and the
     manual. The layer checks its arguments. Without a device argument, the device of x or *out* is used."""
@@ -52,7 +52,7 @@ def applied(layer: Callable[P, Layer[Any]]) -> Callable[[Callable[..., Any]], Ap
         types = {name: p.annotation for name, p in parameters.items()}
         call.__annotations__ = types | {"x": npt.ArrayLike | Tensor, "out": Tensor | None}
         found: Any = checked(call)
-        # Tools that follow this attribute would look up the names of types in the wrong module.
+        # Tools that follow ``__wrapped__`` would look up the names of types in the wrong module.
         del found.__wrapped__
         return cast("Applied[P]", found)
 

@@ -27,10 +27,10 @@ def attended(
     `softmax` in each step. Return the result, and the reason for one dispatch or several.
 
     q: (B, heads, queries, depth), k: (B, heads, keys, depth), v: (B, heads, keys, width), the result (B,
-    heads, queries, width). *side_by_side*: the numbers of heads of q, k, v and the result; a tensor with more
-    than one head is stored as (B, rows, heads * columns). The mask broadcasts to the scores. *layout*: the
-    wanted layout of the result, if several dispatches compute it. *columns*: the columns of q, k and v that
-    are used (None: all).
+    heads, queries, width). *side_by_side*: how many heads of q, k, v and the result are stored side by
+    side; a tensor with more than one is stored as (B, rows, heads * columns). The mask broadcasts to the
+    scores. *layout*: the wanted layout of the result, if several dispatches compute it. *columns*: the
+    columns of q, k and v to use (None: all).
     """
     of_mask = mask.spec.shape if mask else None
     if columns is not None:

@@ -1,4 +1,4 @@
-"""Steps of plans for selections by flags, and for ArgMax and ArgMin of 8-bit values."""
+"""Selections by flags, and ArgMax and ArgMin of 8-bit values, in a plan."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .take import gather, numbers
 
 
 def chosen(b: Builder, flags: Value, x: Value, z: Value) -> Value:
-    """Add ``where(flags, x, z)`` to a plan. x and z have one type: 8-bit, float32 or int32; flags are uint8
-    (0 or 1). The shapes broadcast as in NumPy."""
+    """Add ``where(flags, x, z)`` to a plan. x and z have the same type: 8-bit, float32 or int32; flags are
+    uint8 (0 or 1). The shapes broadcast as in NumPy."""
     if x.spec.dtype != z.spec.dtype or flags.spec.dtype != "uint8":
         raise DTypeError(
             f"where: flags are {flags.spec.dtype}, x {x.spec.dtype} and z {z.spec.dtype};"
@@ -32,7 +32,7 @@ def chosen(b: Builder, flags: Value, x: Value, z: Value) -> Value:
         raise ArgumentError(
             f"where: shapes {flags.spec.shape}, {x.spec.shape} and {z.spec.shape} do not broadcast"
         ) from None
-    ones = [value.spec.size == 1 for value in (x, z)]  # the kernel broadcasts these
+    ones = [value.spec.size == 1 for value in (x, z)]  # the kernel broadcasts single elements
     flags = broadcast_to(b, flags, shape)
     x, z = (v if one else broadcast_to(b, v, shape) for v, one in zip((x, z), ones, strict=True))
     packed, layout = x.spec.dtype in BYTES, None
@@ -62,8 +62,8 @@ def broadcast_to(b: Builder, x: Value, shape: Sequence[int]) -> Value:
 def argmax_of(b: Builder, x: Value, axis: int, least: bool, last: bool) -> Value:
     """Add the indices of the largest elements along *axis* (>= 0) to a plan, as int32 without that axis.
 
-    least: return the indices of the smallest elements. last: among equal elements, return the index of the
-    last one, else of the first one.
+    least: find the smallest elements instead. last: among equal elements, return the index of the last one;
+    False: of the first one.
     """
     shape = x.spec.shape
     if not shape[axis]:

@@ -97,7 +97,8 @@ class Conv2d(Layer[Conv2dProblem]):
         )
         self._kernels: dict[Hashable, Kernel] = {}
         self._methods: dict[Hashable, tuple[Method, str]] = {}
-        # Check the method now, not at the first call: whether it is possible does not depend on the image.
+        # Check the method in the constructor, not at the first call: whether it is possible does not depend
+        # on the image.
         if method != "auto":
             self._method(Conv2dProblem.smallest(self.weight_shape, self._options))
 
@@ -140,7 +141,7 @@ class Conv2d(Layer[Conv2dProblem]):
         return self._method(problem)[0].takes
 
     def finish(self, after: After) -> None:
-        """Set the epilogue of every result. The weights are then packed again."""
+        """Set the epilogue of every result, and let the weights be packed again."""
         self._scheme.after = after
         self._convolution = dataclasses.replace(self._convolution)
         self._kernels.clear()
@@ -148,20 +149,20 @@ class Conv2d(Layer[Conv2dProblem]):
 
     @property
     def gemm(self) -> Int8Gemm | None:
-        """The integer product that computes the convolution, with the weight packed for dot products."""
+        """The integer product that computes the convolution; its weight is packed for dot products."""
         found = self._convolution.gemm
         return found if isinstance(found, Int8Gemm) else None
 
     @property
     def is_product(self) -> bool:
         """True for a 1x1 convolution with one group, stride 1 and no padding: each pixel of the result
-        depends on the same pixel of the input alone."""
+        depends only on the pixel of the input at the same position."""
         o = self._options
         return o.kernel == (1, 1) and o.groups == 1 and o.stride == (1, 1) and not any(o.padding)
 
     def depthwise(self, x_shape: Sequence[int]) -> tuple[Depthwise, Conv2dProblem] | None:
-        """Return the depthwise kernel and the problem for images of this shape, if the method is depthwise
-        and x is quantized; else None."""
+        """Return the depthwise kernel and the problem for images of this shape. Return None if the method
+        is not depthwise, or if x is not quantized."""
         problem = self._problem_of(tuple(x_shape))[0]
         kernel = self._kernel(self._method(problem)[0], problem)
         return (kernel, problem) if isinstance(kernel, Depthwise) else None
@@ -169,14 +170,14 @@ class Conv2d(Layer[Conv2dProblem]):
     @checked
     def input_layouts(self, x_shape: Sequence[int]) -> tuple[str, ...]:
         """Return the packed layouts in which the kernel reads int8 inputs of this shape without a copy. If
-        there are several, the result has the layout of the input."""
+        there are several, the result gets the layout of the input."""
         method, _ = self._method(self._problem_of(tuple(x_shape))[0])
         return method.layouts or (method.takes,)
 
     @as_tuned
     def build(self, b: Builder, x: Value, other: Value | None = None, layout: str | None = None) -> Value:
-        """Add the layer to a plan. *other* is the residual that an epilogue adds. The result replaces it in
-        memory, so nothing may read *other* afterwards. *layout*: the layout of the result, if the method
+        """Add the layer to a plan. *other* is the residual that the epilogue adds. The result is written
+        over it, so nothing may read *other* afterwards. *layout*: the layout of the result, if the method
         supports several."""
         (p, _), given = self._problem_of(x.spec.shape), x
         method, reason = self._method(p)
@@ -196,4 +197,4 @@ class Conv2d(Layer[Conv2dProblem]):
 
 @applied(Conv2d)
 def conv2d(*operands: Any, **options: Any) -> Any:
-    """A convolution that is applied once; `Conv2d` keeps the packed weight for more calls."""
+    """Apply a convolution once; `Conv2d` keeps the packed weight for more calls."""

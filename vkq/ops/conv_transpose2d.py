@@ -113,7 +113,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         return MatrixPhases(self.device, weight, cast(Arithmetic, arithmetic), kernel)
 
     def _takes(self, p: TransposedConv2dProblem) -> MatrixPhases | None:
-        """Return the kernel for matrix units if it is faster for this problem; else None."""
+        """Return the kernel for matrix units if it is faster for this problem, else None."""
         return self._matrix if self._matrix and self._matrix.gemm.worth(p.n * p.h * p.w) else None
 
     def _layout_for(self, problem: TransposedConv2dProblem) -> str:
@@ -155,4 +155,4 @@ def _channels_first(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
 
 @applied(ConvTranspose2d)
 def conv_transpose2d(*operands: Any, **options: Any) -> Any:
-    """A transposed convolution, applied once; `ConvTranspose2d` keeps the packed weight for more calls."""
+    """Apply a transposed convolution once; `ConvTranspose2d` keeps the packed weight for more calls."""

@@ -120,8 +120,7 @@ def combined(
     activation: Activation = None,
     form: str = "auto",
 ) -> Value:
-    """Add ``op(x, z)`` to a plan. With the *form* "table" the shader looks up every result; the results have
-    the same bits."""
+    """Add ``op(x, z)`` to a plan. *form* "table": the shader looks up every result, with the same bits."""
     xq, zq = operand.meaning(op, "a", x.spec, x_qparams), operand.meaning(op, "b", z.spec, z_qparams)
     if not xq.dtype == zq.dtype == yq.dtype:
         raise DTypeError(f"{op}: a is {xq.dtype}, b {zq.dtype} and y {yq.dtype}; they must be of one type")
@@ -156,7 +155,7 @@ def formula(
 
 
 def numbers_of(b: Builder, numbers: BinaryFormula, dtype: str) -> dict[str, int | float]:
-    """Return the push constants of combine.glslh that follow from the float formula."""
+    """Return the push constants of combine.glslh that the float formula determines."""
     return {
         "ra": numbers.ra, "rb": numbers.rb, "offset": numbers.offset,
         "safe": numbers.safe if b.device.soft_float else numbers.exact,
@@ -185,7 +184,7 @@ def _combine(
     table: Resident,
     push: dict[str, int | float],
 ) -> None:
-    """Add the dispatch for operands of one layout and one rank."""
+    """Add the dispatch. The operands have the same layout and the same rank."""
     x, z, y = operands
     shape = "same" if x.spec.shape == z.spec.shape else PIXELS.get(y.spec.layout, "broadcast")
     repeated = shape == "broadcast" and all(repeats(one.spec, y.spec) for one in (x, z))
@@ -235,30 +234,30 @@ def _broadcast_shape(op: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, 
 
 
 def _gates(x: Spec, z: Spec) -> bool:
-    """Return True if z has one value for each channel of x, z is in kPackedInt8_4W4C and x in
-    kPackedInt8_16C, which the kernel reads without a copy."""
+    """Return True if z has one value for each channel of x, z is in kPackedInt8_4W4C and x is in
+    kPackedInt8_16C. The kernel then reads z without a copy."""
     gate = z.shape[:1] in (x.shape[:1], (1,)) and z.shape[1:] == (*x.shape[1:2], 1, 1)
     return gate and x.shape != z.shape and (x.layout, z.layout) == (BLOCKED, IMAGE)
 
 
 def _are_rows(x: Spec, z: Spec, shape: Sequence[int]) -> bool:
-    """Return True if x is rows of channels in kPackedInt8_16C, perhaps of several images, and z is broadcast
-    to it along other axes than that of the channels. Then both can be combined as images of pixels."""
+    """Return True if x is a matrix or batch of matrices in kPackedInt8_16C, and z broadcasts to it along
+    axes other than the last. The kernel then treats both as images, whose channels are the last axis."""
     same = len(x.shape) == len(z.shape) in (2, 3) and x.shape[-1] == z.shape[-1]
     return same and x.shape == tuple(shape) != z.shape and x.layout == BLOCKED
 
 
 def repeats(x: Spec, y: Spec) -> bool:
-    """Return True if the vectors of y are those of x, repeated: x is broadcast along leading axes only, and
-    has whole blocks of rows."""
+    """Return True if the vectors of y are those of x, repeated. This holds if x broadcasts along leading
+    axes only and has whole blocks of four rows, or if x has the shape of y."""
     lead = next((i for i, d in enumerate(x.shape) if d != 1), len(x.shape))
     rows = math.prod(x.shape[:-1])
     return x.shape == y.shape or (rows % 4 == 0 and bool(x.shape) and x.shape[lead:] == y.shape[lead:])
 
 
 def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Value, Value]:
-    """Return both operands with the result's rank, in one layout: the layout of the operand that has the
-    result's shape, if that layout allows broadcasting. Gates (`_gates`) stay unchanged."""
+    """Return both operands with the rank of the result and in the same layout: that of the operand that has
+    the result's shape, if it allows broadcasting. Gates (`_gates`) stay unchanged."""
     whole = (z if z.spec.shape == shape and x.spec.shape != shape else x).spec
     name = whole.layout if len(whole.shape) == len(shape) else default_layout(whole.dtype, len(shape))
     if x.spec.shape != z.spec.shape:
@@ -276,8 +275,8 @@ def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Valu
 
 
 def _logical_dims(op: str, shape: tuple[int, ...], a: Spec, b: Spec) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of y, a and b with four dims each. In a folded layout, leading axes that broadcast
-    alike are merged; the last axis stays."""
+    """Return the shapes of y, a and b with four dims each. In a folded layout, merge leading axes along
+    which the same operands broadcast; the last axis stays separate."""
     columns = [list(column) for column in zip(shape, a.shape, b.shape, strict=True)]
     joined: list[list[int]] = []
     for i, column in enumerate(columns):

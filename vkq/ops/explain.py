@@ -16,13 +16,14 @@ from ..runtime.tensor import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """The dispatches of an operator in order: the names of the shader ``variants``, and the number of
+    """The dispatches of an operator in order: the names of their shader ``variants``, and the number of
     multiply-adds."""
 
     device: str
     variants: tuple[str, ...]
     macs: int
-    refused: tuple[str, ...] = ()  # the device's features that failed the self-test, each with the reason
+    # the features of the device that failed the self-test, each with the reason
+    refused: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{self.device}: {self.macs} multiply-adds, dispatches: {len(self.variants)}"]

@@ -33,7 +33,7 @@ def multiplied(b: Builder, x: Value, z: Value) -> Value:
             " but one, and the leading axes must broadcast"
         )
     count = math.prod(leading)
-    if math.prod(right) == 1 and count:  # all matrices share one right operand: stack all left rows
+    if math.prod(right) == 1 and count:  # all matrices have the same right operand: stack all left rows
         m, count, x_step = count * m, 1, 0
     else:
         x, x_step = _spread(b, x, leading, (m, k))
@@ -46,13 +46,13 @@ def multiplied(b: Builder, x: Value, z: Value) -> Value:
 
 
 def _matrix(b: Builder, x: Value, otherwise: tuple[int, ...]) -> Value:
-    """Reshape a vector to a matrix of shape *otherwise*; return other arrays unchanged."""
+    """Reshape a vector to *otherwise*, the shape of a matrix; return other arrays unchanged."""
     return reshaped(b, x, otherwise) if len(x.spec.shape) == 1 else x
 
 
 def _spread(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int]) -> tuple[Value, int]:
-    """Return the matrices broadcast to the *leading* axes, and the stride from one matrix to the next; the
-    stride is 0 if all are the same matrix, which is then stored once."""
+    """Return the matrices broadcast to the *leading* axes, and the stride in elements from one matrix to
+    the next. The stride is 0 if all matrices are the same one, which is then stored once."""
     own = x.spec.shape[:-2]
     if math.prod(own) == 1:
         return x, 0

@@ -1,4 +1,5 @@
-"""Rows of a table, chosen by ids on the device, and their sum or product with other rows, in one dispatch."""
+"""Select rows of a table by ids on the device, and add them to other rows or multiply them, in
+one dispatch."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ def combined_rows(
     activation: Activation = None, second: bool = False,
 ) -> Value | None:  # fmt: skip
     """Add ``op(np.take(x, ids, 0), z)`` to a plan, for a matrix x of 8-bit numbers and int32 *ids* (as
-    `take.gathered`). *second*: the rows of x are the second operand. z must have the result's shape, or be
-    broadcast along leading axes alone with whole blocks of rows; otherwise return None."""
+    `take.gathered`). *second*: the rows of x are the second operand. z must have the result's shape, or
+    broadcast to it along leading axes only, with whole blocks of four rows. Otherwise, return None."""
     shape = (*ids.spec.shape, x.spec.shape[-1])
     y = Spec(shape, yq.dtype, None, yq)
     if len(x.spec.shape) != 2 or len(z.spec.shape) > len(shape) or not y.size or not x.spec.size:

@@ -33,7 +33,7 @@ from .torch_modules import OUTPUTS, tensor_of
 
 
 class Problem(Protocol):
-    """The attributes of a layer's problem."""
+    """The attributes that the problems of all layers have."""
 
     @property
     def name(self) -> str: ...
@@ -49,7 +49,8 @@ Build = TypeVar("Build", bound=Callable[..., Value])
 
 
 def as_tuned(build: Build) -> Build:
-    """Make a layer's ``build`` use the kernels that were tuned for its problem (`vkq.select.tuner`)."""
+    """Make a layer's ``build`` method use the kernels that were tuned for the layer's problem
+    (`vkq.select.tuner`)."""
 
     @functools.wraps(build)
     def building(self: Any, b: Builder, x: Value, *rest: Any, **options: Any) -> Value:
@@ -63,7 +64,7 @@ def as_tuned(build: Build) -> Build:
 @dataclasses.dataclass(frozen=True)
 class Explanation:
     """How a layer is executed for an input shape: ``path`` and ``method`` with their reasons, the shader
-    variants in the order of dispatch, and the numbers of multiply-adds and bytes."""
+    variants in the order of dispatch, the number of multiply-adds, and the number of bytes."""
 
     problem: str
     scheme: str
@@ -80,7 +81,7 @@ class Explanation:
 
     @property
     def wrapping(self) -> str:
-        """A text that names the output channels whose sums may wrap; "" if no sum may wrap."""
+        """Text that names the output channels whose sums may wrap; "" if no sum may wrap."""
         few = ", ".join(map(str, self.overflowing[:NAMED])) + ", ..." * (len(self.overflowing) > NAMED)
         return f"sums may overflow int32, and wrap, in output channels {few}" if self.overflowing else ""
 
@@ -101,7 +102,7 @@ class Layer(OfOneProcess, Generic[P]):
 
     _op: str
     _rank: int  # number of axes of the weight
-    _by_rows = False  # True for x_qparams="dynamic"
+    _by_rows = False  # True if x_qparams is "dynamic"
     weight_shape: tuple[int, ...]
 
     def __init__(
@@ -189,8 +190,8 @@ class Layer(OfOneProcess, Generic[P]):
 
     @checked
     def explain(self, x_shape: Sequence[int]) -> Explanation:
-        """Return how the layer is executed for an input of this shape, in the layout of its kernels. Nothing
-        runs."""
+        """Return how the layer is executed for an input of this shape, in the layout that its kernels
+        prefer. Nothing is run."""
         problem, layout = self._problem_of(tuple(x_shape))
         dtype = self._scheme.inputs[0]
         plan = self.plan(self._spec_of(x_shape, dtype, layout))
@@ -205,7 +206,8 @@ class Layer(OfOneProcess, Generic[P]):
     @property
     def device_bytes(self) -> int:
         """The bytes that the layer uses on the device now, for all input shapes so far: scales, tables, and
-        the weight in each order that its kernels read (few rows and many rows may need different orders)."""
+        the weight in each order that its kernels read (kernels for few rows and for many rows may read
+        different orders)."""
         found = dict.fromkeys(one for plan in self._plans.copy().values() for one in plan.constants.values())
         return sum(one.bytes for one in found if one.uploaded)
 
@@ -215,8 +217,8 @@ class Layer(OfOneProcess, Generic[P]):
 
     @checked
     def input_layout(self, x_shape: Sequence[int]) -> str:
-        """Return the packed layout in which int8 inputs of this shape are read without a copy; inputs in
-        other layouts are repacked first."""
+        """Return the packed layout in which the kernels read int8 inputs of this shape without a copy.
+        Inputs in other layouts are repacked first."""
         return self._problem_of(tuple(x_shape))[1]
 
     @staticmethod
@@ -225,8 +227,8 @@ class Layer(OfOneProcess, Generic[P]):
         return Spec(x_shape, dtype, layout if dtype in BYTES else None)
 
     def _problem_of(self, x_shape: tuple[int, ...]) -> tuple[P, str]:
-        """Return the problem for an input's shape, and the layout of int8 inputs and results in the layer's
-        kernels."""
+        """Return the problem for an input's shape, and the layout in which the layer's kernels read and
+        write int8."""
         key = x_shape, preference()
         found = self._problems.get(key)
         if found is None:
@@ -248,7 +250,7 @@ class Layer(OfOneProcess, Generic[P]):
         raise NotImplementedError
 
     def _from_numpy(self, x: npt.NDArray[Any]) -> Tensor:
-        _, layout = self._problem_of(x.shape)  # raises an error for an invalid shape before any copy
+        _, layout = self._problem_of(x.shape)  # raise an error for an invalid shape before any copy
         allowed = self._scheme.inputs
         if x.dtype.name not in allowed:
             remedy = ": x.astype(np.float32) is" if x.dtype.kind == "f" else ""

@@ -159,8 +159,8 @@ class Linear(Layer[LinearProblem]):
                 f"linear: method is {method!r} with a float weight; it must be 'auto' or 'tiled'"
             )
         self._gemm.kernel = method
-        # Add the product for matrix units. The product in the dot form remains, for few rows and for methods
-        # forced by name.
+        # Add a product for matrix units. The product of dot forms stays, for few rows and for methods
+        # requested by name.
         if self._choice.path == COOPMAT and method == "auto" and n and k:
             self._matrix = MatrixGemm(
                 self.device, (n, k), lambda: operands.stored_weight, cast(Arithmetic, scheme)
@@ -179,10 +179,10 @@ class Linear(Layer[LinearProblem]):
 
     @as_tuned
     def build(self, b: Builder, x: Value, other: Value | None = None) -> Value:
-        """Add the layer to a plan. *other* is memory for the result. If the epilogue adds a residual, *other*
-        holds it; nothing may read it afterwards."""
+        """Add the layer to a plan. *other* is memory for the result. If the epilogue adds a residual,
+        *other* is the residual; nothing may read it afterwards."""
         p, layout = self._problem_of(x.spec.shape)
-        # A word of this layout holds channels of one pixel of an image, but the product reads rows.
+        # In this layout, a word holds channels of one pixel of an image, but the product reads rows.
         image = layout == BLOCKED and len(x.spec.shape) == 4
         if image and x.spec.dtype in BYTES:
             x = reshaped(b, x, (p.m, p.k), BLOCKED)

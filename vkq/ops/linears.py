@@ -1,4 +1,4 @@
-"""Several linear layers of the same x as one product: their results are parts of one array."""
+"""Several linear layers of the same x as one product, whose result contains the results of all layers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .linear import Linear
 
 
 class JoinedLinears:
-    """Linear layers of the same 8-bit x, with 8-bit results, as one product. Its columns are those of the
-    layers, one layer after the other. In kPackedInt8_16C a block of columns is contiguous, so each layer's
-    result is a part of the product's memory."""
+    """Linear layers of the same 8-bit x, with 8-bit results, as one product. The product's columns are the
+    columns of the layers, one layer after the other. In kPackedInt8_16C a block of columns is contiguous,
+    so each layer's result is a contiguous part of the product's result."""
 
     def __init__(self, layers: Sequence[Linear]):
         self.layers = tuple(layers)
@@ -29,7 +29,8 @@ class JoinedLinears:
             np.concatenate([one.weight for one in operands]),
             np.concatenate([np.broadcast_to(one.w_scale, one.weight.shape[:1]) for one in operands]),
             x_qparams=operands[0].x,
-            y_qparams=max(results, key=lambda y: y.scale),  # with the largest scale, no multiplier overflows
+            # the largest scale, so that no multiplier overflows
+            y_qparams=max(results, key=lambda y: y.scale),
             bias=np.concatenate(biases),
             w_zero_point=np.concatenate(
                 [none + one.w_zero_point for one, none in zip(operands, zeros, strict=True)]
@@ -44,8 +45,9 @@ class JoinedLinears:
 
     @staticmethod
     def refusal(layers: Sequence[Linear], x: Spec) -> str:
-        """Return why these layers cannot or should not be one product for inputs of spec *x*; "" if they
-        should. The layers must have the same x_qparams, results of the same dtype, and no activation."""
+        """Return the reason why these layers cannot or should not be one product for inputs of spec *x*; ""
+        if they should be. The layers must have equal x_qparams, results of the same dtype, and no
+        activation."""
         if profile(layers[0].device.capabilities).linears_apart:
             return "the device's profile asks for a product for each layer (linears_apart)"
         if len(x.shape) == 4 or any(layer.input_layout(x.shape) != BLOCKED for layer in layers):
@@ -64,8 +66,8 @@ class JoinedLinears:
         return self.whole.problems
 
     def build(self, b: Builder, x: Value) -> list[Value] | None:
-        """Add the product to a plan and return the layers' results; None if the device cannot bind memory at
-        the offsets of the results."""
+        """Add the product to a plan and return the results of the layers. Return None if the device cannot
+        bind memory at the offsets of the results."""
         shapes = [layer._problem_of(x.spec.shape)[0].y_shape for layer in self.layers]
         parts = [
             b.new(layer._scheme.result(shape, BLOCKED))
@@ -79,6 +81,6 @@ class JoinedLinears:
 
 
 def _result(layer: Linear) -> QParams:
-    """Return the parameters of a layer's result before its epilogue."""
+    """Return the parameters that a layer's result has before its epilogue."""
     assert layer.y_qparams is not None
     return layer.y_qparams

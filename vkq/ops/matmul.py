@@ -74,10 +74,10 @@ def multiplied(
     layout: str | None = None,
 ) -> Value:
     """Add `matmul` to a plan. With the overflow "wrap", K may have any size, and sums are modulo 2**32.
-    *rows*: z is the transpose of the operand b, (..., N, K). *heads*: the numbers of heads of x, z (only with
-    *rows*) and the result. A tensor (B, heads, rows, columns) with more than one head is stored as (B, rows,
-    heads * columns). *layout*: the wanted layout of a result with heads. A tensor that the kernel cannot read
-    or write in that form is copied, possibly into another layout."""
+    *rows*: z is the transpose of the operand b, (..., N, K). *heads*: how many heads of x, of z (only with
+    *rows*) and of the result are stored side by side: a tensor (B, heads, rows, columns) with more than one
+    is stored as (B, rows, heads * columns). *layout*: the wanted layout of a result with heads. A tensor
+    that the kernel cannot read or write in this form is copied, possibly into another layout."""
     if max(heads) > 1:
         whole = _whole_blocks(b.device, x.spec.shape, z.spec.shape, heads, yq)
         x, of_x = _apart(b, x, heads[0], whole)
@@ -111,8 +111,8 @@ def multiplied(
 def _whole_blocks(
     device: Device, x: tuple[int, ...], z: tuple[int, ...], heads: Heads, yq: QParams | None
 ) -> bool:
-    """Return True if no block of four rows or columns spans two matrices, or two heads that are stored side
-    by side."""
+    """Return True if no block of four rows or columns belongs to two matrices, or to two heads that are
+    stored side by side."""
     (*leading, m, k), (*others, n, _) = apart(x, heads[0]), apart(z, heads[1])
     halves = [many for many, size in zip(heads, (k, k, n), strict=True) if many > 1 and size % 4]
     same = leading == others and len(leading) == 2
@@ -120,8 +120,9 @@ def _whole_blocks(
 
 
 def _apart(b: Builder, x: Value, heads: int, whole: bool) -> tuple[Value, int]:
-    """Return an operand, and how many of its heads are stored side by side: all if each head is whole blocks
-    of a matrix (*whole*); else one, after a copy of the heads into separate matrices."""
+    """Return an operand, and how many of its heads are stored side by side. With *whole* (each head is
+    whole blocks of a matrix), these are all heads. Otherwise it is one, after a copy of the heads into
+    separate matrices."""
     if heads == 1 or (whole and x.spec.layout == MATRIX):
         return x, heads
     n, rows, columns = x.spec.shape
@@ -132,8 +133,9 @@ def _apart(b: Builder, x: Value, heads: int, whole: bool) -> tuple[Value, int]:
 def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Value:
     """Add the int32 sums of a product, modulo 2**32, to a plan: ONNX MatMulInteger.
 
-    x_zero, z_zero: zero points on the device, of the operands' types. x_zero: one, one for each row of a
-    matrix of x, or one for each row of all matrices; z_zero: one, or one for each column of z."""
+    x_zero, z_zero: zero points on the device, of the operands' types. x_zero has one element, one for each
+    row of a matrix of x, or one for each row of all matrices; z_zero has one element, or one for each
+    column of z."""
     zeros = [reshaped(b, zero, (zero.spec.size,), MATRIX) for zero in (x_zero, z_zero)]
     push = {"a_zeros": x_zero.spec.size, "b_zeros": z_zero.spec.size}
     kernel = catalog().find("matmul_q8_int32__row"), push
@@ -156,8 +158,8 @@ def _kernel(device: Device, out: str, batch: int, m: int, n: int) -> tuple[Varia
 
 
 def _tiled(device: Device, batch: int, m: int, n: int) -> bool:
-    """Return True if no block of four rows or four columns spans two matrices, and the device has a dot
-    product."""
+    """Return True if no block of four rows or four columns belongs to two matrices, and the device has a
+    packed dot product."""
     return without_matrices(device).form != "float" and (batch == 1 or m % 4 == n % 4 == 0)
 
 
@@ -175,7 +177,7 @@ def _product(
     columns = apart(z.spec.shape, heads[1])
     leading, m, n, k = _sizes(apart(x.spec.shape, heads[0]), (*columns[:-2], *columns[:-3:-1]))
     shape = together((*leading, m, n), heads[2])
-    if len(z.spec.shape) == 2:  # all matrices share one right operand: stack all left rows
+    if len(z.spec.shape) == 2:  # all matrices have the same right operand: stack all left rows
         leading, m = (), math.prod(leading) * m
     batch = math.prod(leading)
     x = reshaped(b, x, (m, k), MATRIX) if not leading else _rows(b, x, leading, (m, k), heads[0])
@@ -207,8 +209,8 @@ def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int
 
 
 def _rows(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int], heads: int = 1) -> Value:
-    """Return x as (batch * rows, K) in the matrix layout; broadcast leading axes are copied. If *heads* heads
-    are stored side by side, the shape is (batch / heads * rows, heads * K)."""
+    """Return x as (batch * rows, K) in the matrix layout; leading axes that broadcast are copied. If
+    *heads* heads are stored side by side, return (batch / heads * rows, heads * K)."""
     shape = x.spec.shape
     if heads > 1:
         return reshaped(b, x, (shape[0] * shape[1], shape[2]), MATRIX)

@@ -26,7 +26,8 @@ from .operand import Operand
 from .pool import MOST_PIXELS, globally_averaged
 from .shape import transposed
 
-# Maximum pixels for a mean by a table: the sums of the entries' upper and of their lower bits each fit int32.
+# Maximum number of pixels for a mean by a table: the sum of the entries' upper bits and the sum of their
+# lower bits must each fit int32.
 MOST_TABLE_PIXELS = (1 << 16) - 1
 
 
@@ -71,8 +72,8 @@ def mean_over_axes(
     y_qparams: QParams | None,
     x_qparams: QParams | None,
 ) -> Value:
-    """Add `reduce_mean` to a plan. The kept axes become the channels of an image of one row, and the reduced
-    axes become its pixels."""
+    """Add `reduce_mean` to a plan. The axes that are kept become the channels of an image of one row, and
+    the reduced axes become its pixels."""
     shape = x.spec.shape
     rank = len(shape)
     gone = {operand.normal_axis("reduce_mean", a, rank) for a in (range(rank) if axes is None else axes)}

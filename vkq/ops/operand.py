@@ -1,4 +1,5 @@
-"""Functions for operators without weights: operands of every kind, cached plans, push constants."""
+"""Operators without weights: apply them to operands of every kind, cache their plans, and name their push
+constants."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from ..runtime.tensor import Tensor
 from ..runtime.transfer import as_array
 
 Operand = npt.ArrayLike | Tensor
-Build = Callable[..., Value]  # (builder, inputs as values, options) -> the result
+Build = Callable[..., Value]  # a function of (builder, inputs as values, options) that returns the result
 
 
 def apply(
@@ -32,9 +33,9 @@ def apply(
     out: Tensor | None = None,
     dtypes: tuple[str, ...] = BYTES,
 ) -> Any:
-    """Apply ``build(builder, *inputs, *options)`` to the operands and return the result: a Tensor if one
-    of them is (or *out* is given), else a NumPy array. The plan is cached by the inputs' specs and the
-    options."""
+    """Apply ``build(builder, *inputs, *options)`` to the operands and return the result: a Tensor if any
+    operand is a Tensor or *out* is given, else a NumPy array. The plan is cached by the inputs' specs and
+    the options."""
     chosen = device_of(op, [*operands.values(), out], device)
     inputs = [take(op, name, x, chosen, dtypes) for name, x in operands.items()]
     y = run(planned(chosen, build, [x.spec for x in inputs], options), inputs, out, op)
@@ -50,12 +51,12 @@ def planned(device: Device, build: Build, specs: Sequence[Spec], options: tuple[
 
     try:
         return device.plan((build, tuple(specs), options), make)
-    except TypeError:  # an option that cannot be hashed, such as a list
+    except TypeError:  # an option cannot be hashed, such as a list
         return device.plan((build, tuple(specs), hashable(options)), make)
 
 
 def hashable(value: Any) -> Hashable:
-    """Return the hashable form of an option, for a plan's cache key."""
+    """Return an option in a form that can be hashed, for the cache key of a plan."""
     if isinstance(value, np.ndarray):
         return (value.dtype.str, value.shape, value.tobytes())
     if isinstance(value, (list, tuple)):
@@ -65,8 +66,8 @@ def hashable(value: Any) -> Hashable:
 
 
 def device_of(op: str, operands: Sequence[Operand | None], device: Device | int | str | None) -> Device:
-    """Return the device of the tensors among the operands; all of them must be on one. Without tensors,
-    return the given or the default device."""
+    """Return the device of the tensors among the operands, which must all be on the same device. Without
+    tensors, return the given device or the default device."""
     devices = [x.device for x in operands if isinstance(x, Tensor)]
     if device is not None:
         devices.insert(0, opened(device))
@@ -96,8 +97,8 @@ def _words(dtypes: tuple[str, ...]) -> str:
 
 
 def meaning(op: str, name: str, x: Spec, q: QParams | None) -> QParams:
-    """Return the parameters of an operand: those of its spec, or *q*. If both are given, they must be
-    equal."""
+    """Return the quantization parameters of an operand: those of its spec, or *q*. If both are given, they
+    must be equal."""
     found = q or x.qparams
     if found is None:
         raise ArgumentError(f"{op}: {name} carries no qparams; give {name}_qparams")
@@ -121,8 +122,9 @@ def check_image(op: str, shape: Sequence[int]) -> None:
 
 
 def axes_layout(name: str, rank: int) -> str:
-    """Return a layout for operators along axes of an array of this rank: *name*, but for rows no layout with
-    blocks of channels, because the extent of a folded array has other axes than the array."""
+    """Return the layout in which operators along axes read an array of this rank: *name*, except that an
+    array of rank other than 4 in kPackedInt8_16C is read in kPackedInt8_4H4W, because its extent there has
+    other axes than the array."""
     return MATRIX if name == BLOCKED and rank != 4 else name
 
 
@@ -136,10 +138,11 @@ def normal_axis(op: str, axis: int, rank: int) -> int:
 
 
 def named(prefix: str, sizes: Sequence[int]) -> dict[str, int | float]:
-    """Return four sizes as push constants named ``prefix_n``, ``_c``, ``_h``, ``_w``."""
+    """Return four sizes as push constants named ``<prefix>_n``, ``<prefix>_c``, ``<prefix>_h`` and
+    ``<prefix>_w``."""
     return {f"{prefix}_{axis}": size for axis, size in zip("nchw", sizes, strict=True)}
 
 
 def four(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return a shape of at most four axes extended to four by leading ones."""
+    """Return a shape of at most four axes with leading axes of length 1, so that it has four."""
     return (1,) * (4 - len(shape)) + tuple(shape)

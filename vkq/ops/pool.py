@@ -29,16 +29,16 @@ from .operand import Operand
 
 # With scales in this range, no float32 step of an average is subnormal or infinite.
 SCALES = (2.0**-100, 2.0**100)
-# Global average: minimum (32 bytes) and maximum number of neighbouring blocks of channels of a workgroup. A
-# workgroup gets more if an image has few pixels.
+# For a global average: the least (32 bytes) and the largest number of neighbouring blocks of channels that
+# a workgroup adds. A workgroup adds more blocks if an image has few pixels.
 LEAST_ACROSS, MOST_ACROSS = 2, 8
-MANY = 1 << 17  # minimum number of vectors for which a global average uses the largest workgroup
+MANY = 1 << 17  # least number of vectors for which a global average uses the largest workgroup
 SUM_BYTES = 16  # shared memory of an invocation of a global average, in bytes: four sums
-# Global average: minimum invocations of a workgroup, and loads that an invocation issues at once.
+# For a global average: least number of invocations, and loads that an invocation issues at once.
 LEAST_INVOCATIONS, AT_ONCE = 128, 4
-LEAST_BLOCKED = 32  # minimum invocations if a vector is a pixel: small images have few
+LEAST_BLOCKED = 32  # least number of invocations if a vector is a pixel: small images have few pixels
 MOST_VECTORS = 256  # global average: 16 bits hold the sum of this many bytes
-MEANS_IN = {IMAGE: 1, MATRIX: 2}  # the shader's constant TO, by y's layout if it differs from x's
+MEANS_IN = {IMAGE: 1, MATRIX: 2}  # the shader's constant TO, by the layout of y if it differs from that of x
 MOST_PIXELS = 1 << 23  # global average: int32 holds the sum of this many pixels
 
 
@@ -192,8 +192,8 @@ def globally_averaged(
 ) -> Value:  # fmt: skip
     """Add `global_avg_pool2d` to a plan. *layout*: the wanted layout of the result; if the kernel cannot
     write it, the result has the layout of x. A result in kPackedInt8_4H4W has shape (N, C). *excite*: also
-    compute the channels' gates from the means; the result is then the gates, without qparams. *litert*:
-    LiteRT's "mean" or "sum" (`offset_of_mean`)."""
+    compute the gates of the channels from the means, and return the gates, which have no qparams. *litert*:
+    compute LiteRT's "mean" or "sum" (`offset_of_mean`)."""
     op = "global_avg_pool2d"
     operand.check_image(op, x.spec.shape)
     xq = operand.meaning(op, "x", x.spec, x_qparams)
@@ -240,7 +240,7 @@ def _formula(pixels: int, xq: QParams, yq: QParams, litert: str) -> dict[str, in
 
 def _sharers(device: Device, vectors: int, blocked: bool, least: int) -> dict[str, Constant]:
     """Return the specialization constants of a global average over *vectors* vectors: the size of the
-    workgroup, at least *least*, and its number of blocks of channels."""
+    workgroup, which is at least *least*, and its number of blocks of channels."""
     limits = device.capabilities.properties
     sum_bytes = 4 * SUM_BYTES if blocked else SUM_BYTES
     room = min(limits["maxComputeWorkGroupInvocations"], limits["maxComputeSharedMemorySize"] // sum_bytes)

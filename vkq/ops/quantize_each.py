@@ -1,5 +1,5 @@
-"""Steps of plans that quantize with several scales and zero points: along an axis, in blocks, or computed at
-run time."""
+"""Quantization in a plan with several scales and zero points: along an axis, in blocks, or
+computed at run time."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def dequantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> V
 
 
 def quantized_dynamically(b: Builder, x: Value) -> tuple[Value, Value, Value]:
-    """Add a quantization of float32 x to uint8 to a plan, and return (result, scale, zero point). The range
-    of x, extended to contain 0, decides the parameters; NaN is ignored. The scale is at least 2**-126; it is
-    infinite if the range is infinite. As ONNX DynamicQuantizeLinear."""
+    """Add a quantization of float32 x to uint8 to a plan, and return (result, scale, zero point). The
+    parameters follow from the range of x, extended to contain 0; NaN is ignored. The scale is at least
+    2**-126; it is infinite if the range is infinite. As ONNX DynamicQuantizeLinear."""
     packed, parameters = quantize_rows(b, x, 1, x.spec.size, MATRIX, infinities=True)
     y = reshaped(b, b.view(packed, Spec((1, x.spec.size), "uint8", MATRIX)), x.spec.shape)
-    zero = Spec((), "uint8")  # a word whose lowest byte is the zero point, stored as int8
+    zero = Spec((), "uint8")  # one word, whose lowest byte is the zero point as int8
     moved = gather(b, parameters, np.array([1] + [-1] * (zero.nbytes // 4 - 1)))
     scale = gather(b, parameters, np.array(0))
     return y, b.view(scale, Spec((), "float32")), b.view(moved, zero)

@@ -17,9 +17,9 @@ from ..shader.catalog import catalog
 from .choose import broadcast_to
 
 SHARED = 128  # several invocations share a sum of at least this many elements
-# A window of LARGEST or more elements is shared by SHARERS_OF_LARGEST invocations.
+# SHARERS_OF_LARGEST invocations share a window of LARGEST or more elements.
 LARGEST, SHARERS_OF_LARGEST = 1 << 20, 128
-PART = 4096 * SHARERS  # maximum number of elements of a sum that its invocations add up in one dispatch
+PART = 4096 * SHARERS  # maximum number of elements that the invocations of one sum add in one dispatch
 
 RealOp = Literal["add", "sub", "mul", "div", "max", "min"]
 
@@ -28,7 +28,7 @@ def combined(b: Builder, x: Value, z: Value, op: RealOp) -> Value:
     """Add ``op(x, z)`` of float32 arrays, with shapes broadcast as in NumPy, to a plan.
 
     Each result is rounded to nearest even; subnormal results may be zero. max and min are NaN if an operand
-    is NaN; of two zeros of different signs, max returns the positive and min the negative one.
+    is NaN. Of two zeros with different signs, max returns the positive zero and min the negative zero.
     """
     if not x.spec.dtype == z.spec.dtype == "float32":
         raise DTypeError(f"{op}: x is {x.spec.dtype} and z {z.spec.dtype}; both must be float32")
