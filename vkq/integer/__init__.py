@@ -1,5 +1,5 @@
-"""Exact integer convolution, correlation and template matching of images, and integer matrix products: see
-`vkq.integer.api`."""
+"""Exact integer convolution, correlation and template matching of images, and integer matrix products
+(`vkq.integer.api`)."""
 
 from .api import conv2d, correlate2d, explain, matmul
 from .best import Best

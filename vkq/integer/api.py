@@ -1,16 +1,16 @@
 """Exact integer convolution, correlation and template matching of images, and integer matrix products, on any
 Vulkan device.
 
-There are no scales and no rounding: ``y = sum x * w`` in integers, equal to NumPy's int64 to the last bit,
-for any shape and windows of any size. Arrays are NumPy's, of dtype int8, uint8, int16, uint16 or int32; ``x``
-and ``w`` may differ. Wider integers are split into bytes, so no 16-bit or 64-bit feature of the device is
-needed. The products run on the packed dot product, 32-bit multiplies, matrix units or number-theoretic
-transforms, whichever has the lowest estimated cost (`explain`). `vkq.integer.Templates` keeps templates on
-the device for repeated use.
+There are no scales and no rounding: ``y = sum x * w`` in integers. The result equals NumPy's int64 to the
+last bit, for all shapes and windows of any size. Arrays are NumPy's, of dtype int8, uint8, int16, uint16 or
+int32; ``x`` and ``w`` may have different dtypes. Wider integers are split into bytes, so no 16-bit or 64-bit
+feature of the device is needed. The products run on the packed dot product, 32-bit multiplies, matrix units
+or number-theoretic transforms; the one with the lowest estimated cost is chosen (`explain`).
+`vkq.integer.Templates` keeps templates on the device for repeated use.
 
-The accumulator is checked: before anything runs, the largest possible sum of each template is computed from
-the range of the image and the template's own sums (see `conv2d`). ``accumulate`` chooses the result if that
-sum exceeds int32:
+The accumulator is checked. Before anything runs, the largest possible sum of each template is computed from
+the range of the image and the sums of the template's taps (see `conv2d`). If this sum exceeds int32,
+``accumulate`` decides:
 
 | accumulate | result | if the sums may exceed int32 |
 | --- | --- | --- |
@@ -105,13 +105,13 @@ def correlate2d(
     path: str = "auto",
     device: Device | int | str | None = None,
 ) -> Array:
-    """`scipy.signal.correlate2d` of one image with one or many templates, in exact integers; the border is
-    filled with 0.
+    """Correlate one image with one or many templates in exact integers, as `scipy.signal.correlate2d` does.
+    The border is filled with 0.
 
-    image: (H, W); templates: (h, w) or (T, h, w), which may be larger than the image unless *mode* is
-    "valid". The dtypes, the other arguments and errors are as for `conv2d`. "full" is every overlap, (H+h-1,
-    W+w-1); "same" its centre, (H, W); "valid" the windows inside, (H-h+1, W-w+1). Returns these sizes, with a
-    leading T if templates have one.
+    image: (H, W). templates: (h, w) or (T, h, w), which may be larger than the image unless *mode* is
+    "valid". The dtypes, the other arguments and the errors are those of `conv2d`. Returns "full", every
+    overlap (H+h-1, W+w-1); "same", the centre of it (H, W); or "valid", the windows inside the image (H-h+1,
+    W-w+1). If templates have an axis T, it comes first in the result.
 
     >>> correlate2d(np.array([[1, 2, 3]], np.int16), np.array([[1, 10]], np.int8), "valid")
     array([[21, 32]], dtype=int32)
@@ -148,11 +148,11 @@ def matmul(
     path: str = "auto",
     device: Device | int | str | None = None,
 ) -> Array:
-    """``a @ b + bias`` in exact integers: a (..., M, K) or (K,), b (K, N), bias None or (N,); any sizes, 0
-    included.
+    """Return ``a @ b + bias`` in exact integers, (..., M, N) or (N,). a is (..., M, K) or (K,), b is (K, N),
+    and bias is None or (N,). All sizes may be 0.
 
-    The dtypes, *accumulate*, the other arguments and the errors are as for `conv2d`. Computes ONNX
-    MatMulInteger (https://onnx.ai/onnx/operators/onnx__MatMulInteger.html). Returns (..., M, N) or (N,).
+    The dtypes, *accumulate*, the other arguments and the errors are those of `conv2d`. The function computes
+    ONNX MatMulInteger (https://onnx.ai/onnx/operators/onnx__MatMulInteger.html).
 
     >>> matmul(np.array([[300, -300]], np.int16), np.array([[100], [200]], np.uint8))
     array([[-30000]], dtype=int32)
@@ -166,10 +166,10 @@ def matmul(
     lead = x.shape[:-1]
     m = math.prod(lead)
     offsets = bias_of("matmul", bias, n)
-    if k == 0:  # with K = 0, a column of zeros gives the same product
+    if k == 0:  # for K = 0, use one column of zeros, which gives the same product
         x, w, k = np.zeros((m, 1), np.int8), np.zeros((1, n), np.int8), 1
-    # Treat the rows as an image of width K and each column of b as a template of that width: one result for
-    # each image row.
+    # The rows of a become the rows of one image of width K, and each column of b becomes a template of that
+    # width. So there is one result for each row and template.
     problem = Conv2dProblem(1, 1, m, k, n, 1, k) if m else None
     if problem is None:
         return np.zeros((*lead, n), np.int64 if accumulate == "int64" else np.int32)
@@ -191,8 +191,8 @@ def explain(
     path: str = "auto",
     device: Device | int | str | None = None,
 ) -> str:
-    """Return a text on how `conv2d` computes these operands, and why: digits, kernel, shaders and memory.
-    Nothing is computed."""
+    """Return a text on how `conv2d` would compute these operands, and why: digits, kernel, shaders and
+    memory. Nothing is computed."""
     image, taps = integers("explain", "x", x), integers("explain", "w", w)
     low, high = range_of(image)
     kept = Templates(
@@ -210,11 +210,11 @@ def _correlate(
     name: str, p: Conv2dProblem, x: Array, w: Array, bias: npt.NDArray[np.int64], accumulate: Accumulate,
     path: str, device: Device | int | str | None
 ) -> Array:  # fmt: skip
-    """Check that the sums fit the accumulator, and return the correlation."""
+    """Check that the sums fit the accumulator. Then return the correlation (N, OC, OH, OW)."""
     x_range = range_of(x)
     dtype = accumulator(name, x_range, w, bias, accumulate)
     where = opened(device)
     if p.gemm_k == 0 or 0 in p.y_shape:
-        op.choice_of(where, path)  # raises the errors of an invalid path early
+        op.choice_of(where, path)  # raises the error for an invalid path
         return np.array(np.broadcast_to(bias.astype(dtype).reshape(1, -1, 1, 1), p.y_shape))
     return correlate(where, path, op.Sums.of(x_range, w, dtype == np.int64), p, x, w, bias)

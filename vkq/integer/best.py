@@ -1,4 +1,4 @@
-"""The best position of every score map, found on the device, so that the maps are not downloaded."""
+"""Finds the best position of every score map on the device, so that the maps are not downloaded."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .images import Images
 from .phases import Axis
 from .work import Range
 
-SEGMENT = 4096  # positions of the image that a workgroup reads (best.comp)
-SQUARES_SEGMENT = 32  # windows that an invocation sums (squares.comp)
+SEGMENT = 4096  # number of positions of a map that a workgroup reads (best.comp)
+SQUARES_SEGMENT = 32  # number of windows that an invocation sums (squares.comp)
 
 
 class Best(NamedTuple):
-    """The best window of each template: its ``score`` and its ``place`` (row, column); the first of equal
-    scores."""
+    """The best window of each template: its ``score``, and its ``place`` (row, column). Of equal scores, the
+    first position counts."""
 
     score: npt.NDArray[Any]
     place: npt.NDArray[np.int64]
 
 
 def best_of_maps(scores: npt.NDArray[Any]) -> Best:
-    """Return the position and value of the largest score of each map (T, OH, OW)."""
+    """Return the largest score of each map (T, OH, OW), and its position."""
     flat = scores.reshape(len(scores), -1)
     at = flat.argmax(axis=1)
     place = np.stack(np.unravel_index(at, scores.shape[1:]), axis=-1)
@@ -38,16 +38,16 @@ def best_of_maps(scores: npt.NDArray[Any]) -> Best:
 
 
 def keep_better(best: Best, first: int, top: int, found: Best, ssd: bool) -> None:
-    """Update *best* with the results of images from *first* on and rows from *top* on. Results come in row
-    order, so the first of several positions with equal scores stays."""
+    """Update *best* with *found*, the results of the images from *first* on and of the rows from *top* on.
+    Call it in the order of the rows: of equal scores the first position stays."""
     score, place = (part[first : first + len(found.score)] for part in best)
     better = (found.score < score if ssd else found.score > score) | (top == 0)
     score[better], place[better] = found.score[better], found.place[better] + [top, 0]
 
 
 class Reduction:
-    """The plan that computes `Best` for images of one shape and type. *ssd*: find the smallest squared
-    difference instead of the largest product."""
+    """The plan that computes `Best` for images of one shape and type. With *ssd* it finds the smallest
+    squared difference, else the largest product."""
 
     def __init__(self, owner: Correlation, images: Images, rows: Axis, columns: Axis, ssd: bool):
         self.owner, self.columns, self.ssd, self.shape = owner, columns, ssd, (images.shape[0], rows, columns)
@@ -88,13 +88,14 @@ class Reduction:
         _reduce(b, [y, squares, found], constants, push)
 
     def read(self, found: npt.NDArray[np.int32]) -> Best:
-        """Return the plan's results: (N, T) scores and (N, T, 2) positions."""
+        """Return `Best`, (N, T) scores and (N, T, 2) positions, from the words that the plan has computed."""
         scores, places = _entries_of(found)
         n, t = self.shape[0], self.owner.templates
         sign = 1 if self.ssd else -1
         best = np.full((n, t), np.iinfo(np.int64).max), np.zeros((n, t), np.int64)
         first = 0
-        for band in self.bands:  # bands and segments are both in the order of positions
+        # bands, and the segments of a band, are in the order of positions: the first of equal scores is found
+        for band in self.bands:
             size = (band.last - band.first, t, self._segments(band))
             part = slice(first, first + self._entries(band))
             first = part.stop
@@ -140,7 +141,7 @@ def tensor_range(x: Tensor) -> Range:
 
 
 def window_squares(b: Builder, x: Value, images: Images, band: Band, columns: Axis) -> Value:
-    """Add the sums of squares over every window of a band to a plan; return the sums as 64-bit integers."""
+    """Add to a plan the sums of squares over every window of a band, and return them as 64-bit integers."""
     count, rows = band.last - band.first, band.rows
     lines = rows.out + rows.taps - 1
     between, y = (b.words(2 * count * size * columns.out) for size in (lines, rows.out))

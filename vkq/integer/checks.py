@@ -1,4 +1,4 @@
-"""The checks of the integer functions: only integer types, and no sums beyond the accumulator."""
+"""Checks of the integer functions: arrays must be integers, and sums must fit the accumulator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIMITS = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 def accumulator(
     name: str, x_range: Range, w: Array, bias: npt.NDArray[np.int64], accumulate: Accumulate
 ) -> np.dtype[Any]:
-    """Return the accumulator's dtype, int32 or int64, that fits every sum: see *accumulate* of `conv2d`.
+    """Return the accumulator's dtype, int32 or int64, in which every sum fits (see *accumulate* of `conv2d`).
     Raises AccumulatorOverflowError if neither fits."""
     if accumulate not in ("int32", "int64", "auto"):
         raise ArgumentError(f"{name}: accumulate is {accumulate!r}; it must be int32, int64 or auto")
@@ -45,7 +45,7 @@ def accumulator(
 
 
 def extremes(x_range: Range, w: Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the smallest and the largest sum that each template can give, as Python integers."""
+    """Return two arrays of Python integers: the smallest and the largest sum that each template can give."""
     flat, (low, high) = w.reshape(len(w), math.prod(w.shape[1:])), x_range
     total = flat.sum(axis=1, dtype=np.int64)
     above = total if flat.dtype.kind == "u" else np.maximum(flat, 0).sum(axis=1, dtype=np.int64)
@@ -54,7 +54,8 @@ def extremes(x_range: Range, w: Array) -> tuple[npt.NDArray[Any], npt.NDArray[An
 
 
 def integers(name: str, what: str, values: npt.ArrayLike) -> Array:
-    """Return an array of integers in the machine's byte order."""
+    """Return *values* as an array in native byte order. Raises DTypeError unless its dtype is one of
+    DTYPES."""
     array = as_array(values, f"{name}: {what}")
     native = array.dtype.newbyteorder("=")
     if native.name not in DTYPES:
@@ -77,14 +78,15 @@ def bias_of(name: str, bias: npt.ArrayLike | None, channels: int) -> npt.NDArray
 
 
 def range_of(values: Array) -> Range:
-    """Return (min, max) of the values and 0, because padding, and lanes beyond an edge, are 0."""
+    """Return (smallest, largest) of the values. 0 counts as a value, because padding and lanes beyond an edge
+    are 0."""
     if values.size == 0:
         return 0, 0
     return min(int(values.min()), 0), max(int(values.max()), 0)
 
 
 def squares_fit(name: str, count: int, x_range: Range, w: Array) -> None:
-    """Raise AccumulatorOverflowError if the sum of *count* squared differences may leave int64."""
+    """Raise AccumulatorOverflowError if a sum of *count* squared differences may exceed int64."""
     reach = max(abs(v) for v in (*x_range, *range_of(w)))
     if count * (2 * reach) ** 2 >= 2**63:
         raise AccumulatorOverflowError(

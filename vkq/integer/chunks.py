@@ -16,15 +16,15 @@ from .correlation import Correlation, Sums, axes
 from .images import Images, words
 from .phases import Axis
 
-CHUNK_BYTES = 256 << 20  # limit for a chunk's results, and also for its templates
+CHUNK_BYTES = 256 << 20  # maximum bytes of a chunk's results, and also of its templates
 
 
 def correlate(
     device: Device, path: str, sums: Sums, p: Conv2dProblem, x: npt.NDArray[Any], w: npt.NDArray[Any],
     bias: npt.NDArray[np.int64]
 ) -> npt.NDArray[Any]:  # fmt: skip
-    """Return the correlation of arrays, computed in chunks that fit `CHUNK_BYTES`; int64 if the sums are
-    wide, else int32."""
+    """Return the correlation of arrays, computed in chunks that fit `CHUNK_BYTES`. Its dtype is int64 if the
+    sums are wide, else int32."""
     y = np.empty(p.y_shape, np.int64 if sums.wide else np.int32)
     for first, last, groups in _template_chunks(p, sums, _most_bytes(device)):
         one_group = p.oc // p.groups
@@ -36,7 +36,7 @@ def correlate(
 
 
 def correlate_arrays(owner: Correlation, p: Conv2dProblem, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
-    """Write the correlation of an array with templates on the device into *y*, in chunks."""
+    """Correlate an array with templates that are on the device, in chunks, and write the result into *y*."""
     _, columns = axes(p)
     for n, top, chunk, rows in image_chunks(owner.device, p, x, 8 if owner.sums.wide else 4):
         sent = Tensor.from_numpy(words(chunk), owner.device)
@@ -47,8 +47,8 @@ def correlate_arrays(owner: Correlation, p: Conv2dProblem, x: npt.NDArray[Any], 
 def image_chunks(
     device: Device, p: Conv2dProblem, x: npt.NDArray[Any], result_bytes: int
 ) -> Iterator[tuple[int, int, npt.NDArray[Any], Axis]]:
-    """Yield (first image, first result row, images, their vertical axis) of each chunk; a result takes
-    *result_bytes* on the device."""
+    """Yield (first image, first result row, array of the images, their vertical axis) for each chunk of
+    images and result rows. *result_bytes*: the size of one result on the device."""
     rows, _ = axes(p)
     images, lines = _image_chunk(p, result_bytes, x.itemsize, _most_bytes(device))
     for n in range(0, p.n, images):
@@ -58,20 +58,19 @@ def image_chunks(
 
 
 def numbers(y: Tensor, wide: bool) -> npt.NDArray[Any]:
-    """Return a result as a NumPy array; 64-bit sums (*wide*) as int64."""
+    """Return a result of the device as an array. If *wide*, its words are 64-bit sums and become int64."""
     raw = y.numpy()
     return raw.view("<i8")[..., 0] if wide else raw
 
 
 def _most_bytes(device: Device) -> int:
-    """Return `CHUNK_BYTES`, or less if the device's largest storage buffer range is smaller (often 128
-    MiB)."""
+    """Return `CHUNK_BYTES`, or the largest range of a storage buffer (often 128 MiB) if that is smaller."""
     return min(CHUNK_BYTES, int(device.capabilities.properties["maxStorageBufferRange"]))
 
 
 def _template_chunks(p: Conv2dProblem, sums: Sums, most_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (first, last, groups) of each chunk's templates: whole groups, or part of a group if there is
-    only one group."""
+    """Yield (first, last, groups) for each chunk of templates. A chunk has whole groups of channels, or a
+    part of the templates if there is only one group."""
     template = max(1, p.gemm_k // p.kw * (p.kw + 16) * 4)
     result = p.ow * min(p.oh, 64) * (8 if sums.wide else 4)
     most = max(8, most_bytes // max(template, result) // 8 * 8)
@@ -83,7 +82,7 @@ def _template_chunks(p: Conv2dProblem, sums: Sums, most_bytes: int) -> Iterator[
 
 
 def _image_chunk(p: Conv2dProblem, result_bytes: int, itemsize: int, most_bytes: int) -> tuple[int, int]:
-    """Return the size of a chunk as (images, result rows)."""
+    """Return the number of images and the number of result rows in a chunk."""
     images, lines = p.n, p.oh
 
     def fits() -> bool:

@@ -1,5 +1,5 @@
-"""Exact integer correlation on a device. A correlation keeps its templates in device memory, and has a plan
-for each image shape."""
+"""Exact integer correlation on a device. A correlation keeps its templates in device memory, and one plan for
+each image shape."""
 
 from __future__ import annotations
 
@@ -29,30 +29,32 @@ from .work import DigitArithmetic, Place, Range, Sizes, arithmetic, multiplies
 
 
 class Correlator(Protocol):
-    """Templates on a device, and the steps that correlate images with them."""
+    """A kernel with its templates on a device. It adds the steps that correlate images with the templates to
+    a plan."""
 
     def cost(self, s: Sizes) -> float:
-        """Return the estimated cost; its unit is the time of one multiply-add in `Tiles`."""
+        """Return the estimated cost in units of the time of one multiply-add in `Tiles`."""
 
     def describe(self, s: Sizes) -> str:
-        """Return a description of the kernel."""
+        """Return a description of the kernel, as a text."""
 
     def numbers(self) -> str:
-        """Return a description of the arithmetic."""
+        """Return a description of the arithmetic, as a text."""
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
-        """Return the bytes of scratch memory, without images, templates and results."""
+        """Return the bytes of scratch memory that the kernel needs besides images, templates and results."""
 
     def adds(self, s: Sizes) -> bool:
-        """Return True if workgroups add to results, which must then be zeroed first."""
+        """Return True if workgroups add to the results, so that the results must be set to zero before."""
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
-        """Add the correlation to a plan."""
+        """Add the correlation of the images *part* to a plan. *to* is the position of its results in *y*."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sums:
-    """Ranges of x, of w and of their sums (each includes 0), and whether the sums need 64 bits."""
+    """The ranges of x, of w and of their sums, and True (``wide``) if the sums need 64 bits. Every range
+    includes 0."""
 
     x_range: Range
     w_range: Range
@@ -61,14 +63,15 @@ class Sums:
 
     @classmethod
     def of(cls, x_range: Range, w: npt.NDArray[Any], wide: bool) -> Sums:
-        """Return the `Sums` of these templates with images in *x_range*."""
+        """Return the `Sums` of the templates *w* with images whose values are in *x_range*."""
         least, most = extremes(x_range, w)
         return cls(x_range, range_of(w), (min(least, default=0), max(most, default=0)), wide)
 
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """Images [first, last) and result rows [top, top + rows.out), computed together."""
+    """A part of the work that is computed together: images [first, last) and result rows [top, top +
+    rows.out)."""
 
     first: int
     last: int
@@ -79,8 +82,8 @@ class Band:
 class Correlation:
     """Templates on a device, and the plans that correlate images with them.
 
-    w is (OC, IC/groups, KH, KW), bias int64 (OC,); *p* has the options. The number and size of images may
-    change from call to call: *rows* and *columns* are the axes of one image.
+    w is (OC, IC/groups, KH, KW), and bias is int64 (OC,). The options are those of *p*. The number and the
+    size of images may change from call to call: each call states the axes *rows* and *columns* of its images.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class Correlation:
         self._plans: dict[tuple[Images, Axis, Axis], Plan] = {}
 
     def shape(self, images: int, rows: Axis, columns: Axis) -> Sizes:
-        """Return the sizes of the plain correlation for this number of images."""
+        """Return the sizes of the plain correlation (`phases`) for *images* images."""
         return Sizes(
             images=images * rows.residues * columns.residues, groups=self.groups,
             templates=self.templates // self.groups,
@@ -105,7 +108,8 @@ class Correlation:
         )  # fmt: skip
 
     def tiles(self) -> Tiles:
-        """The kernel with the path's arithmetic: a dot product, float lanes or 32-bit multiplies."""
+        """Return the kernel with the arithmetic of the path: a dot product, float lanes or 32-bit
+        multiplies."""
         return self._tiles(arithmetic(self.sums.x_range, self.sums.w_range, self.sums.wide, self.choice.form))
 
     def _tiles(self, how: DigitArithmetic) -> Tiles:
@@ -113,7 +117,7 @@ class Correlation:
         return found
 
     def matrix(self) -> matrix.Matrix:
-        """The kernel on matrix units."""
+        """Return the kernel on matrix units."""
         how = matrix.arithmetic(
             self.sums.x_range, self.sums.w_range, self.sums.wide, self.device.capabilities
         )
@@ -121,11 +125,11 @@ class Correlation:
         return found
 
     def kernel(self, s: Sizes) -> Correlator:
-        """Return the kernel with the lowest estimate."""
+        """Return the kernel with the lowest estimated cost."""
         return self.chosen(s)[0]
 
     def transform(self) -> Transform:
-        """The kernel of number-theoretic transforms."""
+        """Return the kernel of number-theoretic transforms."""
         if TRANSFORM not in self._kernels:
             self._kernels[TRANSFORM] = Transform(
                 self.device, self._w, self._bias, self.sums.range, self.sums.wide
@@ -134,7 +138,7 @@ class Correlation:
         return found  # type: ignore[no-any-return]
 
     def chosen(self, s: Sizes) -> tuple[Correlator, str]:
-        """Return the kernel with the lowest estimate, and the reason."""
+        """Return the kernel with the lowest estimated cost, and the reason for the choice, as a text."""
         if self.path not in ("auto", COOPMAT, TRANSFORM):
             return self.tiles(), f"{self.tiles()}: {self.choice.path}, {self.choice.reason}"
         able = dict(self._able(s))
@@ -147,7 +151,7 @@ class Correlation:
         return best, f"{best.describe(s)}{path}; cost in multiply-adds of the dot product: {compared}"
 
     def _able(self, s: Sizes) -> Iterator[tuple[str, Correlator]]:
-        """Yield (name, kernel) of each kernel that can compute these sizes."""
+        """Yield (name, kernel) for each kernel that can compute these sizes."""
         yield self.tiles().how.form, self.tiles()
         multiplied = multiplies(self.sums.x_range, self.sums.w_range, self.sums.wide)
         if multiplied and self.choice.form != "float":
@@ -167,12 +171,12 @@ class Correlation:
         return self._kernels[name]
 
     def run(self, x: Tensor, images: Images, rows: Axis, columns: Axis) -> Tensor:
-        """Return the result (N, OC, OH, OW), int32; 64-bit sums have an additional last axis of two words,
-        low word first."""
+        """Return the result (N, OC, OH, OW) in int32. 64-bit sums have two int32 words on an additional last
+        axis, the low word first."""
         return run(self.plan(images, rows, columns), [x])
 
     def plan(self, images: Images, rows: Axis, columns: Axis) -> Plan:
-        """Return the plan for images of this description; it is created once."""
+        """Return the plan for images of this shape and type. It is created at the first call."""
         key = images, rows, columns
         found = self._plans.get(key)
         if found is None:
@@ -182,7 +186,7 @@ class Correlation:
         return found
 
     def build(self, b: Builder, x: Value, images: Images, rows: Axis, columns: Axis) -> Value:
-        """Add the correlation to a plan, in bands of images and rows."""
+        """Add the correlation to a plan, in bands of images and rows. Return the result."""
         n, oc = images.shape[0], self.templates
         shape = (n, oc, rows.out, columns.out)
         y = b.new(Spec((*shape, 2) if self.sums.wide else shape, "int32"))
@@ -201,7 +205,7 @@ class Correlation:
         self, b: Builder, kernel: Correlator, x: Value, images: Images, band: Band, columns: Axis, y: Value,
         first: int, plane: int
     ) -> None:  # fmt: skip
-        """Add a band to a plan. Its results start at element *first* of y; the results of consecutive
+        """Add one band to a plan. Its results begin at element *first* of y, and the results of consecutive
         templates are *plane* elements apart."""
         rows, count = band.rows, band.last - band.first
         residues = rows.residues, columns.residues
@@ -212,8 +216,8 @@ class Correlation:
     def bands(
         self, kernel: Correlator, images: Images, rows: Axis, columns: Axis, result_bytes: int = 0
     ) -> list[Band]:
-        """Divide the work into bands whose scratch memory fits `BAND_BYTES`; each result takes
-        *result_bytes*."""
+        """Divide the images and rows into bands whose scratch memory fits `BAND_BYTES`. *result_bytes*: the
+        bytes of a result that count as scratch memory."""
         total = n = images.shape[0]
         lines = rows.out
 
@@ -234,11 +238,12 @@ class Correlation:
 
 
 def choice_of(device: Device, path: str) -> Choice:
-    """Return the path's `Choice` for kernels other than transforms; raises an error for unknown paths."""
+    """Return the `Choice` of a path for all kernels but the transforms. Raises an error for an unknown
+    path."""
     return choose_path(device, "auto" if path == TRANSFORM else path)
 
 
 def axes(p: Conv2dProblem) -> tuple[Axis, Axis]:
-    """Return the problem's vertical and horizontal axis."""
+    """Return the vertical and the horizontal axis of a problem."""
     rows = Axis(p.h, p.kh, p.oh, p.stride[0], p.dilation[0], p.padding[0])
     return rows, Axis(p.w, p.kw, p.ow, p.stride[1], p.dilation[1], p.padding[1])

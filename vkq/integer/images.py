@@ -1,4 +1,4 @@
-"""Images on a device in the layout of the correlation shaders: digits, packed by a shader."""
+"""Images on a device, and the packing of their elements into the digits that the correlation shaders read."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Shape4 = tuple[int, int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """Images (N, C, H, W) of *dtype* on a device. Their buffer has the *spec* of a tensor, or holds row-major
-    elements in 32-bit words."""
+    """Images (N, C, H, W) of *dtype* on a device. *spec* describes their buffer: a tensor in its layout, or
+    32-bit words that hold the elements in row-major order."""
 
     shape: Shape4
     dtype: str
@@ -28,7 +28,7 @@ class Images:
 
     @classmethod
     def of_array(cls, x: npt.NDArray[Any]) -> Images:
-        """Return the images of an array that is uploaded unchanged: see `words`."""
+        """Return the images of an array whose bytes are uploaded as they are (`words`)."""
         n, c, h, w = x.shape
         return cls((n, c, h, w), x.dtype.name, Spec((-(-x.nbytes // 4),), "int32"))
 
@@ -37,7 +37,7 @@ class Images:
         return 8 * np.dtype(self.dtype).itemsize
 
     def constants(self) -> dict[str, int | bool]:
-        """The shader's specialization constants for reading the images."""
+        """Return the specialization constants with which a shader reads the images."""
         signed = np.dtype(self.dtype).kind == "i"
         if self.spec.packed is None:
             return {"LAYOUT": -1, "BITS": self.bits, "SIGNED": signed}
@@ -48,7 +48,7 @@ class Images:
 
 
 def words(x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """Return the bytes of an array as whole words."""
+    """Return the bytes of an array as int32 words; zeros fill the last word."""
     raw = np.ascontiguousarray(x, x.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
     if raw.size % 4:
         raw = np.concatenate((raw, np.zeros(-raw.size % 4, np.uint8)))
@@ -57,7 +57,8 @@ def words(x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """The part of each sub-image that is packed: its size, and its offset in the sub-image."""
+    """The part of each sub-image (`phases`) that is packed: its size in rows and words, and its first row and
+    word."""
 
     x_rows: int
     x_words: int
@@ -72,14 +73,15 @@ class Stored:
         return cls(max(last_row - first_row, 1), max(last_word - first_word, 1), first_row, first_word)
 
     def words(self, images: int, channels: int, rows: Axis, columns: Axis) -> int:
-        """Return how many words one digit of these images takes."""
+        """Return the number of words of one digit of these images."""
         planes = rows.residues * columns.residues * rows.phases * columns.phases
         return images * channels * planes * self.x_rows * self.x_words
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Images [first, first + count) that a kernel processes at a time, and the axes of their results."""
+    """The images [first, first + count) that a kernel processes at a time, and their vertical and horizontal
+    axes."""
 
     images: Images
     first: int
@@ -88,17 +90,17 @@ class Part:
     columns: Axis
 
     def stored(self, digits: Digits) -> Stored:
-        """Return the part of each sub-image that is packed."""
+        """Return the part of each sub-image that is packed in digits of this width."""
         return Stored.of(self.rows, self.columns, 32 // digits.bits)
 
     def words(self, digits: Digits) -> int:
-        """Return how many words all packed digits take."""
+        """Return the number of words of all packed digits."""
         channels = self.images.shape[1]
         return digits.count * self.stored(digits).words(self.count, channels, self.rows, self.columns)
 
 
 def pack(b: Builder, x: Value, part: Part, digits: Digits) -> Value:
-    """Add the packing of images to a plan; return the packed digits."""
+    """Add the packing of images into digits to a plan, and return the packed digits."""
     images, channels, h, w = part.images.shape
     stored, y = part.stored(digits), b.words(part.words(digits))
     push = {
@@ -120,7 +122,7 @@ def pack(b: Builder, x: Value, part: Part, digits: Digits) -> Value:
 
 
 def fill_word(digits: Digits) -> int:
-    """Return the word with digit i of the number 0 in byte i, for padding."""
+    """Return the word with which padding is filled: byte i has digit i of the number 0."""
     values = digits.of_zero()
     if digits.bits == 16:
         return values[0]
@@ -128,6 +130,6 @@ def fill_word(digits: Digits) -> int:
 
 
 def signed_word(value: int) -> int:
-    """Return an integer modulo 2**32, as a signed int32."""
+    """Return the int32 that is equal to an integer modulo 2**32."""
     word = value % 2**32
     return word - 2**32 if word >= 2**31 else word

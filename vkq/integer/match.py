@@ -93,7 +93,8 @@ def match_template(
 def _templates(
     a: Array | Tensor, templates: npt.ArrayLike | Templates, path: str, device: Device | int | str | None
 ) -> tuple[Templates, bool]:
-    """Return (`Templates`, True if a single template was given)."""
+    """Return the templates as `Templates`, and True if the caller gave a single template without an axis
+    T."""
     if isinstance(templates, Templates):
         if templates.plain and len(a.shape) in (2, 3):
             return templates, False

@@ -26,13 +26,13 @@ from .images import Part, fill_word, pack
 from .work import DigitArithmetic, Place, Range, Sizes
 
 SHADER = "integer_correlate__coopmat"
-RUN = 16  # window columns in one word of a tile; elements of k in a run of templates
-MOST_WORDS = 8  # maximum number of words in a row of a chunk
-MOST_AT_ONCE = 8  # parts that combine.comp loads before adding
+RUN = 16  # number of window columns in a word of a tile, and of elements along k in a run of templates
+MOST_WORDS = 8  # maximum number of words in a window row of a chunk
+MOST_AT_ONCE = 8  # number of parts that combine.comp loads before it adds them
 
 
 def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabilities) -> DigitArithmetic:
-    """Return the digit arithmetic for signed or unsigned matrices, preferably one in which templates need no
+    """Return the digit arithmetic on signed or unsigned matrices. Prefer a form in which templates need no
     offset."""
     x, w = digits_for(*x_range), digits_for(*w_range)
     forms = list(dict.fromkeys(matrices.form for matrices in advertised(capabilities)))
@@ -42,14 +42,14 @@ def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabil
 
 @dataclasses.dataclass(frozen=True)
 class MatrixTiles:
-    """The division of a correlation: a tile and its matrices; the window rows and words in a chunk; and the
-    number of chunks in a part, the largest for which the part's sums fit int32."""
+    """The division of a correlation among workgroups: the tile and its matrices, the window rows and words in
+    a chunk, and the number of chunks in a part. A part has so few chunks that its sums fit int32."""
 
     variant: Variant
     matrices: Matrices
     rows: int
     words: int
-    chunks: int  # chunks into which all channels are divided
+    chunks: int  # number of chunks of all channels together
     chunks_per_part: int
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class MatrixTiles:
 
     @property
     def tile(self) -> tuple[int, int, int]:
-        """The tile's result rows, result columns, and columns of the product."""
+        """The numbers of result rows, of result columns, and of columns of the matrix product in a tile."""
         d = self.variant.sizes
         return int(d["TH"]), int(d["TW"]), int(d["BN"])
 
@@ -70,7 +70,7 @@ class MatrixTiles:
 
     @property
     def steps(self) -> int:
-        """The steps of a chunk, rounded up to whole loop iterations."""
+        """The number of steps in a chunk, rounded up to whole loop iterations."""
         bk, turns = (int(self.variant.sizes[name]) for name in ("BK", "TURNS"))
         return -(-self.rows * self.words * RUN // (bk * turns)) * turns
 
@@ -82,19 +82,19 @@ class MatrixTiles:
         return -(-s.oh // self.tile[0]), -(-s.ow // self.tile[1])
 
     def columns(self, columns: int) -> int:
-        """Return the number of columns, padded to whole tiles."""
+        """Return the number of columns after padding to whole tiles."""
         return -(-columns // self.tile[2]) * self.tile[2]
 
 
 def column_count(templates: int, how: DigitArithmetic) -> int:
-    """Return the columns of the product: templates rounded up to four, for each digit, plus a column of ones
-    if window sums are needed."""
+    """Return the number of columns of the matrix product: for each digit the number of templates, rounded up
+    to four, and one column of ones if window sums are needed."""
     return 4 * (-(-templates // 4)) * how.w.count + (how.w_offset != 0)
 
 
 def tilings(s: Sizes, how: DigitArithmetic, capabilities: Capabilities) -> Iterator[MatrixTiles]:
-    """Yield all tilings that the device can run: none if the device needs trip counts as pipeline
-    constants."""
+    """Yield all tilings that the device can run. There are none if the device needs the trip counts of loops
+    as pipeline constants."""
     if counted(capabilities):
         return
     words_all = -(-s.kw // RUN)
@@ -114,7 +114,7 @@ def tilings(s: Sizes, how: DigitArithmetic, capabilities: Capabilities) -> Itera
 
 
 def _fits(variant: Variant, matrices: Matrices) -> bool:
-    """Return True if a subgroup holds whole matrices and whole columns of the tile."""
+    """Return True if each subgroup computes whole matrices and whole columns of the tile."""
     found = matrices.constants(variant)
     th, tw, bn = (int(variant.sizes[name]) for name in ("TH", "TW", "BN"))
     down, across = int(found["WGM"]), int(found["WGN"])
@@ -125,8 +125,8 @@ def _fits(variant: Variant, matrices: Matrices) -> bool:
 
 
 def cost(t: MatrixTiles, s: Sizes, how: DigitArithmetic, known: Profile) -> float:
-    """Estimate the cycles of the workgroups that a multiprocessor runs at once, plus the cycles of the
-    parts."""
+    """Return the estimated cycles: those of the workgroups that run on one multiprocessor, plus those for
+    adding the parts."""
     th, tw, bn = t.tile
     columns = t.columns(column_count(s.templates, how))
     places = math.prod(t.tiles(s)) * th * tw * s.images * s.groups
@@ -141,16 +141,17 @@ def cost(t: MatrixTiles, s: Sizes, how: DigitArithmetic, known: Profile) -> floa
 
 
 class Matrix:
-    """Templates (G, T, C, KH, KW) on a device, for its matrix units."""
+    """Templates (G, T, C, KH, KW) on a device, packed for its matrix units."""
 
     def __init__(self, device: Device, taps: npt.NDArray[Any], how: DigitArithmetic, constants: Resident):
         self.device, self.how, self.taps, self._constants = device, how, taps, constants
         self._weights: dict[tuple[int, int, int, int], Resident] = {}
-        self.tiling: MatrixTiles | None = None  # tests and measurements force this tiling
+        # if tests or measurements set a tiling, it is used for all sizes
+        self.tiling: MatrixTiles | None = None
 
     def best(self, s: Sizes) -> MatrixTiles | None:
-        """Return the tiling with the lowest estimate; None if the device can run none. If estimates are
-        equal, choose the matrices with fewer columns (n): they were up to 4 % faster (benchmarks/log.md)."""
+        """Return the tiling with the lowest estimated cost; None if the device can run none. Of equal
+        estimates, prefer matrices with fewer columns (n), which were up to 4 % faster (benchmarks/log.md)."""
         if self.tiling is not None:
             return self.tiling
         c = self.device.capabilities
@@ -175,30 +176,31 @@ class Matrix:
         return self.how.x.count * t.splits * s.groups * s.images * places * columns
 
     def describe(self, s: Sizes) -> str:
-        """Return a description of the tiling."""
+        """Return a description of the tiling, as a text."""
         return str(self._chosen(s))
 
     def cost(self, s: Sizes) -> float:
-        """Return the estimated cost; its unit is the time of one multiply-add in `Tiles`."""
+        """Return the estimated cost in units of the time of one multiply-add in `Tiles`."""
         known = profile(self.device.capabilities)
         return (
             cost(self._chosen(s), s, self.how, known) * known.multiprocessors * known.integer_costs["tiles"]
         )
 
     def numbers(self) -> str:
-        """Return a description of the arithmetic."""
+        """Return a description of the arithmetic, as a text."""
         return str(self.how)
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
-        """Return the bytes of the packed images and the parts' sums."""
+        """Return the bytes of the packed images and of the sums of all parts."""
         return 4 * (part.words(self.how.x) + self._parts_words(s, self._chosen(s)))
 
     def adds(self, s: Sizes) -> bool:
-        """Return False: combine.comp adds the parts at the end."""
+        """Return False: parts have memory of their own, and combine.comp adds them at the end."""
         return False
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
-        """Add the correlation of images to a plan: all parts, and their sum."""
+        """Add the correlation of images to a plan: the products of all parts, and the addition of the
+        parts."""
         how, t = self.how, self._chosen(s)
         tiles_h, tiles_w = t.tiles(s)
         columns = t.columns(column_count(s.templates, how))
@@ -246,8 +248,8 @@ class Matrix:
 def _words(
     taps: npt.NDArray[Any], how: DigitArithmetic, t: MatrixTiles, runs: int, columns: int
 ) -> npt.NDArray[np.int32]:
-    """Pack taps as bytes [group][chunk = channel, block of rows, block of words][run][column][16]; padding is
-    an operand of 0."""
+    """Pack taps as bytes [group][chunk][run][column][16], where a chunk is (channel, block of rows, block of
+    words). Padding is the operand that stands for 0."""
     g, templates, c, kh, kw = taps.shape
     quads, digits = 4 * -(-templates // 4), how.w.count
     row_blocks = -(-kh // t.rows)

@@ -1,4 +1,4 @@
-"""Measures of template matching that need sums of squares, computed on the host from exact sums of
+"""Scores of template matching that need sums of squares. The host computes them from exact sums of
 products."""
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from .checks import Array, range_of, squares_fit
 
 
 def score(method: str, a: Array, w: Array, products: npt.NDArray[np.int64]) -> Array:
-    """Return a measure that needs sums of squares; products is (T, OH, OW)."""
+    """Return the scores of *method* ("ssd" or "ccoeff_normed"), (T, OH, OW), from the image a, the templates
+    w and the sums of their products."""
     window = w.shape[-2:]
     count = math.prod(w.shape[1:])
     squares_fit("match_template", count, range_of(a), w)
@@ -31,15 +32,16 @@ def score(method: str, a: Array, w: Array, products: npt.NDArray[np.int64]) -> A
 
 
 def _centred(products: Array, a: Array, b: Array, count: int) -> npt.NDArray[np.float64]:
-    """Return sum ab - sum a * sum b / count with one or two roundings: every difference that could cancel is
-    an integer difference."""
+    """Return sum(a * b) - sum(a) * sum(b) / count in float64, where the arguments are these three sums.
+    Differences in which large terms cancel are computed in integers, so that there are only one or two
+    roundings."""
     quotient, remainder = np.divmod(b, count)
     rest, part = np.divmod(a * remainder, count)
     return np.asarray((products - a * quotient - rest) - part / count, np.float64)
 
 
 def _window_sums(values: npt.NDArray[np.int64], window: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Return the sum over every window inside the image, with an integral image."""
+    """Return the sum over every window inside the image, computed with an integral image."""
     h, w = window
     total = np.zeros((values.shape[0] + 1, values.shape[1] + 1), np.int64)
     np.cumsum(np.cumsum(values, axis=0), axis=1, out=total[1:, 1:])

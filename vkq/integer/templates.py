@@ -1,4 +1,4 @@
-"""``vkq.integer.Templates``: templates kept on a device and used for many images."""
+"""``vkq.integer.Templates``: templates that stay on a device and are used for many images."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class Templates:
     """The templates of `conv2d`, packed once on a device.
 
     Args:
-        w, bias, stride, padding, dilation, groups, accumulate, path, device: as `conv2d`; w is (T, C, h,
-            w), or (T, h, w) for images of one channel, as in `match_template`.
+        w, bias, stride, padding, dilation, groups, accumulate, path, device: as `conv2d`. w is (OC, C/groups,
+            KH, KW), or (T, h, w) for images of one channel, as in `match_template`.
         x_dtype: the images' dtype: "int8", "uint8", "int16", "uint16" or "int32". The accumulator is checked
             for the whole range of this dtype.
         x_range: the (smallest, largest) value of the images, if narrower: (0, 4095) for a 12-bit camera needs
             fewer products and a smaller accumulator. Images with other values are refused.
 
-    ``templates(x)`` is `conv2d` of x (N, C, H, W): NumPy in gives NumPy out, a Tensor (int8, uint8 or int32)
-    gives a Tensor (N, OC, OH, OW) of int32; 64-bit sums are int32 words (N, OC, OH, OW, 2), the lower one
-    first: ``y.numpy().view("<i8")[..., 0]``. `best` finds the best positions on the device.
+    ``templates(x)`` is `conv2d` of x (N, C, H, W). For a NumPy array it returns an array. For a Tensor (int8,
+    uint8 or int32) it returns a Tensor (N, OC, OH, OW) of int32; 64-bit sums are int32 words (N, OC, OH, OW,
+    2), the low word first: ``y.numpy().view("<i8")[..., 0]``. `best` finds the best positions on the device.
 
     Raises:
         DTypeError, ArgumentError, AccumulatorOverflowError: as `conv2d`, when the object is made.
@@ -73,7 +73,7 @@ class Templates:
     ):
         if x_dtype not in DTYPES:
             raise DTypeError(f"Templates: x_dtype is {x_dtype!r}; it must be one of {', '.join(DTYPES)}")
-        self.w = np.array(integers("Templates", "w", w))  # a copy: the caller may change the array
+        self.w = np.array(integers("Templates", "w", w))  # a copy: later writes to w have no effect
         self.w = self.w[:, None] if self.w.ndim == 3 else self.w
         if self.w.ndim != 4 or 0 in self.w.shape:
             raise ArgumentError(
@@ -88,7 +88,7 @@ class Templates:
         offsets = bias_of("Templates", bias, len(self.w))
         self._bias = offsets
         wide = accumulator("Templates", self.x_range, self.w, offsets, accumulate) == np.int64
-        # Check the options with an image that the window fits; images are checked later.
+        # Check the options with an image that is as large as the window. The images are checked in each call.
         options = ConvOptions.of("Templates", self.w.shape, *self._options)
         reach = [(k - 1) * d + 1 for k, d in zip(self.w.shape[2:], options.dilation, strict=True)]
         self._problem = p = self.problem((1, self.w.shape[1] * groups, *reach))
@@ -98,11 +98,11 @@ class Templates:
         self._reductions: dict[tuple[Images, Axis, Axis, bool], Reduction] = {}
 
     def problem(self, x_shape: Sequence[int]) -> Conv2dProblem:
-        """The convolution of images of this shape."""
+        """Return the convolution problem of images of this shape with the templates."""
         return Conv2dProblem.of(x_shape, self.w.shape, *self._options)
 
     def __call__(self, x: npt.ArrayLike | Tensor) -> Any:
-        """`conv2d` of x (N, C, H, W) with these templates; see the class."""
+        """Return `conv2d` of x (N, C, H, W) with these templates, as the class describes."""
         if isinstance(x, Tensor):
             images = self._of_tensor(x, x.shape)
             p = self.problem(images.shape)
@@ -118,17 +118,17 @@ class Templates:
         return y
 
     def best(self, x: npt.ArrayLike | Tensor, method: Literal["ccorr", "ssd"] = "ccorr") -> Best:
-        """Return the best position of each template in each image, found on the device. Only the
-        positions and scores are downloaded.
+        """Return the best position of each template in each image, found on the device. Only positions and
+        scores are downloaded.
 
         Args:
             x: as for a call.
-            method: "ccorr" for the largest sum, "ssd" for the smallest sum of squared differences (stride,
-                dilation and groups 1, no bias; pixels of a window outside the image count as 0).
+            method: "ccorr" for the largest sum, "ssd" for the smallest sum of squared differences. "ssd"
+                requires stride, dilation and groups of 1 and no bias. In it, pixels outside the image are 0.
 
         Returns:
-            ``Best(score, place)``: int64 (N, OC), and (N, OC, 2): the row and column of the result, the first
-            one if several are equal.
+            ``Best(score, place)``: scores int64 (N, OC), and places (N, OC, 2), the row and column in the
+            result. Of equal scores, the first position counts.
 
         Raises:
             As a call; ArgumentError also if the result has no positions.
@@ -139,7 +139,8 @@ class Templates:
         return self.best_of(given, given.shape, method == "ssd")
 
     def best_of(self, x: Tensor | Array, shape: Sequence[int], ssd: bool) -> Best:
-        """Return `best` for images of this shape (N, C, H, W); large arrays are processed in chunks."""
+        """Return `best` for images of the shape *shape* (N, C, H, W). Large arrays are processed in
+        chunks."""
         p = self.problem(shape)
         if 0 in p.y_shape:
             raise ArgumentError(f"Templates.best: the result has shape {p.y_shape}, and no place")
@@ -161,15 +162,15 @@ class Templates:
         return Best(best.score + own, best.place)
 
     def _found(self, x: Tensor, images: Images, rows: Axis, columns: Axis, ssd: bool) -> Best:
-        """Return the best scores for images on the device; for ssd, the scores lack the templates' sums of
-        squares."""
+        """Return the best scores and positions for images on the device. With *ssd*, the templates' own sums
+        of squares are not yet added to the scores."""
         key = images, rows, columns, ssd
         reduction = self._reductions.get(key) or keep(self._reductions, key, Reduction(self._owner, *key))
         return reduction.read(run(reduction.plan, [x]).numpy())
 
     @property
     def plain(self) -> bool:
-        """True if there are no options and no bias."""
+        """True if the templates have no bias, and all options have their defaults."""
         p = self._problem
         return (p.stride, p.dilation, p.groups, p.padding) == ((1, 1), (1, 1), 1, (0,) * 4) and not (
             self._bias.any()
@@ -177,7 +178,7 @@ class Templates:
 
     @checked
     def explain(self, x_shape: Sequence[int]) -> str:
-        """Return the kernel for images of this shape, the reason, and its memory."""
+        """Return a text on the kernel for images of this shape, the reason for its choice, and its memory."""
         p = self.problem(x_shape)
         image = np.broadcast_to(np.zeros((), self.x_dtype), tuple(x_shape))
         return explained(self._owner, p, Images.of_array(image))
@@ -191,7 +192,7 @@ class Templates:
         squares_fit("Templates.best", math.prod(self.w.shape[1:]), self.x_range, self.w)
 
     def _checked(self, x: Array) -> Array:
-        """Return the array, after checking that its values are in the range of the templates' `x_range`."""
+        """Return *x* unchanged. Raises ArgumentError if a value is outside of `x_range`."""
         info, (low, high) = np.iinfo(x.dtype), self.x_range
         if x.size and (info.min < low or info.max > high):
             self._check_range(int(x.min()), int(x.max()))

@@ -20,7 +20,8 @@ from .work import TEMPLATES, DigitArithmetic, Division, Place, Sizes
 
 
 class Tiles:
-    """Templates (G, T, C, KH, KW) on a device. Register tile: four pixels by several templates."""
+    """Templates (G, T, C, KH, KW) on a device. The register tile of an invocation is four pixels by 1, 4 or 8
+    templates."""
 
     def __init__(self, device: Device, taps: npt.NDArray[Any], how: DigitArithmetic, constants: Resident):
         self.device, self.how, self._constants = device, how, constants
@@ -32,7 +33,7 @@ class Tiles:
         return "32-bit multiplies" if self.how.form == "mul32" else f"the dot product {self.how.form}"
 
     def numbers(self) -> str:
-        """Return a description of the arithmetic."""
+        """Return a description of the arithmetic, as a text."""
         return str(self.how)
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
@@ -40,11 +41,11 @@ class Tiles:
         return 4 * part.words(self.how.x)
 
     def describe(self, s: Sizes) -> str:
-        """Return the description of the kernel."""
+        """Return a description of the kernel, as a text."""
         return str(self)
 
     def cost(self, s: Sizes) -> float:
-        """Return the cost. Its unit is one multiply-add in an invocation with eight templates; with fewer
+        """Return the cost in units of one multiply-add in an invocation with eight templates. With fewer
         templates, a multiply-add costs more."""
         block = TEMPLATES[s.block]
         costs = profile(self.device.capabilities).integer_costs
@@ -52,8 +53,8 @@ class Tiles:
         return self.work(s).macs * each * (block + 1) / block
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
-        """Add the correlation of images to a plan. If workgroups share results (`adds`), *y* must be zero
-        before."""
+        """Add the correlation of images to a plan. If workgroups add to the results (`adds`), *y* must have
+        been set to zero."""
         how, work = self.how, self.work(s)
         push: dict[str, int | float] = {
             **work.push, **to.push, "groups": s.groups, "images": s.images, "blocks": s.blocks, "oh": s.oh,
@@ -71,11 +72,11 @@ class Tiles:
         b.dispatch(self.device.program(variant, constants), slots, push, work.macs)
 
     def work(self, s: Sizes) -> Division:
-        """Return the division of the reduction."""
+        """Return the division of the reduction among workgroups."""
         return Division.of(s, self.how, profile(self.device.capabilities).busy_workgroups)
 
     def adds(self, s: Sizes) -> bool:
-        """Return True if workgroups add to results, which must then be zeroed first."""
+        """Return True if workgroups add to the results, so that the results must be set to zero before."""
         return self.work(s).splits > 1
 
 
@@ -84,7 +85,8 @@ def _words(taps: npt.NDArray[Any], how: DigitArithmetic, width: int) -> npt.NDAr
     g, t, c, kh, kw = taps.shape
     blocks, kwords = -(-t // width), -(-kw // how.word_taps)
     padded = np.zeros((g, blocks * width, c, kh, kwords * how.word_taps), taps.dtype)
-    padded[:, :t, :, :, :kw] = taps  # taps beyond the edge are zero; their digits follow from the offset
+    # taps beyond the edge are the number 0, whose digits depend on the offset
+    padded[:, :t, :, :, :kw] = taps
     digits = how.w.of(padded)
     words = digits.astype("<i4") if how.word_taps == 1 else np.ascontiguousarray(digits).view("<i4")
     split = words.reshape(how.w.count, g, blocks, width, c, kh, kwords)

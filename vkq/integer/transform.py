@@ -1,9 +1,9 @@
-"""The exact integer correlation by number-theoretic transforms, whose cost does not depend on the window's
+"""The exact integer correlation by number-theoretic transforms. Its cost does not depend on the window's
 size.
 
 The transform is a Fourier transform modulo a prime, so nothing is rounded: it gives a cyclic convolution of
 integers modulo the prime. It is used if the range of all sums is shorter than the prime, or than the product
-of two primes: then the residue determines the sum. Images are divided into blocks that overlap by the window
+of two primes; then the residue determines the sum. Images are divided into blocks that overlap by the window
 (overlap-save).
 
 J. M. Pollard, The fast Fourier transform in a finite field, Mathematics of Computation 25 (1971).
@@ -28,18 +28,20 @@ from . import work
 from .images import Images, Part, words
 from .work import Place, Range, Sizes
 
-TRANSFORM = "transform"  # the path's name
-ROOTS = 4096  # order of the root of unity: the longest axis
-PRIMES = {2013265921: 31, 1811939329: 13}  # p and a primitive root; p - 1 is a multiple of 2**26
-SECOND, FIRST = PRIMES  # SECOND, the larger prime, is used if one prime is enough
-# Length of an axis -> the lengths of its passes.
+TRANSFORM = "transform"  # name of the path
+ROOTS = 4096  # order of the root of unity, a multiple of every axis of a block
+# maps each prime p to a primitive root; p - 1 is a multiple of 2**26
+PRIMES = {2013265921: 31, 1811939329: 13}
+SECOND, FIRST = PRIMES  # if one prime is enough, SECOND is used, which is larger
+# Maps the length of an axis to the radices of its passes.
 RADICES = {64: (8, 8), 128: (16, 8), 256: (16, 16), 512: (32, 16), 1024: (32, 32)}
-R = 2**32  # the modulus of Montgomery's multiplication
+R = 2**32  # modulus of Montgomery multiplication
 
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Blocks of (rows, columns) elements: *count* blocks down and across, *step* results apart."""
+    """The division of an image into blocks of *size* (rows, columns). There are *count* blocks (down,
+    across), whose results are *step* (rows, columns) apart."""
 
     size: tuple[int, int]
     step: tuple[int, int]
@@ -55,7 +57,7 @@ class Blocks:
 
     @property
     def push(self) -> dict[str, int | float]:
-        """The push constants."""
+        """Return the push constants of the blocks."""
         return {
             "size_h": self.size[0], "size_w": self.size[1], "blocks_h": self.count[0],
             "blocks_w": self.count[1], "step_h": self.step[0], "step_w": self.step[1],
@@ -63,8 +65,7 @@ class Blocks:
 
 
 def blocks_for(s: Sizes) -> Blocks | None:
-    """Return the blocks with the fewest transformed elements; None if the window is too large for every
-    block."""
+    """Return the blocks with the fewest elements to transform; None if the window fits no block."""
     able = [Blocks((h, w), *_steps((h, w), s)) for h in RADICES for w in RADICES if h >= s.kh and w >= s.kw]
     return min(able, key=lambda one: elements(one, s), default=None)
 
@@ -75,14 +76,14 @@ def _steps(size: tuple[int, int], s: Sizes) -> tuple[tuple[int, int], tuple[int,
 
 
 def elements(one: Blocks, s: Sizes) -> int:
-    """Return the number of transformed elements of images, templates and products."""
+    """Return the number of elements in all transforms: of images, of templates, and of their products."""
     images, products = s.images * s.channels * one.number, s.images * s.templates * one.number
     return one.elements * (images + products + s.templates * s.channels)
 
 
 class Transform:
-    """Templates (T, C, KH, KW) on a device, transformed in each plan: stored transforms would take more
-    memory than the saved time is worth."""
+    """Templates (T, C, KH, KW) on a device. Each run transforms them again: stored transforms would save less
+    time than their memory is worth."""
 
     def __init__(
         self, device: Device, w: npt.NDArray[Any], bias: npt.NDArray[np.int64], sums: Range, wide: bool
@@ -95,35 +96,36 @@ class Transform:
         self._bias = Resident(device, numbers.nbytes, lambda: numbers)
 
     def describe(self, s: Sizes) -> str:
-        """Return the description of the kernel."""
+        """Return a description of the kernel, as a text."""
         blocks = blocks_for(s)
         assert blocks is not None
         return f"number-theoretic transforms of {blocks.number} blocks of {blocks.size[0]}x{blocks.size[1]}"
 
     def cost(self, s: Sizes) -> float:
-        """Return the estimated cost; its unit is the time of one multiply-add in `Tiles`."""
+        """Return the estimated cost in units of the time of one multiply-add in `Tiles`."""
         blocks = blocks_for(s)
         assert blocks is not None
         each = profile(self.device.capabilities).transform_element_macs
         return len(self.primes) * each * elements(blocks, s)
 
     def numbers(self) -> str:
-        """Return the description of the modulus."""
+        """Return a description of the modulus, as a text."""
         return f"sums in [{self.sums[0]}, {self.sums[1]}] modulo {' * '.join(map(str, self.primes))}"
 
     def adds(self, s: Sizes) -> bool:
-        """Return False: results need not be zeroed first."""
+        """Return False: results are written once, so they need not be set to zero before."""
         return False
 
     def scratch_bytes(self, part: Part, s: Sizes, templates: int = 1) -> int:
-        """Return the bytes of the blocks of images, of *templates* templates, and of their products."""
+        """Return the bytes of the transformed blocks: of the images, of *templates* templates, and of their
+        products."""
         found = blocks_for(s)
         assert found is not None
         return 4 * len(self.primes) * elements(found, dataclasses.replace(s, templates=templates))
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
-        """Add the correlation of images to a plan: transform the images, then as many templates at a time as
-        fit."""
+        """Add the correlation of images to a plan. Transform the images first, and then as many templates at
+        a time as fit into `BAND_BYTES`."""
         blocks = blocks_for(s)
         assert blocks is not None
         pads = {"pad_h": part.rows.pad, "pad_w": part.columns.pad, "first_image": part.first}
@@ -162,7 +164,8 @@ class Transform:
         return y
 
     def _passes(self, b: Builder, y: Value, blocks: Blocks, prime: int, arrays: int, way: str) -> None:
-        """Add the passes along both axes, in place; the inverse transform runs them in the opposite order."""
+        """Add the in-place passes along both axes of all blocks. The inverse transform runs the passes in the
+        opposite order."""
         found = list(_axis_passes(blocks))
         for inner, radix, span in found if way == "forward" else reversed(found):
             variant = catalog().find("integer_transform_pass__radix", way=way, radix=f"r{radix}")
@@ -209,14 +212,16 @@ class Transform:
 
 
 def primes_for(sums: Range) -> tuple[int, ...]:
-    """Return one or two primes whose product exceeds the range of the sums; empty if two are not enough."""
+    """Return one or two primes whose product exceeds the range of the sums. Return () if two are not
+    enough."""
     spread = sums[1] - sums[0]
     ways: tuple[tuple[int, ...], ...] = ((SECOND,), (FIRST, SECOND))
     return next((way for way in ways if spread < np.prod(way, dtype=object)), ())
 
 
 def _axis_passes(blocks: Blocks) -> Iterator[tuple[int, int, int]]:
-    """Yield (stride between elements, radix, span) of the forward passes: along rows first, then columns."""
+    """Yield (stride between elements, radix, span) of each pass of the forward transform: first along rows,
+    then along columns."""
     for size, inner in ((blocks.size[1], 1), (blocks.size[0], blocks.size[1])):
         span = size
         for radix in RADICES[size]:
@@ -225,7 +230,8 @@ def _axis_passes(blocks: Blocks) -> Iterator[tuple[int, int, int]]:
 
 
 def roots(prime: int) -> npt.NDArray[np.uint32]:
-    """Return the powers of a root of unity of order `ROOTS`, each times 2**32 modulo *prime*."""
+    """Return the powers of a root of unity of order `ROOTS` modulo *prime*, each in Montgomery form (times
+    2**32)."""
     step = pow(PRIMES[prime], (prime - 1) // ROOTS, prime)
     powers = itertools.accumulate(
         itertools.repeat(step, ROOTS - 1), lambda a, b: a * b % prime, initial=R % prime

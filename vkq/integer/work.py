@@ -1,4 +1,4 @@
-"""The computation of an integer correlation: its arithmetic, its sizes, and the division of the reduction
+"""The computation of an integer correlation: its arithmetic, its sizes, and the division of its reduction
 among workgroups."""
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ import numpy.typing as npt
 from .digits import Digits, digits_for
 
 INVOCATIONS = 64
-TILE_WORDS = 2048  # words in shared memory for the image tile, and for the template tile
-LONGEST = 60_000  # maximum loop iterations of an invocation in a dispatch: drivers may end longer loops
-STEP_WORDS = 256  # words of a window in one step: at this limit, no sum of a float lane exceeds 2**24
+TILE_WORDS = 2048  # number of words in shared memory, both for the image tile and for the template tile
+# maximum loop iterations of an invocation in a dispatch, because drivers may abort longer loops
+LONGEST = 60_000
+STEP_WORDS = 256  # maximum words of a window in one step, for which no sum of a float lane exceeds 2**24
 FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
     4096,
     256,
     2**32 - 1,
-)  # words: 4096 * 4 * 255**2 < 2**31, 256 * 4 * 2**14 = 2**24
-LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))  # only a few, because each needs its own pipeline
-BAND_BYTES = 60 << 20  # maximum scratch memory; larger work is done in bands of images and rows
+)  # words between flushes of a sum: 4096 * 4 * 255**2 < 2**31, and 256 * 4 * 2**14 = 2**24
+LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))  # few choices, because each needs its own pipeline
+BAND_BYTES = 60 << 20  # maximum scratch memory; more work is divided into bands of images and rows
 Range = tuple[int, int]
 TEMPLATES = {"one": 1, "four": 4, "eight": 8}
 
 
 @dataclasses.dataclass(frozen=True)
 class DigitArithmetic:
-    """The arithmetic of the sums: the shader's form (a dot form or ``mul32``), the digits of x and w, and
-    whether sums have 64 bits."""
+    """The arithmetic of the sums: the form of the shader (a form of the dot product, or ``mul32``), the
+    digits of x and w, and True (``wide``) if sums have 64 bits."""
 
     form: str
     x: Digits
@@ -42,17 +43,17 @@ class DigitArithmetic:
 
     @property
     def word_taps(self) -> int:
-        """How many taps one word of a template holds."""
+        """The number of taps in one word of a template."""
         return 1 if self.form == "mul32" else 4
 
     @property
     def x_shift(self) -> int:
-        """The offset added to x in this form: 128 for each digit of an unsigned operand."""
+        """The number that the kernel adds to x: 128 for each digit if the form has unsigned digits of x."""
         return 128 * self.x.ones if self.form in ("u8s8", "u8u8") else 0
 
     @property
     def w_offset(self) -> int:
-        """The factor by which window sums of the shifted x are multiplied."""
+        """The factor by which window sums of the shifted x are multiplied in the result."""
         return self.w.offset - (128 * self.w.ones if self.form == "u8u8" else 0)
 
     @property
@@ -60,8 +61,8 @@ class DigitArithmetic:
         return FLUSH_FLOAT if self.form == "float" else FLUSH_WIDE if self.wide else NEVER
 
     def constants(self, w: npt.NDArray[Any], bias: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Return for each template bias + (x_offset - x_shift) * sum w, then w_offset, as (low, high) words
-        modulo 2**64."""
+        """Return the constants of the shader as (low, high) words modulo 2**64. First bias + (x_offset -
+        x_shift) * sum w of each template, and last w_offset."""
         sums = w.reshape(len(w), -1).sum(axis=1, dtype=np.int64)
         factor = np.uint64((self.x.offset - self.x_shift) % 2**64)
         numbers = bias.astype(np.uint64) + sums.astype(np.uint64) * factor
@@ -70,18 +71,18 @@ class DigitArithmetic:
 
 
 def arithmetic(x_range: Range, w_range: Range, wide: bool, form: str) -> DigitArithmetic:
-    """Return the cheapest exact arithmetic of a form for values in these ranges.
+    """Return the cheapest exact arithmetic with the form *form* for values in these ranges.
 
-    Without a dot product, four float products for the digits of two 16-bit values cost more than one 32-bit
-    multiply.
+    The form "float" uses 32-bit multiplies for two 16-bit values, because one multiply is cheaper than the
+    float products of four pairs of digits.
     """
     multiplied = multiplies(x_range, w_range, wide) if form == "float" else None
     return multiplied or DigitArithmetic(form, digits_for(*x_range), digits_for(*w_range), wide)
 
 
 def multiplies(x_range: Range, w_range: Range, wide: bool) -> DigitArithmetic | None:
-    """Return the arithmetic of one 32-bit multiply for each product, if one operand needs 16 bits and sums
-    need at most 32: exact modulo 2**32."""
+    """Return the arithmetic of one 32-bit multiply for each product, which is exact modulo 2**32. Return None
+    if sums need 64 bits, if both operands fit 8 bits, or if one needs more than 16 bits."""
     x, w = digits_for(*x_range, bits=16), digits_for(*w_range, bits=16)
     narrow = digits_for(*x_range).count == digits_for(*w_range).count == 1
     return None if wide or narrow or x.count > 1 or w.count > 1 else DigitArithmetic("mul32", x, w, wide)
@@ -89,13 +90,13 @@ def multiplies(x_range: Range, w_range: Range, wide: bool) -> DigitArithmetic | 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The sizes of a plain correlation (see `phases`) as the shaders use them: of a group, of the result and
-    of a tile."""
+    """The sizes of a plain correlation (`phases`): those of one group, of its window (kh, kw) and of its
+    result (oh, ow)."""
 
     images: int
     groups: int
-    templates: int  # templates of one group
-    channels: int  # channels of one group
+    templates: int  # number of templates in a group
+    channels: int  # number of channels in a group
     kh: int
     kw: int
     oh: int
@@ -103,17 +104,17 @@ class Sizes:
 
     @property
     def column(self) -> bool:
-        """True if results are one pixel wide: an invocation's four pixels are then in one column."""
+        """True if results are one pixel wide. Then the four pixels of an invocation form a column."""
         return self.ow == 1
 
     def words(self, how: DigitArithmetic) -> int:
-        """Return how many words a template row takes."""
+        """Return the number of words in a row of a template."""
         return -(-self.kw // how.word_taps)
 
     @staticmethod
     def block_of(templates: int) -> str:
-        """Return how many templates an invocation computes (a key of `TEMPLATES`): the cheapest choice if an
-        image word costs as much as two templates."""
+        """Return the number of templates for each invocation, as a key of `TEMPLATES`. It is the cheapest
+        choice if loading an image word costs as much as two templates."""
         return min(
             TEMPLATES,
             key=lambda name: (-(-templates // TEMPLATES[name]) * (TEMPLATES[name] + 2), -TEMPLATES[name]),
@@ -129,20 +130,20 @@ class Sizes:
 
     @property
     def local(self) -> tuple[int, int]:
-        """The workgroup size (across, down) with the fewest unused pixels."""
+        """The workgroup size (across, down) that leaves the fewest pixels unused."""
         if self.column:
             return 1, INVOCATIONS
         return min(LOCAL_SIZES, key=lambda size: math.prod(self.tiles(size)))
 
     def tiles(self, local: tuple[int, int]) -> tuple[int, int]:
-        """Return the number of workgroups (across, down)."""
+        """Return the number of workgroups (across, down) with the workgroup size *local*."""
         width, height = (1, 4 * local[1]) if self.column else (4 * local[0], local[1])
         return -(-self.ow // width), -(-self.oh // height)
 
 
 def step_size(shape: Sizes, how: DigitArithmetic, most_words: int) -> tuple[int, int, int]:
-    """Return the window (channels, rows, words) of one step, as large as the shared memory and *most_words*
-    allow."""
+    """Return the part of the window (channels, rows, words) in one step: the largest that shared memory and
+    *most_words* allow."""
     local = shape.local
     rows = 4 * local[1] if shape.column else local[1]
     across = local[0] * (4 if how.form == "mul32" else 1)
@@ -164,15 +165,17 @@ def step_size(shape: Sizes, how: DigitArithmetic, most_words: int) -> tuple[int,
 
 
 def _even(total: int, most: int) -> int:
-    """Divide *total* into the fewest equal parts of at most *most*; return their size."""
+    """Return the size of the parts if *total* is divided into the fewest equal parts of at most *most*."""
     return -(-total // -(-total // most))
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The position of a plain correlation's results in the whole result. The results are images of *rows* x
-    *columns*, one for each residue (vertical, horizontal). *first* is the index of their first element,
-    *channels* the number of all templates, and *plane* the number of elements for one image and template."""
+    """The position of a plain correlation's results in the whole result.
+
+    Each residue (vertical, horizontal) gives an image of results; together they form images of *rows* x
+    *columns*. *first* is the index of their first element, *channels* the number of all templates, and
+    *plane* the number of elements between the results of consecutive templates."""
 
     residues: tuple[int, int]
     first: int
@@ -183,7 +186,7 @@ class Place:
 
     @property
     def push(self) -> dict[str, int | float]:
-        """The push constants of the block integer_result."""
+        """Return the push constants of the block integer_result."""
         return {
             "residues_h": self.residues[0], "residues_w": self.residues[1], "y_first": self.first,
             "y_rows": self.rows, "y_columns": self.columns, "y_channels": self.channels,
@@ -194,7 +197,7 @@ class Place:
 @dataclasses.dataclass(frozen=True)
 class Division:
     """The division of the reduction into steps of a *block* (channels, rows, words), and the number of steps
-    for each workgroup. That number is chosen so that the device gets enough workgroups."""
+    for each workgroup, which is small enough that the device gets enough workgroups."""
 
     tiles: tuple[int, int]
     block: tuple[int, int, int]
@@ -204,7 +207,7 @@ class Division:
 
     @classmethod
     def of(cls, s: Sizes, how: DigitArithmetic, busy: int) -> Division:
-        """Return the division for a device that *busy* workgroups fill."""
+        """Return the division for a device that is fully used by *busy* workgroups."""
         tiles = s.tiles(s.local)
         alone = tiles[0] * tiles[1] * s.blocks * s.groups * s.images
         pairs = how.x.count * how.w.count
@@ -213,7 +216,7 @@ class Division:
         block = step_size(s, how, max(8, min(STEP_WORDS, pairs * words // wanted)))
         steps = pairs * -(-s.channels // block[0]) * -(-s.kh // block[1]) * -(-s.words(how) // block[2])
         macs = pairs * words * how.word_taps * alone * INVOCATIONS * 4 * TEMPLATES[s.block]
-        # Iterations of one step (correlate.yaml).
+        # The number of loop iterations in one step (correlate.yaml).
         rounds = 2 * block[0] * (block[1] * (block[2] + 2) + 2) + 512
         return cls(tiles, block, steps, max(1, min(steps // wanted, LONGEST // rounds)), macs)
 
@@ -224,7 +227,7 @@ class Division:
 
     @property
     def push(self) -> dict[str, int | float]:
-        """The push constants."""
+        """Return the push constants of the division."""
         return {
             "tiles_x": self.tiles[0], "tiles_y": self.tiles[1], "splits": self.splits, "steps": self.steps,
             "steps_per_split": self.per_split, "channel_block": self.block[0], "row_block": self.block[1],
