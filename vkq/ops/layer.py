@@ -77,7 +77,7 @@ class Explanation:
     method_reason: str = ""
     weight_bytes: int = 0
     overflowing: tuple[int, ...] = ()  # output channels whose int32 sums may wrap
-    refused: tuple[str, ...] = ()  # the device's features that failed the self-test, each with the reason
+    refused: tuple[str, ...] = ()  # features that failed the self-test, each with the reason
 
     @property
     def wrapping(self) -> str:

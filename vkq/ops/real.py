@@ -82,9 +82,10 @@ def pooled(
     zero.
 
     max is NaN if an element is NaN, and -infinity for a window without elements. A mean is a sum, each step
-    rounded, divided by the number of its elements inside the image (with *count_padding*, also of those in
-    the padding). Its error is at most (taps / lanes + log2(lanes) + 2) * 2^-24 times the mean of magnitudes,
-    with lanes from `_lanes`. The order of the sum depends only on the sizes.
+    rounded, divided by the number of elements of the window: those inside the image or, with
+    *count_padding*, also those in the padding. Its error is at most (taps / lanes + log2(lanes) + 2) *
+    2^-24 times the mean of magnitudes, with lanes from `_lanes`. The order of the sum depends only on the
+    sizes.
     """
     _require(of, x)
     if of == "max" and min(window.kernel) > 1 and window.taps >= BY_AXES:
@@ -111,7 +112,7 @@ def pooled(
 
 
 def _lanes(taps: int) -> int:
-    """Return how many invocations share a window."""
+    """Return how many invocations compute a window together."""
     return SHARERS_OF_LARGEST if taps >= LARGEST else sharers(taps)
 
 

@@ -59,8 +59,8 @@ def to_layout(x: Tensor, layout: str) -> Tensor:
 
 
 def resolved(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Return *dims* with -1 replaced by the size that it implies. Raises ArgumentError if the shapes have
-    different numbers of elements."""
+    """Return *dims* with -1 replaced by the size that the other dims imply. Raise ArgumentError if the two
+    shapes have different numbers of elements."""
     size = math.prod(shape)
     free = [i for i, d in enumerate(dims) if d == -1]
     known = math.prod(d for d in dims if d != -1)

@@ -102,8 +102,8 @@ def resized_as(b: Builder, x: Value, how: Resize, real: tuple[QParams, QParams] 
 
 
 def _table(how: Resize) -> npt.NDArray[np.int32]:
-    """Return an int32 array (OH + OW, 4): for each row, then for each column, the first and the second source
-    index and the bits of both distances."""
+    """Return an int32 array (OH + OW, 4), with an entry for each row and then for each column: the first
+    and the second source index, and the float32 bits of the distances from both."""
     parts = []
     for axis in (0, 1):
         part = np.zeros((how.size[axis], 4), np.int32)

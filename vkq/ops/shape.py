@@ -1,4 +1,4 @@
-"""Operators that copy 8-bit elements: concatenate, pad, transpose."""
+"""Operators that copy 8-bit elements: concatenation, padding, transposition."""
 
 from __future__ import annotations
 
@@ -176,14 +176,13 @@ def transposed(b: Builder, x: Value, axes: Sequence[int] | None) -> Value:
 def permuted_as(
     b: Builder, x: Value, shape: Sequence[int], axes: Sequence[int], to: Sequence[int], layout: str | None
 ) -> Value:
-    """Add to a plan, in one copy: the reshape of x to *shape*, the transpose with *axes*, and the reshape to
-    the shape *to*. *layout*: the layout of the result; by default the usual layout for its shape. Pixels in
-    kPackedInt8_16C that become rows of channels are not copied; without *layout*, they stay in
-    kPackedInt8_16C."""
+    """Reshape x to *shape*, transpose it with *axes* and reshape it to *to*, in one copy of the plan.
+    *layout*: the layout of the result; None: the usual layout for its shape. Pixels in kPackedInt8_16C that
+    become rows of channels are not copied; if *layout* is None, they stay in kPackedInt8_16C."""
     if x.spec.layout == BLOCKED and pixels_as_rows(x.spec.shape, shape, axes, to):
         rows = b.view(x, Spec(to, x.spec.dtype, BLOCKED, x.spec.qparams))
         return repacked(b, rows, layout or BLOCKED)
-    if x.spec.layout in PIXELS and not x.spec.folded:  # images have special kernels
+    if x.spec.layout in PIXELS and not x.spec.folded:  # images have kernels of their own
         return reshaped(b, transposed(b, reshaped(b, x, shape), axes), to, layout)
     return permuted(b, x, shape, axes, to, layout)
 
@@ -201,7 +200,7 @@ def _check_concat(xs: Sequence[Spec], axis: int) -> None:
 def _common_parameters(
     b: Builder, xs: list[Value], yq: QParams | None, given: Sequence[QParams | None] | None
 ) -> list[Value]:
-    """Return the inputs requantized to yq. Without yq, return them unchanged; they must all have the same
+    """Return the inputs requantized to yq. If yq is None, return them unchanged; then all must have equal
     parameters, or none."""
     if given is not None and len(given) != len(xs):
         raise ArgumentError(

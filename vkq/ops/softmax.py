@@ -26,16 +26,16 @@ from .shape import transposed
 from .take import gather, numbers
 
 INVOCATIONS = 128
-LONGEST = 1 << 17  # a row of at least this length is shared by twice as many invocations
-# For rows of at least this length, results are looked up in a table, which is at most half as long as the
+LONGEST = 1 << 17  # twice as many invocations compute a row of at least this length
+# For rows of at least this length, results are looked up in a table. The table is at most half as long as the
 # row.
 LONG = 512
 THREADS = 32  # maximum number of invocations for one row, because kPackedInt8_4H4W stores four rows together
 CHANNELS, COLUMNS = 1, 3  # the axes of a layout's extent along which its words may be packed
-# Layouts and axes for which each vector holds elements of four rows.
+# Pairs of layout and axis for which each vector holds elements of four rows.
 FOURS = ((MATRIX, COLUMNS), (IMAGE, CHANNELS))
 KEPT = 8  # maximum number of vectors of four rows that one invocation reads
-MOST = 4 * KEPT * INVOCATIONS  # maximum number of elements of such a row
+MOST = 4 * KEPT * INVOCATIONS  # maximum length of a row in such vectors
 
 
 @checked
@@ -85,8 +85,8 @@ def softmaxed(
     onnxruntime: bool = False,
     litert: bool = False,
 ) -> Value:
-    """Add `softmax` to a plan; 8-bit results keep the layout of x. litert: compute LiteRT's bytes, for an
-    8-bit result: `vkq.reference.softmax.softmax_litert`."""
+    """Add `softmax` to a plan. 8-bit results keep the layout of x. litert: for an 8-bit result, compute
+    LiteRT's bytes (`vkq.reference.softmax.softmax_litert`)."""
     xq = operand.meaning("softmax", "x", x.spec, x_qparams)
     axis = operand.normal_axis("softmax", axis, max(len(x.spec.shape), 1))
     if onnxruntime and yq is None:
@@ -118,7 +118,7 @@ def _along(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None, ste
 
 
 def _rows(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None) -> Value:
-    """Add a softmax along an axis whose neighbouring elements are in one word of x."""
+    """Add a softmax along the axis whose neighbouring elements are in one word of x."""
     s = x.spec
     y = b.new(Spec(s.shape, "float32") if yq is None else Spec(s.shape, yq.dtype, s.layout, yq))
     if s.size == 0:
@@ -160,7 +160,7 @@ def _fours(b: Builder, x: Value, y: Value, size: int, xq: QParams, yq: QParams) 
 
 
 def _rows_of(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams, steps_of: str) -> Value:
-    """Add the softmax with ONNX Runtime's steps, or LiteRT's."""
+    """Add a softmax with the steps of ONNX Runtime or of LiteRT."""
     s = x.spec
     y = b.new(Spec(s.shape, yq.dtype, s.layout, yq))
     if s.size == 0:

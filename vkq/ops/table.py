@@ -108,7 +108,7 @@ def unary(
         return operand.apply("unary", mapped, {"x": x}, (function, y_qparams, x_qparams), device, out)
     tensor = operand.take("unary", "x", x, operand.device_of("unary", [x, out], device))
     xq = operand.meaning("unary", "x", tensor.spec, x_qparams)
-    yq = y_qparams or xq  # not cached, because a callable may return other values later
+    yq = y_qparams or xq  # not cached: a callable may return other values later
     y = operand.apply("unary", looked_up, {"x": tensor}, (table_of(function, xq, yq), yq), None, out)
     return y if isinstance(x, Tensor) or out is not None else y.numpy()
 
@@ -116,14 +116,14 @@ def unary(
 def mapped(
     b: Builder, x: Value, function: str, y_qparams: QParams | None, x_qparams: QParams | None
 ) -> Value:
-    """Add the table of the function *name* to a plan."""
+    """Add a lookup in the table of the function *name* to a plan."""
     xq = operand.meaning("unary", "x", x.spec, x_qparams)
     yq = y_qparams or xq
     return looked_up(b, x, table_of(function, xq, yq), yq)
 
 
 def requantized(b: Builder, x: Value, xq: QParams, yq: QParams) -> Value:
-    """Return x requantized from xq to yq, or x itself if they are equal."""
+    """Return x requantized from xq to yq. If both are equal, return x itself."""
     return x if xq == yq else looked_up(b, x, _identity(xq, yq), yq)
 
 

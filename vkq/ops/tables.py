@@ -1,5 +1,5 @@
-"""Tables beyond `vkq.lookup`: a table for each channel, tables with float32 results, and tables of two 8-bit
-values."""
+"""Lookups beyond `vkq.lookup`: tables for each channel, tables with float32 results, and tables of two
+8-bit values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Copies of elements by index, slices, and splits. Each element of a result is an element of x or a fill
-value."""
+"""Copy elements by index, slice, and split. Each element of a result is an element of x or a fill value."""
 
 from __future__ import annotations
 
@@ -73,7 +72,7 @@ def gather(b: Builder, x: Value, places: Places, fill: npt.ArrayLike = 0) -> Val
 
 def gathered(b: Builder, x: Value, ids: Value, axis: int) -> Value:
     """Add ``np.take(x, ids, axis)`` to a plan, for int32 *ids* on the device. Negative ids count from the
-    end. The caller checks the range of ids; an id beyond the axis reads the nearest element."""
+    end. The caller checks the range of the ids; an id beyond the axis selects the nearest element."""
     shape, at = x.spec.shape, ids.spec
     if at.dtype != "int32":
         raise DTypeError(f"gather: the indices are {at.dtype}; they must be int32")
@@ -97,8 +96,8 @@ def gathered(b: Builder, x: Value, ids: Value, axis: int) -> Value:
 
 
 def _gathered_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held: npt.NDArray[Any]) -> Value:
-    """Return the elements of x at the flat indices *index*, in this shape; index -1 gives the fill value
-    *held*."""
+    """Return the elements of x at the flat indices *index*, with this shape. For index -1, the result is
+    the fill value *held*."""
     s = x.spec
     if s.dtype == "float16":
         return gathered_halves(b, x, index, shape, int(held.view(np.uint16)))
@@ -114,14 +113,14 @@ def _gathered_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held:
     return y
 
 
-# Maximum number of elements that one operation copies: each needs an index of 4 bytes on the host, which is
-# copied once.
+# Maximum number of elements that one operation copies. Each element needs an index of 4 bytes on the host,
+# which is copied to the device once.
 MOST_PLACES = 1 << 27
 
 
 def check_places(b: Builder, size: int, count: int) -> None:
-    """Raise ArgumentError if a copy of *count* elements of an array of *size* elements exceeds `MOST_PLACES`
-    or the size of a binding. Called before indices are computed."""
+    """Raise ArgumentError if a copy of *count* elements from an array of *size* elements exceeds
+    `MOST_PLACES` or the size of a binding. Call this before indices are computed."""
     most = min(MOST_PLACES, int(b.device.capabilities.properties["maxStorageBufferRange"]) // 4)
     if max(size, count) > most:
         raise ArgumentError(
@@ -131,17 +130,17 @@ def check_places(b: Builder, size: int, count: int) -> None:
 
 
 def numbers(b: Builder, x: Sequence[int], count: int) -> Places:
-    """Return the flat indices of an array of shape *x*, in that shape. Raise ArgumentError first if a
+    """Return the flat indices of an array of shape *x*, in this shape. First, raise ArgumentError if a
     `gather` of *count* elements is not possible (`check_places`)."""
     check_places(b, math.prod(x), count)
     return np.arange(math.prod(x), dtype=np.int32).reshape(tuple(x))
 
 
 def _held(dtype: str, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a fill value as an array of x's type. The array's bytes are part of the plan's cache key, so 0.0
-    and -0.0 differ."""
+    """Return a fill value as an array of x's type. A plan's cache key has the bytes of this array, so 0.0
+    and -0.0 get different plans."""
     real, value = dtype.startswith("float"), fill.item()
-    if not real and fill != np.rint(fill):  # also True for NaN
+    if not real and fill != np.rint(fill):  # true for NaN, too
         raise DTypeError(f"take: fill is {fill}; x holds {dtype}, so it must be a whole number")
     info: Any = np.finfo(dtype) if real else np.iinfo(dtype)
     if not (float(info.min) <= value <= float(info.max) or (real and not np.isfinite(fill))):
@@ -253,8 +252,8 @@ def concatenated_words(b: Builder, xs: Sequence[Value], axis: int) -> Value:
 
 
 def _concatenated_halves(b: Builder, xs: Sequence[Value], axis: int) -> Value:
-    """Concatenate float16 arrays: as words of two elements if no word would have elements of two arrays, else
-    as float32."""
+    """Concatenate float16 arrays. Copy words of two elements if no word has elements of two arrays;
+    otherwise, convert to float32."""
     rank = len(xs[0].spec.shape)
     inner = math.prod(xs[0].spec.shape[axis % rank + 1 :])
     if all(x.spec.shape[axis] * inner % 2 == 0 for x in xs):

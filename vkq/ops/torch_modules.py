@@ -1,5 +1,5 @@
-"""Layers from PyTorch's modules, and results as PyTorch tensors. PyTorch is imported only if the caller has
-already imported it."""
+"""Make layers from PyTorch's modules, and return results as PyTorch tensors. PyTorch is used only if the
+caller has already imported it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ OUTPUTS = ("numpy", "torch")
 
 
 def is_torch(value: Any, *names: str) -> bool:
-    """Return True if a value is of a PyTorch class with one of these names."""
+    """Return True if the class of a value is a PyTorch class with one of these names."""
     return any(c.__module__.split(".")[0] == "torch" and c.__name__ in names for c in type(value).__mro__)
 
 
 def plain_array(value: Any) -> Any:
-    """Return a PyTorch tensor as an array that shares its memory if possible; return other values
-    unchanged."""
+    """Return a PyTorch tensor as an array, which shares its memory if possible. Return other
+    values unchanged."""
     return value.detach().cpu().numpy() if is_torch(value, "Tensor") else value
 
 
@@ -35,8 +35,8 @@ def tensor_of(array: npt.NDArray[Any]) -> Any:
 def operands(module: Any, kind: str, x_qparams: Any, quantized: bool | None) -> dict[str, Any]:
     """Return the weight, scales and bias of a module as a layer's arguments, as copies.
 
-    quantized: convert the weight to int8 with a scale for each output channel; None: do so if x is quantized.
-    Raises ArgumentError for a module of another class.
+    quantized: convert the weight to int8 with a scale for each output channel. None: convert it if x is
+    quantized. Raises ArgumentError for a module of another class.
     """
     if not is_torch(module, kind):
         raise ArgumentError(f"from_torch: the module is a {type(module).__name__}, not a torch.nn.{kind}")

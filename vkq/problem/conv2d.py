@@ -1,6 +1,6 @@
 """Sizes of a 2-D convolution: every shape check, the derived sizes, op and byte counts, and a name.
 
-Only the modules of this package refuse shapes. A problem has only sizes; scales and zero points are in
+All shape errors are raised in this package. A problem has only sizes; scales and zero points are in
 `vkq.numerics.qparams`.
 """
 
@@ -97,7 +97,7 @@ class Conv2dProblem(ConvSizes):
     def with_options(
         cls, x_shape: Sequence[int], weight_shape: Sequence[int], options: ConvOptions
     ) -> Conv2dProblem:
-        """Return the problem for a layer's checked options: a layer calls this for each image size."""
+        """Return the problem for one image size and a layer's options, which have been checked."""
         x, w, groups = cls._images(x_shape), shape_of(weight_shape), options.groups
         if x[1] != w[1] * groups:
             raise ArgumentError(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-# The number of concatenated heads in each operand and in the result of a product.
+# the number of concatenated heads in each operand and in the result of a product
 Heads = tuple[int, int, int]
 ONE_EACH: Heads = (1, 1, 1)
 SWAPPED = (0, 2, 1, 3)  # permutation from (B, rows, heads, columns) to (B, heads, rows, columns), and back
@@ -16,8 +16,8 @@ Array = npt.NDArray[Any]
 
 
 def apart(shape: tuple[int, ...], heads: int) -> tuple[int, ...]:
-    """Return the shape of an array with concatenated heads (layout 2) in layout 1; unchanged if *heads* is
-    1."""
+    """Return the layout-1 shape of an array with concatenated heads (layout 2). If *heads* is 1, the shape
+    is unchanged."""
     return shape if heads == 1 else (shape[0], heads, shape[1], shape[2] // heads)
 
 
@@ -27,11 +27,11 @@ def together(shape: tuple[int, ...], heads: int) -> tuple[int, ...]:
 
 
 def taken_apart(x: Array, heads: int) -> Array:
-    """Return an array with concatenated heads as a batch of matrices (layout 1)."""
+    """Separate the concatenated heads of an array: return a batch of matrices (layout 1)."""
     n, rows, columns = x.shape if heads > 1 else (0, 0, 0)
     return x if heads == 1 else x.reshape(n, rows, heads, columns // heads).transpose(SWAPPED)
 
 
 def put_together(x: Array, heads: int) -> Array:
-    """Return matrices as an array with concatenated heads: the inverse of `taken_apart`."""
+    """Concatenate the heads of a batch of matrices: the inverse of `taken_apart`."""
     return x if heads == 1 else x.transpose(SWAPPED).reshape(together(x.shape, heads))

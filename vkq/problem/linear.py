@@ -41,8 +41,7 @@ class LinearProblem:
 
     @classmethod
     def of(cls, x_shape: Sequence[int], weight_shape: Sequence[int]) -> LinearProblem:
-        """The problem of x of shape (..., K) and weight of shape (N, K); raises ArgumentError if they do not
-        fit."""
+        """Return the problem of x (..., K) and weight (N, K). Raise ArgumentError if they do not fit."""
         x, w = shape_of(x_shape), shape_of(weight_shape)
         if len(w) != 2:
             raise ArgumentError(f"linear: weight has {len(w)} axes (shape {w}); it must have 2: (N, K).")

@@ -33,7 +33,7 @@ MOST_BYTES = 1 << 33  # maximum bytes of x, weight and y together, for a problem
 MOST_MACS = 1 << 42  # maximum multiply-adds of a computed problem: minutes on the slowest device
 _IMAGE = ("N", "IC", "H", "W", "OC", "KH", "KW")
 Takes = Mapping[str, tuple[Sequence[str], Sequence[str]]]
-# For each operation: its sizes, then its options, which may be in any order and may be omitted.
+# For each operation: its sizes, and its options. Options may be in any order and may be omitted.
 _TAKES: Takes = {
     "linear": (("M", "K", "N"), ()),
     "conv2d": (_IMAGE, ("stride", "padding", "dilation", "groups")),
@@ -66,8 +66,9 @@ def parse(name: str) -> Problem:
 
 
 def check_work(problem: Sized) -> None:
-    """Refuse a problem that is too large to compute for comparison, before its operands are made. Operands
-    and result may have at most `MOST_BYTES`; the problem may have at most `MOST_MACS` multiply-adds."""
+    """Raise an error if a problem is too large to compute for comparison, before its operands are
+    generated. Operands and result may have at most `MOST_BYTES`; the problem may have at most `MOST_MACS`
+    multiply-adds."""
     if problem.bytes() > MOST_BYTES or problem.macs > MOST_MACS:
         raise ArgumentError(
             f"{problem.name} has {problem.bytes()} bytes and {problem.macs} multiply-adds; at most"
@@ -83,8 +84,8 @@ def _check_length(name: str) -> None:
 
 
 def read(name: str, takes: Takes) -> tuple[str, list[int], dict[str, Any]]:
-    """Return the operation of a name, its sizes in order, and its options; an option is a number or a tuple.
-    Raises ArgumentError for an operation or a size that *takes* does not list."""
+    """Return the operation of a name, its sizes in order, and its options. An option is a number or a
+    tuple. Raise ArgumentError for an operation or a size that is not in *takes*."""
     _check_length(name)
     match = _NAME.fullmatch(name)
     if match is None or match[1] not in takes:

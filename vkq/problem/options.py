@@ -46,8 +46,8 @@ class ConvOptions:
         dilation: Ints = 1,
         groups: int = 1,
     ) -> ConvOptions:
-        """The options of a convolution with a weight of shape (OC, IC/groups, KH, KW); every error text
-        begins with *op*.
+        """Return the options of a convolution with a weight of shape (OC, IC/groups, KH, KW). Every error
+        text begins with *op*.
 
         stride, dilation: an int, or (vertical, horizontal). padding: an int, (vertical, horizontal), (top,
         left, bottom, right), "valid" (no padding), or "same" (OH = H and OW = W, for stride 1 only; if the
@@ -89,13 +89,14 @@ def checked_int(op: str, what: str, value: Any, least: int) -> int:
 
 
 def check_sizes(op: str, sizes: dict[str, int], least: int) -> None:
-    """Refuse named sizes that are not integers or are less than *least*."""
+    """Raise an error for named sizes that are not integers or are less than *least*."""
     for what, value in sizes.items():
         checked_int(op, what, value, least)
 
 
 def check_groups(op: str, groups: int, **channels: int) -> None:
-    """Refuse groups that do not divide the channels, given by the name of their axis."""
+    """Raise an error if groups do not divide the channels. *channels* is the size of an axis by
+    the axis's name."""
     for axis, count in channels.items():
         if count % groups:
             raise ArgumentError(f"{op}: {axis}={count}, groups={groups}; groups must divide {axis}.")

@@ -22,8 +22,8 @@ ResizeMode = Literal["nearest", "linear"]
 Rounding = Literal["truncate", "even", "fixed"]
 FIXED_BITS = 11  # fraction bits of a fixed-point weight
 
-# A coordinate this close to the middle of two pixels is treated as the middle: the quotients of sizes are not
-# exact in float32. ONNX Runtime 1.31 does so; earlier versions used the coordinate unchanged.
+# A coordinate this close to the middle of two pixels is treated as the middle, because quotients of sizes
+# are not exact in float32. ONNX Runtime 1.31 does this; earlier versions used the coordinate unchanged.
 HALF_WITHIN = 1e-6
 
 
@@ -33,7 +33,7 @@ def _check_choice(name: str, chosen: str, known: Sequence[str]) -> None:
 
 
 def _sized(x_size: Sequence[int], size: Sequence[int]) -> tuple[list[np.float32], list[int]]:
-    """Return (factors, result's size), computed from the result's size."""
+    """Return (factors, size of the result), given the result's size."""
     factors = [np.float32(out) / np.float32(given) for out, given in zip(size, x_size, strict=True)]
     return factors, [int(v) for v in size]
 
@@ -41,7 +41,7 @@ def _sized(x_size: Sequence[int], size: Sequence[int]) -> tuple[list[np.float32]
 def _scaled(
     x_size: Sequence[int], scale: float | Sequence[float] | None
 ) -> tuple[list[np.float32], list[int]]:
-    """Return (factors, result's size), computed from the factors."""
+    """Return (factors, size of the result), given the factors."""
     both = scale if isinstance(scale, Sequence) else (scale, scale)
     factors = [np.float32(v) for v in both]
     if len(factors) != 2 or not all(0 < v < np.inf for v in factors):
@@ -51,7 +51,8 @@ def _scaled(
 
 @dataclass(frozen=True)
 class Resize:
-    """The resize of an image (N, C, H, W) to (N, C, *size); ``scale`` is (vertical, horizontal) as float32.
+    """The resize of an image (N, C, H, W) to (N, C, *size). ``scale`` is (vertical, horizontal), rounded to
+    float32.
 
     >>> Resize.of((1, 3, 4, 5), scale=2).size
     (8, 10)
@@ -64,7 +65,7 @@ class Resize:
     coordinates: Coordinates = "half_pixel"
     nearest_mode: NearestMode = "round_prefer_floor"
     rounding: Rounding = "truncate"
-    lines: bool = False  # 1-D (N, C, L) as one row: ONNX Runtime then sums eight terms
+    lines: bool = False  # x is (N, C, L), as images of one row: ONNX Runtime then adds eight terms
 
     @classmethod
     def of(
@@ -78,8 +79,8 @@ class Resize:
         rounding: Rounding = "truncate",
         lines: bool = False,
     ) -> Resize:
-        """Return the resize for a size (OH, OW) or a scale (one value or two); the missing one is computed,
-        as in ONNX Resize."""
+        """Return the resize for a size (OH, OW) or for a scale (one number or two). Compute the other of
+        the two as ONNX Resize does."""
         for name, chosen, kind in (
             ("mode", mode, ResizeMode), ("coordinates", coordinates, Coordinates),
             ("nearest_mode", nearest_mode, NearestMode), ("rounding", rounding, Rounding),

@@ -1,4 +1,4 @@
-"""The sizes that convolutions and transposed convolutions derive in the same way."""
+"""The sizes that convolutions and transposed convolutions compute in the same way."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from vkq.problem.options import Pair, Quad, shape_of, shortest
 
 
 class ConvSizes(ABC):
-    """x (N, IC, H, W), y (N, OC, OH, OW), and a kernel of KH x KW."""
+    """The sizes of a convolution: x (N, IC, H, W), y (N, OC, OH, OW), and a kernel of KH x KW."""
 
     OP: ClassVar[str]
-    OPTIONS: ClassVar[tuple[str, ...]]  # names of the options (pairs and padding), in the order of `name`
+    OPTIONS: ClassVar[tuple[str, ...]]  # the options' names (pairs and padding), in the order of `name`
 
     n: int
     ic: int
@@ -82,11 +82,11 @@ class ConvSizes(ABC):
 
     @property
     def name(self) -> str:
-        """``conv2d[N=1,IC=3,...,stride=2]``: test id, benchmark row and filter, with only the options that
-        are not the default.
+        """``conv2d[N=1,IC=3,...,stride=2]``: test id, benchmark row and filter. It has only the options
+        that are not the default.
 
-        A pair of different values is written 2x1; padding as 1, 1x2 (vertical, horizontal) or 0x1x2x3 (ONNX
-        order).
+        A pair of different values is written 2x1. Padding is written 1, 1x2 (vertical, horizontal) or
+        0x1x2x3 (ONNX order).
         """
         sizes = (self.n, self.ic, self.h, self.w, self.oc, self.kh, self.kw)
         text = ",".join(f"{key}={size}" for key, size in zip(_SIZES, sizes, strict=True))

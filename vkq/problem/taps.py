@@ -1,7 +1,8 @@
-"""Resize along one axis as weighted sums: the input elements of each result, and their weights.
+"""Resize along one axis as weighted sums: for each result, the indices of the input elements and their
+weights.
 
-Implements linear and cubic ONNX Resize, with or without antialiasing, in every coordinate mode. Positions
-beyond the ends read the nearest element.
+The module implements linear and cubic ONNX Resize, with or without antialiasing, in every coordinate mode.
+Positions outside the axis read the nearest element.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @dataclass(frozen=True)
 class ResizedAxis:
-    """An axis of *given* elements that is resized to *size* by the factor *scale*. ``roi``: the start and end
-    of the part that tf_crop_and_resize reads, as fractions of the axis."""
+    """An axis of *given* elements that is resized to *size* elements by the factor *scale*. ``roi``: start
+    and end of the part that tf_crop_and_resize reads, as fractions of the axis."""
 
     given: int
     size: int
@@ -39,7 +40,7 @@ class ResizedAxis:
         if self.coordinates == "asymmetric":
             return np.asarray(x / scale)
         if self.coordinates == "align_corners":
-            # The size that ONNX defines; ONNX Runtime rounds it down.
+            # the size that ONNX defines; ONNX Runtime rounds it down
             real = scale * np.float32(self.given)
             return np.asarray(x * last / (real - 1) if real != 1 else x * 0, np.float32)
         if self.coordinates == "tf_crop_and_resize":
@@ -56,7 +57,7 @@ class ResizedAxis:
         return np.asarray(at, np.float32)
 
     def outside(self) -> npt.NDArray[np.bool_]:
-        """Return a mask of the results whose coordinates are outside the axis (tf_crop_and_resize)."""
+        """Return a mask of the results whose coordinates are outside the axis (for tf_crop_and_resize)."""
         at = self.original()
         return np.asarray((at < 0) | (at > self.given - 1))
 

@@ -30,7 +30,7 @@ COMPUTE = ("float32", "float16")  # the arithmetic of products of float activati
 
 
 def check_compute(who: str, compute: str) -> str:
-    """Return *compute*. Raises ArgumentError, whose message names *who*, if it is not in `COMPUTE`."""
+    """Return *compute*. If it is not in `COMPUTE`, raise an ArgumentError whose message begins with *who*."""
     if compute not in COMPUTE:
         raise ArgumentError(f"{who}: compute is {compute!r}; it must be one of {', '.join(COMPUTE)}")
     return compute
@@ -41,10 +41,10 @@ XParams = QParams | Literal["dynamic"] | None
 
 @dataclasses.dataclass(frozen=True)
 class Operands:
-    """The operands of a layer, each checked separately: the weight; the scale and zero point of each output
-    channel (a `GroupedWeight` contains both); a bias (int32 or float32) or None; the parameters of x and y;
-    an activation; the requested path; the arithmetic of products (`COMPUTE`); and the behaviour if
-    accumulators could exceed int32 (`OVERFLOW`)."""
+    """The operands of a layer; each has been checked separately. They are the weight; the scale and zero
+    point of each output channel (a `GroupedWeight` contains both); a bias (int32 or float32) or None; the
+    parameters of x and y; an activation; the requested path; the arithmetic of products (`COMPUTE`); and
+    whether accumulators may exceed int32 (`OVERFLOW`)."""
 
     op: str
     weight: Any
@@ -66,7 +66,7 @@ class Operands:
 
     @property
     def stored_zero_point(self) -> Int32:
-        """The zero points, shifted like the weight."""
+        """The zero points as int8: 128 is subtracted if the weight is uint8."""
         return self.w_zero_point - (128 if self.weight.dtype == np.uint8 else 0)
 
 
@@ -76,12 +76,13 @@ Checked = tuple[Any, npt.NDArray[Any], Int32]  # a weight, its scales and zero p
 
 
 class Product(Protocol):
-    """The product of rows with a weight."""
+    """The product of rows with a weight, as a kernel computes it."""
 
-    kernel: str  # "auto", or the name of a kernel
+    kernel: str  # "auto", or the name of the kernel to use
 
     def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
-        """Add the product to a plan. extra: further values that a scheme computes from x (`Scheme.take`)."""
+        """Add the product to a plan. extra: further values that the scheme computes from x
+        (`Scheme.take`)."""
 
 
 class Scheme(ABC):
@@ -89,15 +90,15 @@ class Scheme(ABC):
     together."""
 
     name: str
-    integer: bool  # sums of integers: every path and method gives the same bits
+    integer: bool  # True if sums are of integers: every path and method gives the same bits
     inputs: tuple[str, ...]  # the dtypes that x may have
     after: After = NOTHING  # the epilogue of 8-bit results
-    # Why ``compute`` cannot be chosen, and the remedy; {x!r} stands for x_qparams. "": it can be chosen.
+    # Why the caller cannot choose ``compute``, and the remedy; {x!r} stands for x_qparams. "": it can.
     one_compute = ""
 
     @property
     def overflowing(self) -> list[int]:
-        """The output channels whose int32 accumulators could overflow, and then wrap."""
+        """The output channels whose int32 accumulators could overflow, and would then wrap."""
         return []
 
     def __init__(self, operands: Operands):
@@ -106,12 +107,12 @@ class Scheme(ABC):
     @classmethod
     @abstractmethod
     def check_weight(cls, op: str, rank: int, weight: Weight, scale: Given, zero_point: Given) -> Checked:
-        """Return a weight of *rank* axes, as given to a layer, after checks; raises an error if the scheme
+        """Check a weight of *rank* axes, as given to a layer, and return it. Raise an error if the scheme
         cannot use it."""
 
     @classmethod
     def check_result(cls, op: str, y: QParams | None) -> None:
-        """Raise an error if an 8-bit result is requested (y: its parameters) and the scheme has no 8-bit
+        """Raise an error if an 8-bit result is requested (y: its parameters) but the scheme has no 8-bit
         results."""
         return
 
@@ -121,15 +122,15 @@ class Scheme(ABC):
 
     @abstractmethod
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
-        """Return x in the form that kernels read, and the further values that kernels read with x; raises an
+        """Return x in the form that kernels read, and the further values that kernels read with x. Raise an
         error if the scheme does not support x."""
 
     @abstractmethod
     def result(self, shape: Sequence[int], layout: str) -> Spec:
-        """Return the spec of a kernel's result; *layout* applies if the result has 8 bits."""
+        """Return the spec of a kernel's result. *layout* is used if the result has 8 bits."""
 
     def finished(self, b: Builder, x: Value, y: Value) -> Value:
-        """Return the layer's result, given its input x and a kernel's result y."""
+        """Return the layer's result, given the layer's input x and a kernel's result y."""
         return y
 
     @abstractmethod
@@ -170,4 +171,4 @@ class ChannelScheme(Scheme):
     def direct(
         self, device: Device, weight: Int8, zero_point: Int32, form: str, groups: int
     ) -> Direct | FloatDirect:
-        """Return a direct convolution with a weight (OC, IC/groups, KH, KW) int8 and zero points (OC,)."""
+        """Return a direct convolution with an int8 weight (OC, IC/groups, KH, KW) and zero points (OC,)."""

@@ -20,7 +20,7 @@ from .int8 import Int8Scheme
 
 
 class Dq8caQ8csw(Int8Scheme):
-    """The formula of q8ta_q8csw with separate parameters for each row of x; the result is float32."""
+    """The formula of q8ta_q8csw, with separate parameters for each row of x. The result is float32."""
 
     name = family = "dq8ca_q8csw"
     inputs = ("float32",)
@@ -55,7 +55,7 @@ class Dq8caQ8csw(Int8Scheme):
         return packed, (parameters,)
 
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
-        """Return [block][step, weight zero point, weight scale, bias][4].
+        """Return int32 [block of four channels][step, weight zero point, weight scale, bias][4 channels].
 
         The step is the change of an accumulator when a row's zero point grows by one: K wz' - sum w'.
         """

@@ -102,7 +102,7 @@ class F32(Scheme):
 
     @property
     def affine(self) -> Affine:
-        """The epilogue of a convolution's sums: scale 1, plus the bias."""
+        """The epilogue of a convolution: multiply the sums by 1, and add the bias."""
         o = self.operands
         return Affine(o.w_scale, self._bias, activation_range(o.activation))
 
@@ -129,7 +129,7 @@ class F32(Scheme):
 
 
 def _check_range(op: str, weight: npt.NDArray[Any]) -> None:
-    """Raise an error if a weight exceeds float16's range."""
+    """Raise an error if a weight exceeds the range of float16."""
     with np.errstate(over="ignore"):
         beyond = np.isinf(weight.astype(np.float16)) & np.isfinite(weight)
     if beyond.any():

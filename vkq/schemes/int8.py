@@ -41,7 +41,7 @@ class Int8Scheme(ChannelScheme):
 
     @property
     def out(self) -> str:
-        """The output in names of variants and problems: ``q8to`` (8-bit results) or ``f32``."""
+        """The output, as in the names of variants and problems: ``q8to`` (8-bit results) or ``f32``."""
         return "f32" if self.y is None or self.after.kind == DEQUANTIZED else "q8to"
 
     @cached_property
@@ -58,15 +58,15 @@ class Int8Scheme(ChannelScheme):
 
     @cached_property
     def epilogue(self) -> Mapping[str, int | float]:
-        """The zero point of y and the bounds of the activation, as push constants for both kinds of
-        result."""
+        """The zero point of y and the bounds of the activation, as push constants for 8-bit and for float32
+        results."""
         low, high = activation_range(self.operands.activation)
         if self.y is None:
             return {"y_zero_point": 0, "y_min": 0, "y_max": 0, "y_low": low, "y_high": high}
         q_low, q_high = activation_bounds(self.operands.activation, self.y)
         zero = signed_zero_point(self.y)
         moved = self.y.zero_point - zero
-        if self.out == "f32":  # the bounds were applied before dequantization
+        if self.out == "f32":  # the bounds are applied before dequantization
             low, high = -math.inf, math.inf
         return {
             "y_zero_point": zero, "y_min": q_low - moved, "y_max": q_high - moved, "y_low": low,

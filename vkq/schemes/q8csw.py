@@ -51,8 +51,8 @@ class Q8csw(ChannelScheme):
         return half_choice(device)
 
     def _float32(self, device: Device) -> Choice:
-        """Return the path for compute="float32": bfloat16 matrices, with x in three parts, if the device has
-        bfloat16 matrices; else float32."""
+        """Return the path for compute="float32". If the device has bfloat16 matrices, it is bfloat16
+        matrices with x in three parts; else it is float32."""
         if self.operands.path == "portable" or half_refusal(device, BRAIN):
             return Choice("float", "float", "float activations: products and sums in float32")
         shape = advertised_half(device.capabilities, BRAIN)[0]

@@ -37,7 +37,7 @@ class Q8taQ8csw(Int8Scheme):
         self._whole_bias = bias if bias is not None and bias.dtype == np.int32 else None
         if operands.overflow == "refuse":
             check_accumulator(operands.weight, x, self._whole_bias, operands.w_zero_point)
-        # Raise an error for multipliers out of float32's range.
+        # raise an error for multipliers outside float32's range
         self._multipliers = multipliers(x.scale, operands.w_scale, self.y.scale if self.y else None)
 
     @cached_property
@@ -72,12 +72,13 @@ class Q8taQ8csw(Int8Scheme):
         return repacked(b, x, layout), ()
 
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
-        """Return [block][offset, weight zero point, multiplier, bias or y's zero point][4].
+        """Return int32 [block of four channels][offset, weight zero point, multiplier, bias or y's zero
+        point][4 channels].
 
-        The dot form reads x' = x + a and w' = w + b (a, b = 0 or 128). With zero points shifted by the same
-        amounts,
+        The dot form multiplies x' = x + a and w' = w + b (a, b = 0 or 128). With xz' = xz + a
+        and wz' = wz + b,
             sum (x - xz)(w - wz) = sum x'w' - wz' sum x' + (K xz' wz' - xz' sum w')
-        The offset is the term in parentheses plus the int32 bias, modulo 2^32, like the accumulator.
+        The offset is the term in the last parentheses plus the int32 bias, modulo 2^32, like the accumulator.
         """
         groups, n_padded, k_padded = blocked.shape
         n = zero_point.shape[1]
@@ -86,7 +87,7 @@ class Q8taQ8csw(Int8Scheme):
         w_zero = np.zeros((groups, n_padded), np.int64)
         w_zero[:, :n] = zero_point
         w_zero += shift_w
-        # int32 sums, modulo 2^32: NumPy computes them in half the time of int64 sums.
+        # Sum in int32, modulo 2^32: NumPy takes half the time of int64 sums.
         w_sums = blocked.sum(axis=2, dtype=np.int32).astype(np.int64) + shift_w * k_padded
         offset = k_padded * x_zero * w_zero - x_zero * w_sums
         scale, y_zero = self._results(n)

@@ -1,7 +1,7 @@
 """The path of an int8 operation on a device, and the reason for the choice.
 
-A path is a form of the inner product (shaders/common/dot4x8.glslh). All paths give the same bits; they differ
-in speed and in the features that they need. The speed of paths is measured (rates.py), because the drivers'
+A path is a form of the inner product (shaders/common/dot4x8.glslh). All paths give the same bits. They
+differ in speed and in the features that they need. Their speed is measured (rates.py), because drivers'
 acceleration flags claim too much or too little.
 """
 
@@ -19,10 +19,11 @@ from ..probe.float16 import FLOAT16
 from ..probe.matrices import HALF, advertised, advertised_half, lacking, lacking_half
 from ..runtime.device import Device
 
-# A path is chosen instead of the portable one only if its rate is at least WORTH times the portable rate.
+# Another path replaces the portable one only if its rate is at least WORTH times the portable rate.
 WORTH = 1.1
-# Rates whose ratio is below SAME count as equal. Then the first path of TABLE is chosen, whose order is by
-# extra cost (the mixed form shifts x; the unsigned form shifts both operands and adds row sums).
+# Rates whose ratio is below SAME count as equal. Among equal rates, the first path of TABLE is chosen.
+# TABLE is in the order of extra cost: the mixed form shifts x; the unsigned form shifts both operands and
+# adds row sums.
 SAME = 1.05
 
 
@@ -30,10 +31,10 @@ SAME = 1.05
 class Path:
     """A path: one row of `TABLE`.
 
-    ``form``: the path's name in the shaders, the self-test and the rates. ``needs``: the Vulkan feature that
-    it requires. ``flag``: the feature or property by which the driver claims that the path is fast, used only
-    if its rate is not measured. ``refusal``: returns any other reason why a device cannot use the path, or
-    None.
+    ``form``: the path's name in the shaders, the self-test and the rates. ``needs``: the Vulkan feature
+    that the path requires. ``flag``: the feature or property by which the driver claims that the path is
+    fast; it is used only if the path's rate has not been measured. ``refusal``: returns any other reason
+    why a device cannot use the path, or None.
     """
 
     name: str
@@ -54,13 +55,13 @@ TABLE = (
 )
 FORMS = {path.name: path.form for path in TABLE}
 COOPMAT = "coopmat"  # matrix units for large products, a dot form for smaller products
-_logged: set[str] = set()  # devices whose refused paths have been logged
+_logged: set[str] = set()  # devices whose refused paths are in the log already
 PATHS = ("auto", "dot", *FORMS, COOPMAT)
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The name of a path, its form in the shaders, and the reason as text."""
+    """The name of a path, its form in the shaders, and the reason for the choice."""
 
     path: str
     form: str
@@ -72,8 +73,8 @@ def _row(name: str) -> Path:
 
 
 def refusal(device: Device, path: str) -> str | None:
-    """Return why the device cannot use a path: the missing feature by its Vulkan name, or the self-test's
-    finding. None if it can."""
+    """Return the reason if the device cannot use a path: the missing feature by its Vulkan name, or the
+    result of the failed self-test. Return None if it can."""
     if path == COOPMAT:
         return lacking(device.capabilities) or _failed(device, selftest.OPENING, "matrices", "requantize")
     row = _row(path)
@@ -85,15 +86,15 @@ def refusal(device: Device, path: str) -> str | None:
 
 
 def half_refusal(device: Device, form: str = HALF) -> str | None:
-    """Return why the device cannot multiply float16 matrices (or matrices of another form): the missing
-    features, or the self-test's finding. None if it can."""
+    """Return the reason if the device cannot multiply matrices of float16 (or of another form): the missing
+    features, or the result of the failed self-test. Return None if it can."""
     test = next(name for name, tested in selftest.HALVES.items() if tested == form)
     return lacking_half(device.capabilities, form) or _failed(device, selftest.OPENING, test)
 
 
 def float16_refusal(device: Device) -> str | None:
-    """Return why float16 products should not use float16 arithmetic: missing features, no gain in speed, or
-    the self-test's finding. None if they should use it."""
+    """Return the reason if products of float16 should not use float16 arithmetic: missing features, no gain
+    in speed, or the result of the failed self-test. Return None if they should."""
     missing = float16.lacking(device.capabilities)
     return missing or _failed(device, selftest.OPENING, FLOAT16)
 
@@ -110,27 +111,27 @@ def half_choice(device: Device) -> Choice:
 
 
 def float_sums(device: Device, compute: str) -> str:
-    """Return the arithmetic for products of float activations with *compute*: "float32"; "float16" (products
-    of float16, sums in float32); or "float16 sums" (sums of 16 products in float16)."""
+    """Return the arithmetic for products of float activations with *compute*: "float32"; "float16" (float16
+    products with float32 sums); or "float16 sums" (16 products are added in float16)."""
     if compute == "float32" or half_refusal(device) is None:
         return compute
     return "float16 sums" if float16_refusal(device) is None else "float32"
 
 
 def pairs_refusal(device: Device, form: str = HALF) -> str | None:
-    """Return the self-test's finding about float16 matrices (or matrices of another form) that are assembled
-    from pairs of elements, or None."""
+    """Return the result of the failed self-test of matrices of float16 (or of another form) that are
+    assembled from pairs of elements. Return None if it passed."""
     return _failed(device, selftest.PAIRS[form])
 
 
 def signs_refusal(device: Device, form: str = HALF) -> str | None:
-    """Return the self-test's finding about products of the smallest values of float16 (or of another form),
-    or None."""
+    """Return the result of the failed self-test of products of the smallest values of float16 (or of
+    another form). Return None if it passed."""
     return _failed(device, selftest.SMALLS[form])
 
 
 def _failed(device: Device, *tests: str) -> str | None:
-    """Return the self-test's finding in the first failed test, or None."""
+    """Return the result of the first failed self-test, or None."""
     failures = selftest.report(device).failures
     return next((failures[test] for test in tests if test in failures), None)
 
@@ -138,10 +139,10 @@ def _failed(device: Device, *tests: str) -> str | None:
 def choose_path(device: Device, path: str = "auto") -> Choice:
     """Return the path for this device, with the reason.
 
-    ``auto`` considers the paths that pass the self-test. It chooses the path in the device's profile. Without
-    one, it chooses the path with the highest measured rate, or the portable path if no other path is at least
-    1.1 times as fast. ``dot`` chooses the fastest dot product even if the portable path is faster. A path
-    requested by its full name is used or refused.
+    ``auto`` considers the paths that pass the self-test. It chooses the path in the device's profile. If
+    the profile has none, it chooses the path with the highest measured rate, or the portable path if no
+    other path is at least 1.1 times as fast. ``dot`` chooses the fastest dot product even if the portable
+    path is faster. A path requested by its full name is used or refused.
 
     Raises:
         ArgumentError: an unknown path.

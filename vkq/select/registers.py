@@ -1,5 +1,5 @@
-"""The choice of tile and workgroup size for the int8 matrix product in registers. Each choice is a `Setting`;
-all settings give the same bits."""
+"""Choose the tile and workgroup size for the int8 matrix product in registers. A choice is a `Setting`; all
+settings give the same bits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .tuner import is_asked, ranked
 
 SHADER, FLOAT_SHADER = "gemm_q8ta_q8csw__tiled", "gemm_q8csw__tiled"
 KIND = "tile in registers"
-# Default invocations of a workgroup: every device supports 64, and most schedule 64 well.
+# Default number of invocations of a workgroup: every device supports 64, and most schedule 64 well.
 INVOCATIONS = 64
 FLOATS = "q8csw"  # the form of a product of float activations
 _forced: contextvars.ContextVar[Setting | None] = contextvars.ContextVar("vkq_forced_setting", default=None)
@@ -26,8 +26,8 @@ _forced: contextvars.ContextVar[Setting | None] = contextvars.ContextVar("vkq_fo
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A tile (rows x columns of results that one invocation computes), and the workgroup's invocations in x
-    and y."""
+    """A tile (rows x columns of results that one invocation computes), and the size of the
+    workgroup in x and y."""
 
     tile: str
     local_x: int
@@ -68,8 +68,8 @@ def choose_setting(device: Device, shape: ProductShape) -> Setting:
 
 
 def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
-    """Return the setting with the lowest estimated time, padding included. Candidates are tiles up to the
-    profile's widest one, and workgroups that the profile does not exclude."""
+    """Return the setting with the lowest estimated time, which includes padding. Candidates are the tiles
+    up to the widest one in the profile, and the workgroup sizes that the profile does not exclude."""
     known = profile(capabilities)
     tiles = list(known.register_tile_percent)
     shader, widest = (FLOAT_SHADER, known.tile_float) if shape.form == FLOATS else (SHADER, known.tile)
@@ -86,7 +86,8 @@ def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
 
 
 def _cost(known: Profile, setting: Setting, shape: ProductShape) -> int:
-    """Return the estimated time of a product, as its number of results (padding included) times 10,000."""
+    """Return the estimated time of a product, for comparison: its number of results, padding included, times
+    the profile's percentages of the tile and of the workgroup's width."""
     rows, columns = (int(size) for size in setting.tile.split("x"))
     rows, columns = rows * setting.local_y, columns * setting.local_x
     results = -(-4 * shape.m4 // rows) * rows * -(-4 * shape.n4 // columns) * columns
@@ -110,8 +111,8 @@ def candidates(capabilities: Capabilities) -> list[Setting]:
 
 @contextlib.contextmanager
 def forced(setting: Setting) -> Iterator[None]:
-    """Context manager: use this setting for every product in the block, also if it is not one of
-    `candidates`."""
+    """Context manager: use this setting for every product in the block, even if it is not one
+    of `candidates`."""
     token = _forced.set(setting)
     try:
         with preferred({**dict(preference() or ()), PICKS: ((KIND, str(setting)),)}):
@@ -121,5 +122,5 @@ def forced(setting: Setting) -> Iterator[None]:
 
 
 def is_forced() -> bool:
-    """Return True if a setting is forced in this context, so that other kernels are not considered."""
+    """Return True if a setting is forced in this context; other kernels are then not considered."""
     return KIND in picks()
