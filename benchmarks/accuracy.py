@@ -3,8 +3,8 @@
     python benchmarks/accuracy.py [NETWORK ...] [--methods METHOD ...]
     python benchmarks/accuracy.py --write
 
-The rows are kept in results/accuracy.json; a new row replaces the earlier row of the same network and method.
---write puts all rows as a table into docs/models.md.
+The script keeps its rows in results/accuracy.json; a new row replaces the earlier row of the same network
+and method. --write puts all rows as a table into docs/models.md.
 
 The networks are from examples/train_scenes.py and examples/train.py. The digits that were not used for
 training are split into two halves: scenes with one half calibrate, scenes with the other half measure. The
@@ -36,9 +36,11 @@ MODELS = ROOT / "examples" / "models"
 PAGE, KEPT = ROOT / "docs" / "models.md", ROOT / "benchmarks" / "results" / "accuracy.json"
 BEGIN, END = "<!-- from benchmarks/accuracy.py -->", "<!-- until here -->"
 BATCH = 8
-CALIBRATING, JUDGED, MEASURED = 10, 60, 200  # batches for ranges, for --target, and for the table
-SURE, DOUBLE, OVERLAP = 0.5, 0.5, 0.8  # see `detections` and `same_decisions`
-GOAL = 0.995  # the required agreement
+# number of batches that set ranges, that --target judges, and that the table measures
+CALIBRATING, JUDGED, MEASURED = 10, 60, 200
+# minimum score of a detection, and minimum overlaps; see `detections` and `same_decisions`
+SURE, DOUBLE, OVERLAP = 0.5, 0.5, 0.8
+GOAL = 0.995  # the share of equal decisions that --target requires
 
 Feed = dict[str, np.ndarray]
 
@@ -74,8 +76,8 @@ def feeds(network: str, count: int, calibrating: bool) -> list[Feed]:
 
 
 def same_decisions(network: str, real: np.ndarray, got: np.ndarray) -> tuple[int, int]:
-    """Return the number of equal decisions and the number of all decisions. Two detections are equal if their
-    kinds are and their boxes overlap by more than OVERLAP."""
+    """Return (the number of equal decisions, the number of all decisions). Two detections are equal if they
+    have the same kind and their boxes overlap by more than OVERLAP."""
     if network != "detect":
         equal = real.argmax(1) == got.argmax(1)
         return int(equal.sum()), equal.size
@@ -89,9 +91,9 @@ def same_decisions(network: str, real: np.ndarray, got: np.ndarray) -> tuple[int
 
 
 def detections(y: np.ndarray) -> np.ndarray:
-    """Return what one scene's output (4 + kinds, cells) finds, (count, 5): box and kind of each cell whose
-    best score is above SURE. Non-maximum suppression removes a cell if its box overlaps by DOUBLE with the
-    box of a cell with a higher score."""
+    """Return the detections in the output (4 + kinds, cells) of one scene, (count, 5): box and kind of each
+    cell whose best score is above SURE. Non-maximum suppression removes a cell if its box overlaps by
+    DOUBLE with the box of a cell with a higher score."""
     scores, left = y[4:].max(0), list[np.ndarray]()
     for cell in np.argsort(-scores, kind="stable"):
         box = y[:4, cell]
@@ -109,7 +111,7 @@ def overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def measured(network: str, path: Path, samples: Sequence[Feed]) -> tuple[float, float]:
-    """Return the signal-to-noise ratio of the worst channel in dB and the share of equal decisions."""
+    """Return (the signal-to-noise ratio of the worst channel in dB, the share of equal decisions)."""
     real, got = (cpu_session(p, "measuring") for p in (MODELS / f"{network}.float.onnx", path))
     agreement, equal, count = Agreement(["y"]), 0, 0
     for feed in samples:

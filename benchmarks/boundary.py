@@ -1,10 +1,11 @@
-"""Measure copies between host and device in vkq and in PyTorch, and layer calls with NumPy arrays in and out.
+"""Measure copies between host and device in vkq and in PyTorch, and calls of layers with NumPy arrays as
+inputs and results.
 
     python benchmarks/boundary.py [--device NAME] [--json FILE] [--mib 256] [--copies]
 
-Each number is the median of several runs after one warm-up run. The results of layers are compared once with
-the reference; `--no-verify` skips this, because it is slow for the large layers. PyTorch is measured in the
-same run if it is installed and finds CUDA."""
+Each number is the median of several runs after one warm-up run. The results of layers are compared once
+with the reference; `--no-verify` skips this comparison, which is slow for the large layers. PyTorch is
+measured in the same run if it is installed and finds CUDA."""
 
 import argparse
 import json
@@ -40,8 +41,8 @@ def copies(device: vkq.Device, size: int) -> dict[str, float]:
     tensor, out = vkq.Tensor.from_numpy(data, device), np.empty_like(data)
     pinned, back = (vkq.empty_pinned(data.shape, np.float32, device) for _ in range(2))
     pinned[:] = data
-    # The time of an upload ends when the device has the data. (`write` returns earlier, once the caller may
-    # change the array.)
+    # An upload ends when the device has the data. (`write` returns earlier, once the caller may change the
+    # array.)
     work = {
         "upload pageable": lambda: (tensor.write(data), device.synchronize()),
         "download pageable": lambda: tensor.numpy(out=out),
@@ -83,7 +84,7 @@ def torch_copies(size: int) -> dict[str, float]:
 
 
 def calls(device: vkq.Device, verify: bool) -> dict[str, float]:
-    """Return the times in ms of layer calls with int8 NumPy arrays in and out."""
+    """Return the times in ms of layer calls with int8 NumPy arrays as inputs and results."""
     q, y = vkq.QParams(0.02, -3), vkq.QParams(0.5, 7)
 
     def conv(x: tuple[int, ...], oc: int, k: int) -> tuple[Any, Any, Any]:
@@ -116,8 +117,8 @@ def calls(device: vkq.Device, verify: bool) -> dict[str, float]:
 
 
 def host_us(device: vkq.Device) -> float:
-    """Return the host time in microseconds of one eager operation, without the device's time. The chain
-    alternates a convolution and an add."""
+    """Return the host time in microseconds of one eager operation, without the device's time. The measured
+    chain alternates a convolution and an add."""
     q = vkq.QParams(0.05, 3)
     w = RNG.integers(-127, 128, (8, 8, 3, 3), np.int8)
     conv = vkq.Conv2d(w, 0.002, padding=1, x_qparams=q, y_qparams=q, device=device)
@@ -135,8 +136,8 @@ def host_us(device: vkq.Device) -> float:
 
 
 def made_ms(device: vkq.Device) -> float:
-    """Return the time in ms of making a 4096x4096 Linear layer and calling it with one row. The pipelines
-    exist already."""
+    """Return the time in ms to make a 4096x4096 Linear layer and call it with one row. The pipelines exist
+    before."""
     w = RNG.integers(-127, 128, (4096, 4096), np.int8)
     x = RNG.integers(-128, 128, (1, 4096), np.int8)
     q = vkq.QParams(0.02, -3)

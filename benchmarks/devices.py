@@ -1,10 +1,10 @@
 """Write the table of devices in docs/devices.md from ``devices/*.json``: ``python benchmarks/devices.py``.
 
 Each file is the output of ``vkq report --json --list phone --list mobilenet_v2 --list resnet50`` on one
-device, without the single samples; the networks may be missing. ``--add FILE NAME`` stores a report as
-NAME.json. A report of ``make test-arm64`` has no times, because times of an emulated processor mean nothing.
-``--check`` writes nothing and exits with code 1 if the page is out of date. A file that is not a report is
-refused with its name and the rule."""
+device, without the samples; the two networks may be missing. ``--add FILE NAME`` stores a report as
+NAME.json. A report of ``make test-arm64`` has no times, because times of an emulated processor mean
+nothing. ``--check`` writes nothing and exits with code 1 if the page is out of date. A file that is not a
+report is refused with its name and the rule."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HEAD = (
     "ResNet-50",
 )
 CASES = tuple(f"linear[{size}]" for size in ("M=1,K=1024,N=1024", "M=1,K=4096,N=4096", "M=128,K=512,N=512"))
-NETWORKS = ("MobileNetV2", "ResNet-50")  # the sum of the times of their layers
+NETWORKS = ("MobileNetV2", "ResNet-50")  # their cells are the sums of their layers' times
 PRIVATE = re.compile(r'"[a-z_]*uuid"|/home/|/Users/|\\\\Users\\\\')
 
 
@@ -83,7 +83,7 @@ def row(report: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _large(replays: list[dict[str, Any]]) -> str:
-    """Return how many large cases were replayed cold, and how many in another power state."""
+    """Return (the number of replays of large workloads that ran cold, the number in other power states)."""
     states = [one.get("state", "cold") for one in replays if one["case"] in LARGE]
     powered = [state for state in dict.fromkeys(states) if state != "cold"]
     also = f", {states.count(powered[0])} {' and '.join(powered)}" if powered else ""

@@ -1,17 +1,21 @@
-"""Measure how long the first result of a model takes in a fresh process: once when the driver compiles every
-pipeline, once with the pipelines that an earlier process stored.
+"""Measure how long the first result of a model takes in a fresh process: once if the driver compiles every
+pipeline, and once with the pipelines that an earlier process stored.
 
     python benchmarks/first_call.py MODEL.onnx [--device NAME] [--runs 3] [--profile 25] [--json FILE] [--c]
 
-Each line gives four medians in seconds: `import vkq.onnx`; making the session (reads the model, opens the
-device); the first run (plans, packs and uploads weights, makes pipelines, runs one image); and the second
-run. NVIDIA's own disk cache is turned off. Mesa's disk cache is deleted with the pipelines, because lavapipe
-has no other pipeline cache. Two things are always prepared: vkq's facts about the driver and the device, and
-the compiled SPIR-V. "cpu" is the processor time of the whole process in seconds. The JSON has the seconds of
-every process. With --profile, one more process of each kind prints where Python spent the first call. With
---c, a C program (`first_call.c`) does the same with the file that `vkq export` writes: it opens the device,
-loads the file and runs it twice; its processes alternate with Python's. With stored pipelines its known
-answer is not run again."""
+Each line gives four medians in seconds: `import vkq.onnx`; making the session (it reads the model and opens
+the device); the first run (it plans, packs and uploads weights, makes pipelines, and runs one image); and
+the second run. "cpu" is the processor time of the whole process in seconds. The JSON has the seconds of
+every process.
+
+NVIDIA's own disk cache is turned off. Mesa's disk cache is deleted together with the pipelines, because it
+is lavapipe's only pipeline cache. vkq's facts about the driver and the device, and the compiled SPIR-V,
+always exist before.
+
+With --profile, one more process of each kind prints where Python spent the first call. With --c, a C
+program (`first_call.c`) does the same with a file of `vkq export`: it opens the device, loads the file and
+runs it twice. Its processes alternate with Python's. With stored pipelines, the known answer of the file is
+not run again."""
 
 import argparse
 import cProfile
@@ -115,8 +119,8 @@ class InC:
 def measured(
     arguments: list[str], folder: Path, cached: bool, runs: int, want: str, in_c: InC | None
 ) -> dict[str, dict[str, list[float]]]:
-    """Return the seconds of each step in every process, in Python and in C. If cached pipelines are measured,
-    one uncounted process fills the cache first."""
+    """Return the seconds of each step in every process, in Python and in C. If stored pipelines are
+    measured, one process that is not counted fills the cache first."""
     rows, of_c = [], []
     for _ in range(runs + cached):
         if not cached:

@@ -1,7 +1,7 @@
-"""Measure weight-only layers (q8csw) and PyTorch's layers on one GPU: float32 tensors in float32 and float16
-arithmetic, and float16 tensors. Each result is first compared with float64, within the error bound of the
-layer. Then it is timed: vkq by device timestamps, PyTorch in a CUDA graph over rotating data. --tiles also
-times each tile by name. Usage: float_h200.py [--json FILE] [--tiles]"""
+"""Measure weight-only layers (q8csw) and PyTorch's layers on one GPU: float32 tensors with float32 and with
+float16 arithmetic, and float16 tensors. Each result is first compared with float64, within the error bound
+of the layer. Then the layer is timed: vkq by device timestamps, PyTorch in a CUDA graph over rotating data.
+--tiles also times each tile by name. Usage: float_h200.py [--json FILE] [--tiles]"""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ CASES = [f"linear[M={m},K=4096,N=4096]" for m in (1, 2, 4, 8, 16, 32, 64, 128, 5
     "conv2d[N=1,IC=256,H=56,W=56,OC=64,KH=1,KW=1]",
     "conv2d[N=1,IC=32,H=112,W=112,OC=32,KH=3,KW=3,padding=1,groups=32]",
 ]
-COPIES = 4  # copies of a weight; together they are larger than the last-level cache
-TENSORS = "float16 tensors"  # inputs and outputs of float16, with compute="float16"
+COPIES = 4  # number of copies of a weight; together they are larger than the last-level cache
+TENSORS = "float16 tensors"  # float16 inputs and outputs, with compute="float16"
 ROUNDINGS = {"float32": 0.0, "float16": 2.0**-10, TENSORS: 1.5 * 2.0**-10}
 
 
 def gpu_us(device: vkq.Device, layers: list[Any], x: np.ndarray, sets: int, passes: int) -> float:
-    """Return the median microseconds of one pass over rotating inputs and over equal layers."""
+    """Return the median microseconds of one pass; passes rotate over inputs and over copies of the layer."""
     xs = [vkq.Tensor.from_numpy(x, device) for _ in range(sets)]
     with device.record(marks=2) as recording:
         recording.mark()
@@ -43,7 +43,7 @@ def gpu_us(device: vkq.Device, layers: list[Any], x: np.ndarray, sets: int, pass
             recording.barrier()
         recording.mark()
     found, end = [], time.time() + 0.1
-    while time.time() < end:  # runs until the GPU clock is high again
+    while time.time() < end:  # keep the GPU busy until its clock is high
         recording.run()
     for _ in range(12):
         recording.run()
@@ -52,7 +52,7 @@ def gpu_us(device: vkq.Device, layers: list[Any], x: np.ndarray, sets: int, pass
 
 
 def verified(layer: Any, p: Any, x: np.ndarray, w: np.ndarray, scale: float, compute: str) -> str:
-    """Return the largest error of sampled outputs, as a share of the error bound."""
+    """Return the largest error among sampled outputs, as a share of the error bound."""
     rng, got = np.random.default_rng(3), layer(x)
     worst = 0.0
     for _ in range(300):
@@ -73,7 +73,7 @@ def verified(layer: Any, p: Any, x: np.ndarray, w: np.ndarray, scale: float, com
 
 
 def torch_us(p: Any, dtype: Any) -> float:
-    """Return the median microseconds of the same work in PyTorch, in its faster memory format."""
+    """Return the median microseconds of the same work in PyTorch, in the faster of two memory formats."""
     import torch
 
     torch.backends.cudnn.benchmark = True
@@ -115,7 +115,7 @@ def torch_us(p: Any, dtype: Any) -> float:
 
 
 def layers(device: vkq.Device, p: Any, w: np.ndarray, scale: float, compute: str, tiles: bool) -> Any:
-    """Yield (name, layer) of the kernel that "auto" takes, and with *tiles* of every tile."""
+    """Yield (name, layer) for the kernel that "auto" chooses and, with *tiles*, for every tile."""
     linear = p.name.startswith("linear")
     options = {} if linear else {n: getattr(p, n) for n in ("stride", "padding", "dilation", "groups")}
     kind = vkq.Linear if linear else vkq.Conv2d
@@ -144,7 +144,7 @@ def layers(device: vkq.Device, p: Any, w: np.ndarray, scale: float, compute: str
 
 
 def half_layers(made: Any, p: Any) -> Any:
-    """Yield (name, layer) of every tile of the float16 matrix-unit kernels."""
+    """Yield (name, layer) for every tile of the float16 kernels on matrix units."""
     if p.name.startswith("linear"):
         for tile in (
             catalog().shaders[half_configs.FLOAT16.product].axes["tile"]
@@ -167,7 +167,7 @@ def half_layers(made: Any, p: Any) -> Any:
 
 
 def guarded(found: Any) -> Any:
-    """Yield the same layers, and stop at the first that cannot be made."""
+    """Yield the same layers, and stop at the first layer that cannot be made."""
     try:
         yield from found
     except Exception:
@@ -210,7 +210,7 @@ def main() -> None:
                     row[f"{compute} {what}"] = found
                     told = f"{found['us']:.1f} us, {found['said']}, {found['shader']}"
                     print(f"{name} {compute} {what}: {told} t={time.time() - start:.0f}", flush=True)
-                except Exception as error:  # the next variant may work
+                except Exception as error:  # other variants may work
                     print(f"{name} {compute} {what}: {type(error).__name__} {error}", flush=True)
                     traceback.print_exc(file=sys.stdout)
         try:

@@ -31,7 +31,7 @@ WEIGHTED = ("conv", "linear")
 
 @dataclasses.dataclass
 class Operator:
-    """One operator: ``weight`` and ``bias`` are float, ``size`` is the window, ``shape`` is the result's."""
+    """One operator. ``weight`` and ``bias`` are float; ``size``: of the window; ``shape``: of the result."""
 
     kind: str
     name: str
@@ -135,7 +135,7 @@ def resnet50(n: Network) -> None:
     n.linear(n.mean(x))
 
 
-# As in torchvision, which has a 3x3 convolution where the paper has a 5x5 one.
+# torchvision's GoogLeNet, which has a 3x3 convolution where the paper has a 5x5 convolution.
 def googlenet(n: Network) -> None:
     x = n.pool(n.conv(n.every[0], 64, 7, 2), pad=1)
     x = n.pool(n.conv(n.conv(x, 64), 192, 3), pad=1)
@@ -174,7 +174,7 @@ NETWORKS: dict[str, Callable[[Network], None]] = {
 
 
 class Graph:
-    """Nodes and constants of an ONNX model, in QDQ form if *scales* are given."""
+    """The nodes and constants of an ONNX model. With *scales*, the model is in QDQ form."""
 
     def __init__(self, scales: dict[str, float] | None) -> None:
         self.scales, self.nodes, self.constants = scales, [], {"zero": np.int8(0)}
@@ -188,8 +188,8 @@ class Graph:
         return name
 
     def stored(self, name: str, last: bool) -> str:
-        """Return the name under which a value is read. In QDQ form, the value is quantized and dequantized
-        first."""
+        """Return the name under which operators read a value. In QDQ form, this is the value after
+        quantization and dequantization."""
         if self.scales is None or last:
             return name
         scale = self.constant(f"{name}_scale", np.float32(self.scales[name]))
@@ -249,7 +249,7 @@ def onnx_model(net: Network, scales: dict[str, float] | None) -> onnx.ModelProto
 
 
 def ranges(net: Network, x: Array) -> dict[str, float]:
-    """Return the scale of each value, from a float run of one image."""
+    """Return the scale of each value: its largest magnitude in a float run of one image, divided by 127."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(
@@ -263,7 +263,7 @@ def ranges(net: Network, x: Array) -> dict[str, float]:
 
 
 def ncnn_files(net: Network, scales: dict[str, float] | None) -> tuple[str, bytes]:
-    """Return the text of the .param file and the bytes of the .bin file, for int8 if *scales* are given."""
+    """Return the text of the .param file and the bytes of the .bin file. With *scales*, they are for int8."""
     readers = collections.Counter(one.name for op in net.every for one in op.inputs)
     into = collections.defaultdict(list)
     for op in net.every:
@@ -294,7 +294,8 @@ def ncnn_files(net: Network, scales: dict[str, float] | None) -> tuple[str, byte
 
 
 def ncnn_layer(op: Operator, term: int) -> tuple[str, list[str]]:
-    """Return the layer's type and options. *term* is ncnn's int8 option; 101 also makes the result int8."""
+    """Return a layer's type and options. *term*: ncnn's option ``int8_scale_term``; 101 makes the result
+    int8, too."""
     clip = {"": [], "relu": ["9=1"], "relu6": ["9=3", "-23310=2,0.0,6.0"]}[op.clip]
     int8 = [f"8={term}"] if term else []
     size = 0 if op.weight is None else op.weight.size

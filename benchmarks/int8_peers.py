@@ -1,13 +1,14 @@
-"""Run the networks of int8_networks.py in vkq and in other libraries, in turn in one process.
+"""Run the networks of int8_networks.py in vkq and in other libraries. The libraries run in turn in one
+process.
 
     python benchmarks/int8_peers.py [NAME ...] [--json FILE]
 
-`vkq` and `ncnn` run int8 on the first Vulkan device. `ncnn_float` runs the same network in float on that
-device, so its results differ. `ncnn_cpu` and `onnxruntime` run int8 with their own CPU kernels on one thread.
-The batch is 1, with NumPy arrays in and out. `ms` is the minimum wall time of the runs. `cpu_ms` is the
-minimum process time of all threads; other work on the machine changes it little. `apart` is the largest
-difference from vkq's results, divided by vkq's largest result. Needs onnx, onnxruntime and ncnn 1.0.20260701
-or later."""
+`vkq` and `ncnn` run int8 on the first Vulkan device. `ncnn_float` runs the same network in float on this
+device, so its results differ. `ncnn_cpu` and `onnxruntime` run int8 with their own CPU kernels on one
+thread. The batch size is 1; inputs and results are NumPy arrays. `ms` is the minimum wall time of the runs.
+`cpu_ms` is the minimum process time of all threads, which other work on the machine changes little. `apart`
+is the largest difference from vkq's results, divided by vkq's largest result. Needs onnx, onnxruntime and
+ncnn 1.0.20260701 or later."""
 
 import argparse
 import datetime
@@ -32,7 +33,7 @@ RUNS = 5
 
 
 def sides(name: str, folder: Path, device: vkq.Device) -> tuple[dict[str, Call], dict[str, str]]:
-    """Return a function for each library that runs the network, and a description of ncnn's kernels."""
+    """Return (for each library a function that runs the network, a description of ncnn's kernels)."""
     import ncnn
     import onnxruntime
 
@@ -54,7 +55,7 @@ def sides(name: str, folder: Path, device: vkq.Device) -> tuple[dict[str, Call],
 
 
 def on_cpu(ncnn: Any, stem: Path, x: Array) -> Call:
-    """Return a call of ncnn's own CPU kernels."""
+    """Return a function that runs ncnn's CPU kernels."""
     net = ncnn.Net()
     net.opt.num_threads = 1
     if net.load_param(f"{stem}.param") != 0 or net.load_model(f"{stem}.bin") != 0:

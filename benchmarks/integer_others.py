@@ -1,5 +1,5 @@
-"""The libraries that `integer_peers.py` compares with vkq.integer (SciPy, OpenCV and PyTorch, if installed),
-and the check that both sides must pass."""
+"""The libraries that `integer_peers.py` compares with vkq.integer (SciPy, OpenCV and PyTorch, if
+installed), and the check of results that vkq and these libraries must pass."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import numpy as np
 from vkq.problem.conv2d import Conv2dProblem
 
 SAMPLES = 10
-LARGE = 1 << 30  # above this number of multiply-adds, only some lines of the result are compared
+LARGE = 1 << 30  # with more multiply-adds than this, only some rows of the result are compared
 LINES = 8
 Measure = tuple[str, str, "tuple[float | None, float | None]", bool, str]
 
 
 @dataclass
 class Work:
-    """Operands, and some lines of the exact result in NumPy's int64."""
+    """The operands, and some rows of the exact result in NumPy's int64."""
 
     x: np.ndarray
     w: np.ndarray
@@ -34,7 +34,7 @@ class Work:
         self.want = self._lines()
 
     def _lines(self) -> np.ndarray:
-        """Compute the lines by float64 matrix products, which are exact here because every partial sum is
+        """Compute these rows by float64 matrix products, which are exact here because every partial sum is
         below 2**53."""
         x, w = self.x.astype(np.float64), self.w.astype(np.float64)
         assert float(np.abs(x).max() * np.abs(w).sum(axis=(1, 2, 3)).max()) < 2**53
@@ -44,10 +44,10 @@ class Work:
         return np.stack(found, axis=1)[None].astype(np.int64)
 
     def judged(self, got: np.ndarray, templates: int | None = None) -> tuple[bool, str]:
-        """Return whether all results are exact, and a sentence with the largest error."""
+        """Return (True if all results are exact, a text with the largest error)."""
         want = self.want[:, :templates]
         error = np.abs(got[:, :, self.lines].astype(np.float64) - want)
-        wrong = int((error != 0).sum())  # NaN and infinities count as wrong
+        wrong = int((error != 0).sum())  # counts NaN and infinities as wrong
         worst = "not finite" if not np.isfinite(error).all() else f"up to {error.max():g} off"
         return wrong == 0, "exact" if wrong == 0 else f"{100 * wrong / want.size:.1f} % wrong, {worst}"
 
@@ -100,8 +100,8 @@ def scipy_rows(work: Work, seconds: float) -> Iterator[Measure]:
 
 
 def opencv_rows(work: Work, seconds: float) -> Iterator[Measure]:
-    """Measure matchTemplate. It takes uint8 and float32, one template at a time, and adds in float32 or by an
-    FFT."""
+    """Measure OpenCV's matchTemplate. It accepts uint8 and float32, handles one template at a time, and
+    adds in float32 or with an FFT."""
     try:
         import cv2
     except ImportError:
@@ -134,8 +134,8 @@ def torch_rows(work: Work, seconds: float) -> Iterator[Measure]:
 
 
 def cuda_rows(torch: Any, work: Work, seconds: float) -> Iterator[Measure]:
-    """Measure PyTorch on CUDA. cuDNN searches for its fastest algorithm; a CUDA graph is used if the call can
-    be captured."""
+    """Measure PyTorch on CUDA. cuDNN searches for its fastest algorithm. A CUDA graph is used if the call
+    can be captured."""
     for kind, dtype, tf32 in (
         ("float32", torch.float32, False),
         ("TF32", torch.float32, True),

@@ -1,12 +1,13 @@
 """Compare vkq's integer template correlation with SciPy, OpenCV and PyTorch in one run.
 
-The output says which results are exact and how long they take. Every result is first compared with NumPy's
-(for a large image, only eight lines of the maps). If a vkq result differs, no time is printed and the exit
-code is 1. If another library's result differs, the output gives the number of wrong elements and the largest
-error. There are three clocks: `gpu` (device timestamps or CUDA events around packing and kernels, with images
-and result on the device), `call` (arrays in, arrays out) and `best` (a kept vkq.integer.Templates: an array
-in, the best positions out). Usage: integer_peers.py [--device NAME] [--json FILE] [--seconds S] [--only
-CASE], where S is the minimum time of one measurement."""
+The output says which results are exact, and the times. Every result is first compared with NumPy's (for a
+large image, only eight rows of each map). If a vkq result differs, no time is printed and the exit code is
+1. If another library's result differs, the output gives the share of wrong elements and the largest error.
+
+There are three clocks. `gpu`: device timestamps or CUDA events around packing and kernels; images and
+results stay on the device. `call`: a call with arrays as inputs and results. `best`: a call of a kept
+vkq.integer.Templates that returns only the best positions. Usage: integer_peers.py [--device NAME] [--json
+FILE] [--seconds S] [--only CASE], where S is the minimum time of one measurement."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from vkq.integer.images import Images, words
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.select.path import choose_path
 
-CASES = {  # (image, templates, padding, kinds of data)
+CASES = {  # name -> (shape of the image, shape of the templates, padding, kinds of data)
     "30 x 100x100, padding 30": (
         (1, 1, 100, 100),
         (30, 1, 100, 100),
@@ -56,7 +57,7 @@ class Row:
 
 
 def vkq_rows(device: vkq.Device, work: Work, seconds: float) -> Iterator[Measure]:
-    """Measure each possible path on the device's clock, then whole calls, then the search for the best
+    """Measure each possible path by the device's clock, then whole calls, then the search for the best
     positions."""
     x, w, p = work.x, work.w, work.p
     bias = np.zeros(len(w), np.int64)
@@ -65,7 +66,7 @@ def vkq_rows(device: vkq.Device, work: Work, seconds: float) -> Iterator[Measure
     image, images, axes = vkq.Tensor.from_numpy(words(x), device), Images.of_array(x), op.axes(p)
     for path in dict.fromkeys(("auto", choose_path(device).path, "dot", "portable", op.TRANSFORM)):
         if p.macs > 100 * LARGE and path in ("dot", "portable"):
-            continue  # it takes seconds on a GPU and an hour on a CPU
+            continue  # these paths take seconds on a GPU and an hour on a CPU
         owner = op.Correlation(device, path, p, w, bias, sums)
         y, plan = owner.run(image, images, *axes), owner.plan(images, *axes)
         exact, note = work.judged(numbers(y, wide))
@@ -98,7 +99,8 @@ def vkq_rows(device: vkq.Device, work: Work, seconds: float) -> Iterator[Measure
 
 
 def gpu_clock(device: vkq.Device, plan: Any, x: vkq.Tensor, y: vkq.Tensor) -> Callable[[int], float]:
-    """Return a function that times n dispatches and their barriers between two device timestamps."""
+    """Return a function that runs n dispatches with barriers, and returns the time between two device
+    timestamps."""
 
     def body(n: int) -> float:
         with device.record(marks=2) as recording:
@@ -114,8 +116,8 @@ def gpu_clock(device: vkq.Device, plan: Any, x: vkq.Tensor, y: vkq.Tensor) -> Ca
 
 
 def operands(dtype: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return random operands over the whole range of the type. "12 bits" gives a camera's image and 6-bit
-    templates."""
+    """Return random operands over the whole range of a type. "12 bits" gives the image of a camera, and
+    templates of 6 bits."""
     rng = np.random.default_rng(1)
     low, high = (0, 4096) if dtype == "12 bits" else (np.iinfo(dtype).min, np.iinfo(dtype).max + 1)
     kind = "int16" if dtype == "12 bits" else dtype

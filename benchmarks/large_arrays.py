@@ -1,10 +1,10 @@
-"""Check arrays that are too large for the test suite, and more calls than it makes.
+"""Check arrays that are too large for the test suite, and more calls than the test suite makes.
 
     python benchmarks/large_arrays.py [--device NAME] [--bytes 3000000000] [--calls 20000] [--json FILE]
 
 Arrays of every kind are uploaded, downloaded and compared. Then a convolution and a copy are called with
 changing sizes, and the allocated memory is printed. Needs host memory for four of the arrays and device
-memory for one."""
+memory for one array."""
 
 import argparse
 import json
@@ -40,8 +40,8 @@ def kinds(size: int, folder: str) -> Iterator[tuple[str, Any]]:
 
 
 def there_and_back(device: vkq.Device, size: int) -> dict[str, Any]:
-    """Return the seconds of upload and download of each kind. The downloaded array must be equal to the
-    uploaded one."""
+    """Return the seconds of the upload and of the download of each kind of array, after a check that the
+    downloaded array equals the uploaded one."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, array in kinds(size, folder):
@@ -60,7 +60,7 @@ def there_and_back(device: vkq.Device, size: int) -> dict[str, Any]:
 
 
 def changing_sizes(device: vkq.Device, calls: int) -> list[dict[str, int]]:
-    """Return the allocated memory after a tenth, a half and all of the calls."""
+    """Return the allocated memory after a tenth, after half and after all of the calls."""
     q = vkq.QParams(0.05, 3)
     weight = RNG.integers(-127, 128, (16, 8, 3, 3), np.int8)
     conv = vkq.Conv2d(weight, 0.002, padding=1, x_qparams=q, y_qparams=q, device=device)

@@ -2,12 +2,12 @@
 
     python benchmarks/networks.py MODEL.onnx ... [--batch 1 8 32] [--device NAME] [--json FILE] [--says F=N]
 
-The first axis of all inputs is the batch, which may change. float32 inputs are normal numbers, integer inputs
-(token ids, masks) zeros and ones. A row gives the number of elements of the first output that are equal to
-ONNX Runtime's (on the CPU, with int8 kernels); "gpu ms", the device time between two marks
-around the network; "replay ms", the wall time of one run of that recording; "run ms", the wall time of
-`InferenceSession.run` with NumPy arrays in and out; and the times of loading the model and of the first run.
-All are medians after 0.8 s of warm-up."""
+The first axis of all inputs is the batch, whose size may vary. float32 inputs are normally distributed,
+integer inputs (token ids, masks) are zeros and ones. A row gives the number of elements of the first output
+that are equal to ONNX Runtime's (on the CPU, with int8 kernels), and these times: "gpu ms", on the device
+between two timestamps around the network; "replay ms", the wall time of one run of the same recording; "run
+ms", the wall time of `InferenceSession.run` with NumPy arrays as inputs and results; loading the model; and
+the first run. All times but the last two are medians after 0.8 s of warm-up."""
 
 import argparse
 import dataclasses
@@ -64,7 +64,8 @@ def fed(session: vkq.onnx.InferenceSession, random: np.random.Generator) -> dict
 
 
 def replay(session: vkq.onnx.InferenceSession, feed: dict[str, Any]) -> tuple[float, float | None]:
-    """Return wall and device milliseconds of the recorded network. Its inputs are on the device."""
+    """Return (wall milliseconds, device milliseconds) of the recorded network, whose inputs are on the
+    device."""
     graph = session.lowered({name: array.shape for name, array in feed.items()})
     network = Executable(graph, session.device, {})
     network.run({name: array.astype(graph.specs[name].dtype) for name, array in feed.items()})

@@ -3,11 +3,11 @@
     python benchmarks/peers.py [NAME ...] [--batch 1 8 32] [--compile [MODE]]
 
 NAME is a model of quantized_models.py, or an architecture of torchvision. The weights are random, because
-times do not depend on them. Networks run in fp16, those of images in channels_last. Times are milliseconds
-between CUDA events: `eager`, `graph` (a CUDA graph of the eager network) and, with --compile, `compiled`
-(torch.compile, MODE "default" or "max-autotune-no-cudagraphs", in a CUDA graph) and `setup_s`, the seconds
-that compilation took. Needs torch, torchvision and transformers. int8_peers.py measures ncnn and ONNX
-Runtime."""
+times do not depend on them. Networks run in fp16; networks of images use the memory format channels_last.
+Times are milliseconds between CUDA events: `eager`, `graph` (a CUDA graph of the eager network) and, with
+--compile, `compiled` (torch.compile, MODE "default" or "max-autotune-no-cudagraphs", in a CUDA graph) and
+`setup_s`, the seconds that compilation took. Needs torch, torchvision and transformers. int8_peers.py
+measures ncnn and ONNX Runtime."""
 
 import argparse
 import json
@@ -40,7 +40,7 @@ def network(name: str, batch: int) -> tuple[torch.nn.Module, list[torch.Tensor]]
 
 
 def event_ms(run: Callable[[], Any]) -> float:
-    """Return the median of the device's times after half a second of warm-up."""
+    """Return the median of the times on the device, after half a second of warm-up."""
     end = time.perf_counter() + 0.5
     while time.perf_counter() < end:
         run()

@@ -1,11 +1,12 @@
-"""Int8 models with random weights, as PyTorch exports them and onnxruntime quantizes them.
+"""Write int8 models with random weights, as PyTorch exports them and onnxruntime quantizes them.
 
     python benchmarks/quantized_models.py FOLDER [NAME ...]
 
-NAME is bert (6 layers, 768 wide, 128 tokens, with uint8 activations), vit (ViT-B/16 for 224 x 224; it and all
-further models have int8 activations), timm (timm's ViT-B/16), resnet50, mobilenet_v2 or efficientnet_b0.
-Weights are int8, with a scale for each output. Needs torch, torchvision, transformers and timm. `networks.py
-FOLDER/*.onnx` times the models, `peers.py --compile` the same networks in PyTorch.
+NAME is bert (6 layers, width 768, 128 tokens, uint8 activations) or one of these models with int8
+activations: vit (ViT-B/16 for 224 x 224), timm (timm's ViT-B/16), resnet50, mobilenet_v2 or
+efficientnet_b0. Weights are int8, with a scale for each output channel. Needs torch, torchvision,
+transformers and timm. `networks.py FOLDER/*.onnx` times the models, `peers.py --compile` the same networks
+in PyTorch.
 """
 
 import argparse
@@ -35,7 +36,7 @@ class Samples(CalibrationDataReader):  # type: ignore[misc]
 
 
 class Hidden(torch.nn.Module):
-    """The last hidden state of a model, given inputs of these names."""
+    """A module that returns the last hidden state of a model, for inputs of these names."""
 
     def __init__(self, model: Any, names: tuple[str, ...]):
         super().__init__()
@@ -61,7 +62,7 @@ def vit(rng: np.random.Generator) -> tuple[Hidden, Feed, QuantType]:
 
 
 def timm(rng: np.random.Generator) -> tuple[torch.nn.Module, Feed, QuantType]:
-    os.environ["TIMM_FUSED_ATTN"] = "0"  # attention as single operators
+    os.environ["TIMM_FUSED_ATTN"] = "0"  # export attention as single operators
     from timm import create_model
 
     feed = {"x": rng.normal(size=(1, 3, 224, 224)).astype(np.float32)}
@@ -70,14 +71,14 @@ def timm(rng: np.random.Generator) -> tuple[torch.nn.Module, Feed, QuantType]:
 
 def convolutional(name: str, rng: np.random.Generator) -> tuple[torch.nn.Module, Feed, QuantType]:
     """Return a network of torchvision. Its normalizations have the statistics of random pictures, as after
-    training; else the values of later layers would become tiny."""
+    training; otherwise the values of later layers would be tiny."""
     from torchvision import models
 
     model: torch.nn.Module = getattr(models, name)(weights=None)
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.reset_running_stats()
-            module.momentum = None  # the mean over all pictures
+            module.momentum = None  # use the mean over all pictures
     feed = {"x": rng.normal(size=(1, 3, 224, 224)).astype(np.float32)}
     with torch.no_grad():
         model.train()(torch.from_numpy(rng.normal(size=(8, 3, 224, 224)).astype(np.float32)))

@@ -31,7 +31,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 
 def us(value: float | None) -> str:
-    """Return microseconds as text with three digits. Milliseconds are written the same way."""
+    """Return microseconds as a text with three digits; milliseconds have the same form."""
     return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -88,7 +88,7 @@ def peers() -> list[str]:
 def kernels() -> list[str]:
     found = read("h200-seed-gemv-resnet50-2026-11-23-noon")
     rows = [row for row in found["rows"] if row["clock"] == "gpu" and "tiled" not in row["variant"]]
-    rows = [row for row in rows if "N=32," not in row["case"]]  # these are in the next table
+    rows = [row for row in rows if "N=32," not in row["case"]]  # the next table has these rows
     return [
         "## Int8 kernels",
         "",

@@ -22,12 +22,13 @@ from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.names import parse
 
 CALLS, SAMPLES, WARM_S = 64, 15, 0.15
-CACHE = 128 << 20  # bytes of all rotating copies together: more than the GPU's cache, as in vkq bench
+# minimum bytes of all rotating copies together, larger than the GPU's cache, as in vkq bench
+CACHE = 128 << 20
 FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 
 
 def torch_us(p: Conv2dProblem, memory_format: torch.memory_format) -> float:
-    """Return the median microseconds of one fp16 conv2d in a replayed graph of CALLS calls."""
+    """Return the median microseconds of one fp16 conv2d, from replays of a CUDA graph with CALLS calls."""
     sizes = p.x_shape, p.weight_shape
     sets = max(2, min(CALLS, CACHE // (2 * sum(math.prod(size) for size in sizes))))
     xs, ws = (
@@ -93,7 +94,7 @@ def main() -> None:
 
 
 def beside(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the convolutions of a result with PyTorch's times."""
+    """Yield the convolutions of a result, each with PyTorch's times."""
     for row in rows:
         wanted = row["case"].startswith("conv2d") and row["clock"] == "gpu" and row["arm"] == "vkq"
         p = parse(row["case"]) if wanted else None
@@ -111,7 +112,8 @@ def beside(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the lines of a Markdown table, with the number of faster layers for each batch."""
+    """Return the lines of a Markdown table, with the number of layers in which vkq is faster, for each
+    batch size."""
     lines = ["| case | vkq int8 | torch fp16 NCHW | NHWC | faster by |", "| --- | --- | --- | --- | --- |"]
     lines += [
         f"| {r['case']} | {r['vkq_us']:.1f} us | {r['torch_NCHW_us']:.1f} us | {r['torch_NHWC_us']:.1f} us |"

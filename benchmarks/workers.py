@@ -1,12 +1,13 @@
-"""Images per second of a model in several processes, each on its own device (VKQ_DEVICE by rank).
+"""Measure the images per second of a model in several processes, each on its own device (VKQ_DEVICE by
+rank).
 
     python benchmarks/workers.py MODEL.onnx ... [--workers 1 2] [--batch 8 32] [--seconds 5] [--json FILE]
 
-A session is pickled once, and every worker, a spawned process, opens it, as with Dask and Ray. Each worker
-first checks that its results have the bytes of this process, and waits for the others. Then it runs batches
-through `InferenceSession.map` for the given seconds, with float32 NumPy arrays as inputs and results; copies
-overlap with the computation. The printed rate is the sum of all workers' rates. If there are fewer devices
-than workers, they share devices, and the result names the devices.
+A session is pickled once. Every worker is a spawned process that unpickles it, as with Dask and Ray. Each
+worker first checks that its results have the same bytes as this process's, and waits for the others. Then
+it runs batches through `InferenceSession.map` for the given seconds, with float32 NumPy arrays as inputs
+and results; copies overlap with the computation. The printed rate is the sum of all workers' rates. If
+there are fewer devices than workers, workers share devices, and the result names the devices.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from networks import at_batch
 import vkq
 import vkq.onnx
 
-DIFFERENT = 64  # number of different images, which are run in turn
+DIFFERENT = 64  # number of different images; batches repeat them in turn
 
 
 def own_devices() -> list[vkq.Capabilities]:
@@ -40,11 +41,11 @@ def images(shape: list[Any]) -> np.ndarray:
 def work(
     pickled: bytes, device: int, batch: int, seconds: float, want: np.ndarray, ready: Any, results: Any
 ) -> None:
-    """Run one worker process and put (device, equal, images, seconds) into *results*."""
+    """Run one worker, and put (device, equal, images, seconds) into *results*."""
     os.environ["VKQ_DEVICE"] = str(device)
     session = pickle.loads(pickled)
     given = images(session.get_inputs()[0].shape)
-    for _ in range(2):  # prepares the model and warms up the device
+    for _ in range(2):  # also prepares the model and warms up the device
         equal = all(np.array_equal(a, b) for a, b in zip(session.map(given, batch), want, strict=True))
     ready.wait()
     start = time.perf_counter()

@@ -1,8 +1,8 @@
-"""A photograph goes through a chain of int8 layers on a Vulkan device; ONNX Runtime must give the same bytes.
+"""A chain of int8 layers filters a photograph on a Vulkan device; ONNX Runtime must give the same bytes.
 
 The layers quantize and blur the picture, find its edges in eight directions and colour them by direction. A
-linear layer counts the edges in the cells of a 4x4 grid. Between the layers, all data stay on the device, and
-the whole chain is one submission. Usage: 01_photo_filters.py [DEVICE]"""
+linear layer computes the mean of the edges in each cell of a 4x4 grid. Between the layers, all data stay on
+the device, and the whole chain is one submission. Usage: 01_photo_filters.py [DEVICE]"""
 
 import sys
 import time
@@ -17,8 +17,8 @@ from skimage import data
 import vkq
 
 OUT = Path(__file__).parent / "out"
-PIXEL = vkq.QParams(1 / 255, -128)  # the range 0 to 1 in int8
-EDGE = vkq.QParams(0.01, -128)  # the range 0 to 2.55 in int8
+PIXEL = vkq.QParams(1 / 255, -128)  # int8 for values from 0 to 1
+EDGE = vkq.QParams(0.01, -128)  # int8 for values from 0 to 2.55
 SHARE = vkq.QParams(0.005, -128)
 
 
@@ -41,7 +41,7 @@ def filters() -> dict[str, tuple[np.ndarray, np.ndarray, dict[str, object], vkq.
 
 
 def quantize_weight(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Symmetric int8 with one scale per output channel (q8csw)."""
+    """Quantize a weight symmetrically to int8, with one scale for each output channel (q8csw)."""
     rows = weight.reshape(len(weight), -1)
     scale = (np.abs(rows).max(axis=1) / 127).astype(np.float32)
     return np.rint(rows / scale[:, None]).astype(np.int8).reshape(weight.shape), scale
@@ -80,7 +80,7 @@ class Network:
 
 
 def onnx_twin(shape: tuple[int, ...], grid: np.ndarray) -> InferenceSession:
-    """The same chain as an ONNX graph of QuantizeLinear, QLinearConv and QLinearMatMul."""
+    """Return the same chain as an ONNX model of QuantizeLinear, QLinearConv and QLinearMatMul."""
     nodes, constants = [], []
 
     def constant(name: str, value: np.ndarray) -> str:
@@ -106,7 +106,7 @@ def onnx_twin(shape: tuple[int, ...], grid: np.ndarray) -> InferenceSession:
         raw = f"{name}_raw" if name == "edges" else name
         groups = options.get("groups", 1)
         nodes.append(helper.make_node("QLinearConv", ends, [raw], group=groups, **window))
-        if name == "edges":  # relu on integers
+        if name == "edges":  # a relu of quantized values
             floor = constant("edges_floor", np.int8(y.zero_point))
             nodes.append(helper.make_node("Max", [raw, floor], [name]))
     w, scale = quantize_weight(grid)

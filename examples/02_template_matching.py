@@ -1,8 +1,8 @@
-"""Thirty crops of a photograph, each made darker or brighter, are found again where they were cut out.
+"""The example finds thirty crops of a photograph again, although each was made darker or brighter.
 
-All sums are integers. Every crop is compared exactly with the photograph at every place
-(`vkq.integer.match_template`). The example also computes the sums with SciPy and OpenCV (if installed) and
-prints their errors. It draws the places found and the score map of one crop into a PNG.
+All sums are integers: `vkq.integer.match_template` compares every crop exactly with the photograph at every
+place. The example also computes the sums with SciPy and OpenCV (if installed) and prints their errors. It
+writes a PNG with the places found and the score map of one crop.
 
     02_template_matching.py [--image PICTURE] [--device DEVICE]
 """
@@ -21,22 +21,22 @@ import vkq
 
 try:
     import cv2
-except ImportError:  # pip install opencv-python-headless
+except ImportError:  # from the package opencv-python-headless
     cv2 = None
 
 OUT = Path(__file__).parent / "out"
-SIZE = 40  # side of a crop in pixels
+SIZE = 40  # height and width of a crop in pixels
 CROPS = 30
 SHOWN = 2  # index of the crop whose score map is drawn
 
 
 def cut(photo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return crops with changed contrast and brightness and a little noise, rounded to integers, and their
-    places."""
+    """Return crops with changed contrast and brightness and a little noise, rounded to integers, and the
+    places from which they were cut."""
     rng = np.random.default_rng(7)
     room = np.array(photo.shape) - SIZE
     places = []
-    while len(places) < CROPS:  # skips empty sky, where all places look alike
+    while len(places) < CROPS:  # skip empty sky, where all places look the same
         y, x = rng.integers(0, room)
         if photo[y : y + SIZE, x : x + SIZE].std() > 12:
             places.append((int(y), int(x)))
@@ -55,8 +55,8 @@ def best(scores: np.ndarray) -> np.ndarray:
 
 
 def draw(photo: np.ndarray, scores: np.ndarray, found: np.ndarray, places: np.ndarray) -> Image.Image:
-    """Draw the photograph with a frame at each place found (green if right) beside the score map of one
-    crop."""
+    """Draw the photograph with a frame at each place found (green if it is right), and next to it the score
+    map of one crop."""
     picture = Image.fromarray(photo).convert("RGB")
     pen = ImageDraw.Draw(picture)
     for (y, x), truth in zip(found.tolist(), places.tolist(), strict=True):
@@ -66,7 +66,7 @@ def draw(photo: np.ndarray, scores: np.ndarray, found: np.ndarray, places: np.nd
     y, x = found[SHOWN].tolist()
     pen.rectangle((x - 3, y - 3, x + SIZE + 2, y + SIZE + 2), outline="yellow", width=2)
     canvas = np.zeros(photo.shape, np.uint8)
-    half = SIZE // 2  # a score is drawn at the centre of its window
+    half = SIZE // 2  # draw a score at the centre of its window
     canvas[half : half + scores.shape[1], half : half + scores.shape[2]] = np.rint(
         127.5 * (scores[SHOWN] + 1)
     )
@@ -117,12 +117,13 @@ def main() -> int:
     with vkq.Device(options.device) as device:
         work = CROPS * SIZE**2 * (photo.shape[0] - SIZE + 1) * (photo.shape[1] - SIZE + 1)
         print(f"device   {device.name}: {work / 1e9:.1f} billion multiply-adds, seconds on a CPU", flush=True)
-        # The templates stay on the device.
+        # templates are kept on the device
         templates = vkq.integer.Templates(crops, x_dtype="uint8", device=device)
         start = time.perf_counter()
         scores = vkq.integer.match_template(photo, templates, "ccoeff_normed")
         elapsed = time.perf_counter() - start
-        difference = vkq.integer.match_template(photo, templates, "ssd", best=True)  # returns the places only
+        # with best=True, only the places are returned
+        difference = vkq.integer.match_template(photo, templates, "ssd", best=True)
         exact = vkq.integer.match_template(photo, crops[SHOWN], device=device)
         print(templates.explain((1, 1, *photo.shape)))
     found = best(scores)

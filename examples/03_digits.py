@@ -1,7 +1,7 @@
-"""A quantized ONNX model classifies handwritten digits that it has never seen: three lines of vkq.
+"""A quantized ONNX model classifies handwritten digits with three lines of vkq.
 
-The model was trained once by train.py; nothing is trained here. Its scores are compared with ONNX Runtime's
-byte for byte, and its accuracy with that of the float model. Usage: 03_digits.py [DEVICE]
+train.py trained the model once, without these digits. The scores are compared with ONNX Runtime's byte for
+byte, and the accuracy with that of the float model. Usage: 03_digits.py [DEVICE]
 """
 
 import sys
@@ -17,7 +17,7 @@ BATCH = 32
 
 
 def onnxruntime_scores(model: str, images: np.ndarray) -> np.ndarray:
-    """Return the scores of ONNX Runtime on the CPU, whose int8 activations are computed in integers."""
+    """Return the scores of ONNX Runtime on the CPU, with int8 activations computed in integers."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.qdqisint8allowed", "1")
     session = onnxruntime.InferenceSession(MODELS / model, options, providers=["CPUExecutionProvider"])
@@ -25,7 +25,7 @@ def onnxruntime_scores(model: str, images: np.ndarray) -> np.ndarray:
 
 
 def drawn(image: np.ndarray) -> list[str]:
-    """Return a digit drawn in characters."""
+    """Return a digit as a drawing of characters."""
     return ["".join(" .:+#@"[int(v) * 5 // 16] * 2 for v in row) for row in image]
 
 

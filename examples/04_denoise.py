@@ -1,7 +1,7 @@
-"""A fully convolutional ONNX model removes the noise of a photograph at the photograph's own size.
+"""A fully convolutional ONNX model removes the noise of a photograph of any size.
 
-The model (11 KB, trained once by train.py) has open sizes. vkq prepares each size once, and all sizes share
-the weights. Usage: 04_denoise.py [DEVICE]. Writes out/noisy.png and out/denoised.png."""
+The model (11 KB, trained once by train.py) has open sizes. vkq prepares each size at its first use, and all
+sizes share the weights. Usage: 04_denoise.py [DEVICE]. Writes out/noisy.png and out/denoised.png."""
 
 import sys
 import time
@@ -30,7 +30,7 @@ def save(picture: np.ndarray, name: str) -> None:
 
 
 def main() -> None:
-    # The training has never seen it.
+    # this photograph was not used for training
     photo = (data.coffee().transpose(2, 0, 1)[None] / 255).astype(np.float32)
     noisy = photo + NOISE * np.random.default_rng(0).normal(size=photo.shape).astype(np.float32)
 
@@ -44,7 +44,7 @@ def main() -> None:
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.qdqisint8allowed", "1")
     reference = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    sizes = [noisy, noisy[:, :, :97, :211]]  # another size, which is prepared at its first call
+    sizes = [noisy, noisy[:, :, :97, :211]]  # the second size is prepared at its first call
     for x in sizes:
         (got,), (want,) = session.run(None, {"x": x}), reference.run(None, {"x": x})
         print(

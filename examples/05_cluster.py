@@ -1,8 +1,9 @@
-"""A local Dask cluster with one process for each device cleans a folder of pictures; one process is killed.
+"""A local Dask cluster with one process for each device removes the noise of a folder of pictures. One
+process is killed.
 
-The pictures are parts of scikit-image's photographs with added noise, the model is from 04_denoise.py. Though
-one process is killed in the middle, every result arrives, and is equal to the result of a single process.
-Usage: 05_cluster.py [FOLDER of PNG files]"""
+The pictures are parts of scikit-image's photographs with added noise; the model is that of 04_denoise.py.
+Although one process is killed in the middle, every result arrives and equals the result of a single
+process. Usage: 05_cluster.py [FOLDER of PNG files]"""
 
 import os
 import signal
@@ -26,8 +27,8 @@ Result = tuple[str, int, np.ndarray]  # device name, process id, picture
 
 
 class OwnDevice(WorkerPlugin):
-    """Give each worker, also a restarted one, the device of its rank in VKQ_DEVICE. Sessions that name no
-    device open this one."""
+    """Set VKQ_DEVICE in each worker, also in a restarted one, to the device of its rank. Sessions without a
+    named device use VKQ_DEVICE."""
 
     def __init__(self, devices: list[int]):
         self.devices = devices
@@ -52,18 +53,19 @@ def cut(folder: Path) -> None:
 
 
 def read(path: Path) -> np.ndarray:
-    """Return a picture with added noise as the model takes it: (1, 3, H, W) float32 from 0 to 1."""
+    """Return a picture with added noise, in the form of the model's input: (1, 3, H, W), float32 from 0 to
+    1."""
     pixels = np.asarray(Image.open(path).convert("RGB"), np.float32).transpose(2, 0, 1)[None] / 255
     return pixels + 0.1 * np.random.default_rng(pixels.size).standard_normal(pixels.shape, np.float32)
 
 
 def denoised(path: Path, session: vkq.onnx.InferenceSession) -> Result:
-    """Denoise a picture in a worker; return the device, the process and the result."""
+    """Remove the noise of a picture in a worker; return the device, the process id and the result."""
     return session.device.name, os.getpid(), session.run(None, {"x": read(path)})[0]
 
 
 def kill_in_the_middle(futures: list[Future], killed: list[int]) -> None:
-    """After a third of the work, kill the process that gave the first result."""
+    """After a third of the work, kill the process that returned the first result."""
     for count, future in enumerate(as_completed(futures), 1):
         if count == 1:
             killed.append(future.result()[1])
@@ -73,17 +75,19 @@ def kill_in_the_middle(futures: list[Future], killed: list[int]) -> None:
 
 
 def spread(paths: list[Path], session: vkq.onnx.InferenceSession) -> tuple[int, list[Result]]:
-    """Return the process that was killed, and the result of each picture."""
+    """Return the id of the killed process, and the result of each picture."""
     devices = own_devices()
-    count = max(2, len(devices))  # at least two, so that one is left when the other is killed
-    # Dask spawns the workers, and a "nanny" process restarts a killed one. Another worker repeats its lost
+    count = max(2, len(devices))  # at least two workers, so that one is left after the other is killed
+    # Dask spawns the workers, and a "nanny" process restarts a killed worker. Another worker repeats the
+    # tasks of the killed worker.
+
     # work.
     with (
         LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
         client.register_plugin(OwnDevice(devices))
-        # Sent once to each worker, which then opens its device.
+        # The session is sent once to each worker, which then opens its device.
         there = client.scatter(session, broadcast=True)
         futures = client.map(denoised, paths, session=there, pure=False)
         killed: list[int] = []

@@ -1,11 +1,11 @@
-"""A small HTTP server that recognizes digits, and clients that measure it. The server is the standard
-library's; all its threads share one session.
+"""A small HTTP server recognizes digits, and clients measure it. The server is the standard library's; all
+its threads share one session.
 
-    06_serve.py --clients 64 --seconds 60  # measure: errors, requests a second, percentiles
+    06_serve.py --clients 64 --seconds 60  # measure: errors, requests per second, percentiles
     06_serve.py --serve --port 8000        # serve: POST an .npy array (1, 8, 8) of numbers from 0 to 1
     curl --data-binary @image.npy http://127.0.0.1:8000/digits
 
-A request that waits too long for the device gets status 503, and a wrong array gets 400."""
+A request that waits too long for the device gets status 503; a request with a wrong array gets 400."""
 
 import argparse
 import http.client
@@ -22,15 +22,15 @@ import numpy as np
 import vkq.onnx
 
 MODELS = Path(__file__).parent / "models"
-MOST_BYTES = 1 << 20  # the largest request
-TIMEOUT_S = 10.0  # the longest run
+MOST_BYTES = 1 << 20  # maximum bytes of a request
+TIMEOUT_S = 10.0  # maximum seconds of a run
 
 
 class Digits(BaseHTTPRequestHandler):
-    """Answers POST /digits. All threads use the server's `session`."""
+    """The handler of POST /digits. All threads use the server's `session`."""
 
-    protocol_version = "HTTP/1.1"  # a client's connection stays open
-    wbufsize, disable_nagle_algorithm = -1, True  # an answer is one packet, sent at once
+    protocol_version = "HTTP/1.1"  # keeps a client's connection open
+    wbufsize, disable_nagle_algorithm = -1, True  # sends an answer as one packet, at once
     server: "Server"
 
     def do_POST(self) -> None:
@@ -57,7 +57,7 @@ class Digits(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Write no log line for a request."""
+        """Do not log requests."""
 
 
 class Server(ThreadingHTTPServer):
@@ -71,8 +71,8 @@ class Server(ThreadingHTTPServer):
 def client(
     port: int, images: np.ndarray, wanted: np.ndarray, end: float, taken: list[float], wrong: list[str]
 ) -> None:
-    """Send requests until *end*; append each request's seconds to *taken* and each wrong answer to
-    *wrong*."""
+    """Send requests until the time *end*; append the seconds of each request to *taken* and each wrong
+    answer to *wrong*."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     at = 0
     while time.monotonic() < end or not at:
@@ -90,8 +90,8 @@ def client(
 
 
 def measure(port: int, images: np.ndarray, wanted: np.ndarray, clients: int, seconds: float) -> int:
-    """Print what all clients measured; return the number of wrong answers."""
-    taken: list[float] = []  # shared by all clients; append is atomic
+    """Print the measurements of all clients; return the number of wrong answers."""
+    taken: list[float] = []  # all clients append to these lists; append is atomic
     wrong: list[str] = []
     begin = time.monotonic()
     threads = [

@@ -1,5 +1,5 @@
-"""Generate text with a language model from a folder in onnxruntime-genai's layout. Its model builder writes
-such folders:
+"""Generate text with a language model in a folder with onnxruntime-genai's layout. The model builder of
+onnxruntime-genai writes such folders:
 
     python -m onnxruntime_genai.models.builder -m MODEL -o FOLDER -p int4 -e cpu
 

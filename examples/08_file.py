@@ -1,8 +1,9 @@
-"""A model is exported to one file, inspected, and run by libvkq, which needs neither Python nor a compiler.
+"""Export a model to one file, inspect the file, and run it with libvkq, which needs neither Python nor a
+compiler.
 
-The file holds plans for this device and for any Vulkan device. It also holds a known answer, which each plan
-must give before it is used. This example runs the file from Python; examples/c/digit.c runs it from C. Usage:
-08_file.py [DEVICE]"""
+The file contains plans for this device and for any Vulkan device. It also contains a known answer, with
+which libvkq checks a plan before it uses the plan. This example runs the file from Python;
+examples/c/digit.c runs it from C. Usage: 08_file.py [DEVICE]"""
 
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def main() -> None:
         with vkq.load(path, which) as model:
             print(model.explain().splitlines()[0])
             (scores,) = model.run(None, {"x": images})
-            # Another batch size in the file, with the same weights.
+            # The file also has batch size 1, with the same weights.
             (first,) = model.run(None, {"x": images[:1]})
     print(f"digits {labels.tolist()}, found {scores.argmax(1).tolist()}")
     (want,) = vkq.onnx.InferenceSession(MODELS / "digits.onnx", which).run(None, {"x": images})

@@ -1,6 +1,6 @@
-"""The work of 05_cluster.py with Ray: `map_batches` with a class, one actor for each device.
+"""The work of 05_cluster.py with Ray: `map_batches` with a class, and one actor for each device.
 
-Ray assigns each actor a GPU number by CUDA_VISIBLE_DEVICES. Vulkan does not read that variable, so the actor
+Ray gives each actor a GPU number in CUDA_VISIBLE_DEVICES. Vulkan does not read this variable, so the actor
 writes the number to VKQ_DEVICE before it opens the session. Needs `pip install "ray[data]"`. Usage:
 cluster_ray.py"""
 

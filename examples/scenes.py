@@ -13,13 +13,13 @@ from skimage import data
 MODELS = Path(__file__).parent / "models"
 PICTURES = ("astronaut", "chelsea", "rocket", "coffee", "grass", "gravel")
 CLASSES = 10
-INK, DISC = 1, 2  # classes of the segmentation; class 0 is the photograph
+INK, DISC = 1, 2  # classes of pixels; class 0 is the photograph
 
-Digits = tuple[np.ndarray, np.ndarray]  # images (count, 8, 8) from 0 to 1, and the digit that each one shows
+Digits = tuple[np.ndarray, np.ndarray]  # (images (count, 8, 8) from 0 to 1, the digit in each image)
 
 
 def kept_digits() -> Digits:
-    """Return the quarter of scikit-learn's digits that no training saw."""
+    """Return the quarter of scikit-learn's digits that no model was trained with."""
     with np.load(MODELS / "digits.npz") as file:
         return file["images"].astype(np.float32) / 16, file["labels"].astype(np.int64)
 
@@ -39,8 +39,8 @@ def enlarge(digit: np.ndarray, size: int) -> np.ndarray:
 
 @dataclass
 class Scene:
-    """One picture (3, size, size) and its labels. Each digit has its value, its brightness (1 bright, 0 dark)
-    and its box (centre x, centre y, width, height in pixels). Each pixel has its class."""
+    """One picture (3, size, size) and its labels. A digit has its value, its brightness (1 bright, 0 dark)
+    and its box (centre x, centre y, width, height in pixels). A pixel has a class."""
 
     image: np.ndarray
     labels: list[int]
@@ -50,8 +50,8 @@ class Scene:
 
 
 class Scenes:
-    """Random scenes; the same seed gives the same scenes. *most* is the largest number of digits in a scene,
-    *sides* their smallest and largest width in pixels."""
+    """Random scenes; equal seeds give equal scenes. *most*: the maximum number of digits in a scene;
+    *sides*: the minimum and maximum width of digits in pixels."""
 
     def __init__(
         self, digits: Digits, size: int, seed: int, most: int = 3, sides: tuple[int, int] = (14, 24)
@@ -78,7 +78,7 @@ class Scenes:
         return made
 
     def _draw(self, made: Scene, y: int, x: int, side: int, disc: bool) -> None:
-        """Draw a digit or a disc into a square, brighter or darker than all photographs."""
+        """Draw a digit or a disc into a square. Its pixels are brighter or darker than all photographs."""
         random = self.random
         bright = int(random.random() < 0.5)
         color = random.uniform(0, 0.2, 3) + 0.8 * bright

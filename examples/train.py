@@ -4,10 +4,10 @@
     python examples/train.py
 
 digits     recognizes scikit-learn's handwritten digits (8 x 8 pixels); a quarter of them is kept for the
-           example and never seen in training.
+           example, and is not used for training.
 denoise    a fully convolutional network that removes the noise of a photograph of any size.
 
-Each is trained in PyTorch, written as a float ONNX model with open sizes and quantized to int8 by
+A model is trained in PyTorch, written as a float ONNX model with open sizes, and quantized to int8 by
 `vkq.onnx.quantize`, which calls onnxruntime.quantization."""
 
 from pathlib import Path
@@ -40,7 +40,7 @@ def train(layers: torch.nn.Module, loss_of, steps: int, rate: float = 3e-3) -> N
 
 
 def write(layers: torch.nn.Sequential, shape: list[int | str], path: Path) -> None:
-    """Write Conv2d, ReLU, mean over pixels, Flatten and Linear as an ONNX model."""
+    """Write a network of Conv2d, ReLU, mean over pixels, Flatten and Linear as an ONNX model."""
     nodes, weights, x = [], [], "x"
 
     def constant(tensor: torch.Tensor, name: str) -> str:
@@ -124,7 +124,7 @@ def denoise() -> None:
     write(layers, ["N", 3, "H", "W"], path)
     noisy = [(p + NOISE * torch.randn_like(p)).numpy() for p in patches(32)]
     quantize(path, MODELS / "denoise.onnx", [{"x": p[None].astype(np.float32)} for p in noisy])
-    path.unlink()  # only the quantized model stays
+    path.unlink()  # keep only the quantized model
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ segment    MobileNetV3-like (hardswish, squeeze-and-excite): each pixel is photo
 detect     YOLO-like (SiLU, C2f, SPPF, a Concat of boxes and scores): where digits are, bright or dark
 classify   EfficientNet-like (SiLU, squeeze-and-excite): which digit
 
-The scenes show digits of scikit-learn on photographs of scikit-image (scenes.py). Training never sees the
-digits that models/digits.npz keeps. Each network takes under three minutes on two cores."""
+The scenes show digits of scikit-learn on photographs of scikit-image (scenes.py). Training does not use the
+digits in models/digits.npz. Each network takes less than three minutes on two cores."""
 
 import sys
 import time
@@ -46,14 +46,14 @@ class Squeeze(nn.Module):
 def block(
     inputs: int, outputs: int, act: type[nn.Module], k: int = 3, stride: int = 1, groups: int = 1
 ) -> nn.Sequential:
-    """Return a convolution, a BatchNorm and an activation."""
+    """Return the layers of a block: a convolution, a BatchNorm and an activation."""
     conv = nn.Conv2d(inputs, outputs, k, stride, k // 2, groups=groups, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outputs), act())
 
 
 class Bottleneck(nn.Module):
-    """The block of MobileNet: a wider 1x1 convolution, a depthwise one, squeeze-and-excite, a narrow 1x1
-    one."""
+    """MobileNet's block: a 1x1 convolution to more channels, a depthwise convolution, squeeze-and-excite,
+    and a 1x1 convolution to fewer channels."""
 
     def __init__(
         self, inputs: int, wide: int, outputs: int, act: type[nn.Module], k: int = 3, stride: int = 1,
@@ -98,7 +98,8 @@ class Segmenter(nn.Module):
 
 
 class C2f(nn.Module):
-    """The C2f block of YOLOv8: half of the channels pass a residual pair of convolutions; all are joined."""
+    """YOLOv8's C2f block: half of the channels pass through two convolutions with a residual sum; all
+    results are concatenated."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -114,7 +115,7 @@ class C2f(nn.Module):
 
 
 class Detector(nn.Module):
-    """One scale of YOLOv8. It maps (N, 3, 48, 48) to (N, 4 + kinds, cells): centre, width and height in
+    """YOLOv8 with one scale. It maps (N, 3, 48, 48) to (N, 4 + kinds, cells): centre, width and height in
     pixels, and a score from 0 to 1 for each kind."""
 
     def __init__(self) -> None:
@@ -168,14 +169,14 @@ def scenes_of(size: int, count: int, most: int, sides: tuple[int, int]) -> list[
     """Return scenes of the digits that training may use."""
     images, labels = load_digits(return_X_y=True)
     images = (images.reshape(-1, 8, 8) / 16).astype(np.float32)
-    order = np.random.default_rng(0).permutation(len(images))  # the same order as in train.py
+    order = np.random.default_rng(0).permutation(len(images))  # the permutation of train.py
     rest = order[len(order) // 4 :]
     return Scenes((images[rest], labels[rest]), size, 0, most, sides).batch(count)
 
 
 def detector_loss(net: Detector, x: Tensor, wanted: Tensor) -> Tensor:
-    """Return the detector's loss. *wanted* (N, 5, cells, cells) holds the box and kind + 1; 0 means no
-    digit's centre is near the cell."""
+    """Return the detector's loss. *wanted* (N, 5, cells, cells) has the box and kind + 1 of the digit that
+    each cell must find; 0 means that the cell must find none."""
     boxes, scores = net.raw(x)
     kind = wanted[:, 4].long()
     there = kind > 0
@@ -186,7 +187,8 @@ def detector_loss(net: Detector, x: Tensor, wanted: Tensor) -> Tensor:
 
 
 def cells_of(scenes: list[Scene]) -> np.ndarray:
-    """Return the wanted output of the detector for each cell, as `detector_loss` takes it."""
+    """Return the output that each cell of the detector should give, in the form that `detector_loss`
+    takes."""
     wanted = np.zeros((len(scenes), 5, CELLS, CELLS), np.float32)
     middles = (np.arange(CELLS) + 0.5) * STRIDE
     for i, scene in enumerate(scenes):
@@ -198,7 +200,7 @@ def cells_of(scenes: list[Scene]) -> np.ndarray:
 
 
 def network(what: str) -> tuple[nn.Module, np.ndarray, np.ndarray, int]:
-    """Return a network, its inputs, its wanted outputs and the number of training steps."""
+    """Return (the network, its inputs, the wanted outputs, the number of training steps)."""
     if what == "segment":
         scenes = scenes_of(48, 2500, 3, (14, 24))
         return Segmenter(), images_of(scenes), np.stack([s.ink for s in scenes]), 190
@@ -210,7 +212,7 @@ def network(what: str) -> tuple[nn.Module, np.ndarray, np.ndarray, int]:
 
 
 def make(what: str, batch: int = 32) -> None:
-    """Train a network and write it with folded BatchNorm and an open batch."""
+    """Train a network and write it, with folded BatchNorm and an open batch size."""
     net, images, wanted, steps = network(what)
     x, y = torch.from_numpy(images), torch.from_numpy(wanted)
 

@@ -1,5 +1,4 @@
-"""Starts this Python again for a module of vkq, so that a driver that crashes or hangs there affects
-nothing
+"""Starts this Python again for a module of vkq, so that a driver that crashes or hangs there affects nothing
 else.
 
 The child runs isolated (``python -I``): neither the working directory nor a ``PYTHON*`` variable decides

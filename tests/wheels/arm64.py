@@ -1,5 +1,4 @@
-"""Install the arm64 wheel in the arm64 Debian of tests/mobile and run it there, under qemu-user: ``python
--m
+"""Install the arm64 wheel in the arm64 Debian of tests/mobile and run it there, under qemu-user: ``python -m
 tests.wheels.arm64 FOLDER`` (make test-arm64).
 
 The demo's networks, `vkq doctor`, 100 cases of `vkq check`, and both networks as files of `vkq export` run

@@ -1,7 +1,6 @@
 """Run Python functions (pieces of work) during a long driver call, which runs in another thread.
 
-Loading the drivers and opening a device take two tenths of a second, in a few calls that do not need
-Python.
+Loading the drivers and opening a device take two tenths of a second, in a few calls that do not need Python.
 Running the whole sequence of calls in a second thread would take longer: that thread would release the
 interpreter at each of a hundred short calls, and wait 5 ms to get the interpreter back. So only the long
 calls run in another thread.
