@@ -71,8 +71,8 @@ def test_rows_that_are_read(results: list[str], back: Sequence[int]) -> None:
 
 
 def test_heads_are_put_side_by_side() -> None:
-    """A first Reshape that joins both rows and heads becomes one that joins only heads. The Reshapes of
-    rows cancel."""
+    """If the first Reshape joins both the leading axes (to rows) and the heads (to columns), a Reshape of the
+    heads remains. The Reshapes of leading axes cancel."""
     graph = chain((2, 5, 4, 2), ["y"])
     found = keep_leading_axes(graph)
     assert [node.op for node in found.nodes] == ["Reshape", *OPS, "Identity"]

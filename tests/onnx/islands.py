@@ -52,7 +52,7 @@ ROUNDED = {
 
 
 class Island:
-    """A random graph; its results are its last values of each type."""
+    """A random graph. Its results are the last float, the last integer and the last flag."""
 
     def __init__(self, seed: int):
         self.random = np.random.default_rng(seed)

@@ -119,9 +119,9 @@ def test_sums_with_infinities(device: vkq.Device, monkeypatch: pytest.MonkeyPatc
     np.testing.assert_array_equal(got, np.float32([inf, -inf, inf, inf, nan, nan])[: len(x)])
 
 
-# (x shape, kernel, stride, padding, dilation, ceil_mode): one tap; remainders; padding on one side; dilated
-# windows that read only padding; a last window beyond the padding; whole images, whose invocations share a
-# window.
+# (x shape, kernel, stride, padding, dilation, ceil_mode). The cases have one tap, remainders, padding on one
+# side, dilated windows that read only padding, a last window beyond the padding, and windows as large as the
+# image, which several invocations share.
 WINDOWS: list[tuple[Any, ...]] = [
     ((2, 3, 5, 7), (1, 1), 1, 0, 1, False),
     ((1, 2, 9, 11), (3, 2), (2, 1), (1, 0, 0, 1), 1, False),
