@@ -1,4 +1,5 @@
-"""The goal that a quantized model must reach: closeness to the float model, or a user's own judgement."""
+"""The goal that a quantized model must reach: closeness to the float model, or a score that the user's own
+program gives."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from ..errors import ArgumentError
 from ..onnx.protobuf import package
 from .trial import Found
 
-DEFAULT_FRACTION = 0.995  # default target, as a fraction of the float model's score
+DEFAULT_FRACTION = 0.995  # default minimum score, as a fraction of the float model's score
 SHOWN = 500  # maximum number of characters of a failed script's output in an error message
 
 Judge = Callable[[Path], "float | bool"]
@@ -23,9 +24,9 @@ Judge = Callable[[Path], "float | bool"]
 class Goal:
     """A callable that returns True if a candidate (`Found`) is good enough.
 
-    least_db, least_same: the minimum ``snr_db`` and ``same`` of the worst output. judge: called with the path
-    of the candidate's ONNX file; it returns a score, or True for a good model. A score must be at least
-    *least*, by default 99.5 % of the float model's score.
+    least_db, least_same: the minimum ``snr_db`` and ``same`` of the worst output. judge: a function of the
+    path of the candidate's ONNX file. It returns True for a good model, or a score, which must be at least
+    *least* (default: 99.5 % of the float model's score).
 
     Raises ArgumentError if the judge rejects the float model itself.
     """
@@ -74,10 +75,10 @@ class Goal:
 
 
 def script(path: str | os.PathLike[str]) -> Judge:
-    """Make a judge from a program (a Python file, or an executable) that is called with a candidate's path.
+    """Return a judge that runs a program (a Python file, or an executable) with a candidate's path.
 
-    If the last line that the program prints is a number, this is the score, and the exit code must be 0.
-    Without a number, exit code 0 means True and any other exit code False.
+    If the last line that the program prints is a number, it is the score, and the exit code must be 0.
+    Otherwise exit code 0 means True, and any other exit code means False.
     """
     file = Path(path).absolute()
     if not file.is_file():

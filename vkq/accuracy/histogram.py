@@ -1,5 +1,5 @@
-"""The distribution of a tensor's elements over many samples, in a histogram with a growing range; the
-quantization noise of a scale."""
+"""The distribution of a tensor's elements over many samples: a histogram whose range grows, and the
+quantization noise that a scale would cause."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import numpy as np
 
 from ..graph.graph import Array
 
-# Number of bins over [-limit, limit]. Even if a range without negative values covers only a quarter of the
-# bins, each of its 256 quantization steps still has 8 bins.
+# Number of bins over [-limit, limit]. A range without negative values may cover only a quarter of the bins;
+# even then, each of its 256 quantization steps has 8 bins.
 BINS = 8192
 
 
-CHUNK = 1 << 20  # elements that are counted at a time, so that copies of large arrays stay small
+CHUNK = 1 << 20  # elements are counted in chunks of this size, so that copies stay small
 
 
 class Histogram:
-    """Counts of a tensor's elements over ``[-limit, limit]``. If an element is outside, the limit doubles
-    until it fits.
+    """Counts of a tensor's elements in bins over ``[-limit, limit]``. The limit doubles until all elements
+    fit.
 
     NaN and infinities are ignored. ``low`` and ``high`` are the smallest and the largest element.
 
@@ -54,28 +54,30 @@ class Histogram:
 
     @property
     def centres(self) -> Array:
-        """The middle of each bin, (BINS,)."""
+        """The centre of each bin, (BINS,)."""
         return np.asarray((np.arange(BINS) + 0.5) * (2 * self.limit / BINS) - self.limit)
 
     def noise(self, scale: float, zero_point: int, qmin: int, qmax: int) -> float:
-        """Return the mean squared error of the elements quantized with these parameters. Elements that are 0
-        have no error, although the middle of their bin would."""
+        """Return the mean squared error of the elements after quantization with these parameters. An element
+        counts as the centre of its bin, but in the bin that begins at 0 as 0, which has no error."""
         used = np.flatnonzero(self.counts)
         if not used.size:
             return 0.0
         x, counts = self.centres[used], self.counts[used]
-        x = np.where(used == BINS // 2, 0.0, x)  # zeros are at the lower end of the middle bin
+        # the bin BINS // 2 begins at 0, and most of its elements are zeros
+        x = np.where(used == BINS // 2, 0.0, x)
         near = (np.clip(np.rint(x / scale) + zero_point, qmin, qmax) - zero_point) * scale
         return float(np.square(near - x) @ counts / counts.sum())
 
     def clipped(self, low: float, high: float) -> float:
-        """Return the fraction of elements outside a range, to the precision of a bin."""
+        """Return the fraction of elements outside the range [low, high]; elements within one bin of it may
+        count as inside."""
         step = 2 * self.limit / BINS
         outside = (self.centres < low - step) | (self.centres > high + step)
         return float(self.counts[outside].sum() / max(self.counts.sum(), 1))
 
     def quantile(self, share: float) -> float:
-        """Return the value below which the fraction *share* of all elements lies."""
+        """Return the value below which the fraction *share* of the elements lies."""
         total = np.cumsum(self.counts)
         at = int(np.searchsorted(total, share * total[-1]))
         return float(np.clip(self.centres[min(at, BINS - 1)], self.low, self.high))

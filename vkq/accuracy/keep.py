@@ -1,5 +1,5 @@
-"""Chooses the layers that do not become int8, to reach a target with the fewest multiply-adds outside
-int8."""
+"""Chooses the layers that do not become int8, so that a target is reached with the fewest multiply-adds
+outside int8."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from .observe import Observed
 from .place import blocks, elementwise
 from .trial import Found, HeldOut
 
-# Minimum gain in dB for which element-wise operators become float, which quadruples the bytes that they move.
+# Minimum gain in dB for which element-wise operators become float, because floats quadruple the bytes that
+# these operators move.
 ELEMENTWISE_GAIN = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
 class KeptLayer:
-    """A layer that does not compute in int8. form: "weights" if its weight is still int8, else "float".
-    share: the layer's fraction of all multiply-adds."""
+    """A layer that does not compute in int8. *form*: "weights" if it has int8 weights and float activations,
+    "float" if both are float. *share*: the layer's fraction of all multiply-adds."""
 
     layer: str
     form: str
@@ -33,15 +34,16 @@ def kept_layers(
     trial: HeldOut, found: Found, seen: Observed, reached: Callable[[Found], bool],
     progress: Callable[[str], None],
 ) -> tuple[Found, tuple[KeptLayer, ...], bool]:  # fmt: skip
-    """Take layers out of int8, with as few multiply-adds as possible, until *reached* returns True. Return
-    the plan, the layers out of int8, and True if the goal is reached; otherwise the plan is the best one
-    found.
+    """Take layers out of int8, with as few multiply-adds as possible, until ``reached(result)`` returns True.
+    Return the result, the layers that are not int8, and True if the goal is reached. If it is not, return the
+    result with all layers in float.
 
-    1. Element-wise operators become float if that helps. They have no multiply-adds, and a chain of them then
-       rounds once.
+    1. Element-wise operators become float if that helps. They have no multiply-adds, and a chain of float
+       operators rounds to int8 only once.
     2. Each layer is tried alone, which gives its gain for each multiply-add.
     3. Layers leave int8 in the order of these gains, as few as needed (binary search).
-    4. Layers return to int8 if the goal is still reached, those with the most multiply-adds first.
+    4. Layers return to int8 if the goal is still reached without them, those with the most multiply-adds
+       first.
     """
 
     if reached(found):
@@ -75,8 +77,8 @@ def kept_layers(
 def _without_multiplying(
     trial: HeldOut, found: Found, seen: Observed, progress: Callable[[str], None]
 ) -> tuple[Found, tuple[KeptLayer, ...]]:
-    """Make element-wise operators float, then equalize the channels of the convolutions after them. Keep each
-    of the two steps only if it helps."""
+    """Make element-wise operators float, and then equalize the channels that convolutions read from them.
+    Each of the two steps is kept only if it helps."""
     rest = elementwise(found.proto)
     floats = found.plan.floats | set(rest)
     new = trial(found.proto, dataclasses.replace(found.plan, floats=floats))
@@ -93,7 +95,8 @@ def _without_multiplying(
 
 
 class _Chooser:
-    """Makes plans in which some layers, each with its block (`blocks`), are not int8."""
+    """Makes plans in which some layers are not int8. With a layer, its block of nodes (`blocks`) becomes
+    float, too."""
 
     def __init__(self, trial: HeldOut, found: Found, work: Mapping[str, int]):
         self.trial, self.found, self.work = trial, found, work
@@ -101,8 +104,8 @@ class _Chooser:
         self.blocks = {name: nodes for name, nodes in every.items() if name not in found.plan.floats}
 
     def without(self, names: Sequence[str], weights: bool) -> Found:
-        """Return the result of a trial in which the blocks of these layers have float activations, and int8
-        weights if *weights*, else float weights."""
+        """Measure and return the plan in which the layers *names* and their blocks have float activations,
+        and int8 weights if *weights*, else float weights."""
         plan = self.found.plan
         nodes = {node for name in names for node in self.blocks[name]}
         only = plan.only_weights | (set(names) if weights else set())
@@ -110,8 +113,8 @@ class _Chooser:
         return self.trial(self.found.proto, new)
 
     def order(self, progress: Callable[[str], None]) -> list[str]:
-        """Return the layers in descending order of the noise, per multiply-add, that disappears when the
-        layer leaves int8."""
+        """Return the names of the layers, largest gain first. A layer's gain is the noise that disappears if
+        it leaves int8, divided by its multiply-adds."""
         gains = {}
         before = 10 ** (-self.found.snr_db / 10)
         for i, name in enumerate(self.blocks, 1):

@@ -37,10 +37,10 @@ def compare_layers(
     """Compare each layer of a *quantized* model with the float *model* from which it was made. Return a row
     for each value that both models have, in the order of the graph.
 
-    Both models run node by node through ONNX Runtime's CPU provider, so that memory holds only the values of
-    one layer and those that later layers read. If `quantize` scaled channels, the float model's channels are
-    scaled by the same factors, as recorded in the quantized model's metadata. samples: each maps the inputs'
-    names to arrays.
+    Both models run node by node through ONNX Runtime's CPU provider, so that memory holds only the values
+    that later layers still read. If `quantize` scaled channels, the quantized model's metadata records the
+    factors, and the float model's channels are scaled by them, too. samples: mappings of input names to
+    arrays.
 
     Raises ModelError if the models have no values in common or a model cannot be read.
     """
@@ -59,11 +59,13 @@ def compare_layers(
 
 @dataclasses.dataclass
 class Site:
-    """A value of both models, and the layer that computes it. name: its name in both models, before
-    quantization. real: the value of the float model to compare with, after an activation that is fused into
-    the layer. there: the value of the quantized model, after quantization. nodes: the layer's nodes in the
-    quantized model, in order. reads: maps the name of each input of the layer in the quantized model to its
-    name in the float model. dequantize: the value's DequantizeLinear, or None."""
+    """A value of both models, and the layer that computes it.
+
+    name: its name in both models, before quantization. real: the value of the float model to compare with; if
+    an activation is fused into the layer, the value after the activation. there: the value of the quantized
+    model, after quantization. nodes: the layer's nodes in the quantized model, in order. reads: maps each
+    input of the layer in the quantized model to its name in the float model. dequantize: the value's
+    DequantizeLinear, or None."""
 
     name: str
     real: str
@@ -74,7 +76,8 @@ class Site:
 
 
 class LayerComparison:
-    """Compares a quantized model with its float model, layer by layer."""
+    """Compares the layers of a quantized model with those of its float model. The samples are added one by
+    one."""
 
     def __init__(self, real: Walk, quantized: Walk):
         self.real, self.quantized = real, quantized
@@ -94,7 +97,7 @@ class LayerComparison:
         if name not in walk.maker and name not in walk.inputs:
             return None
         real = self._activated(name)
-        if real != name and real in walk.maker:  # the activation's row compares this value
+        if real != name and real in walk.maker:  # the row of the activation compares this value
             return None
         there, dequantize = self._quantized(name)
         nodes, reads, seen, ahead = [], dict[str, str](), set[str](), [there]
@@ -119,8 +122,9 @@ class LayerComparison:
         return Site(name, real, there, nodes, reads, dequantize)
 
     def _quantized(self, name: str) -> tuple[str, Any]:
-        """Return the name of a float value in the quantized model, after its QuantizeLinear and
-        DequantizeLinear, and this DequantizeLinear; the value's own name and None if it is not quantized."""
+        """Return (name, node) of the quantized form of a float value in the quantized model. The node is the
+        DequantizeLinear after the value's QuantizeLinear, and the name is that of its result. If the value is
+        not quantized, return its own name and None."""
         walk = self.quantized
         made = walk.maker.get(name)
         if made is not None and made.op_type == DQ:
@@ -132,16 +136,17 @@ class LayerComparison:
         return (found.output[0], found) if found is not None else (name, None)
 
     def _activated(self, name: str) -> str:
-        """Return the float value that corresponds to a quantized value. If the only reader of the value is a
-        Relu or Clip, return the reader's result, because the range of the quantized value may replace this
-        operator."""
+        """Return the value of the float model to compare with the quantized value *name*. It is the value of
+        this name, or, if a Relu or Clip is its only reader, that operator's result: the range of the
+        quantized value may replace the operator."""
         readers = self.real.readers[name]
         alone = len(readers) == 1 and readers[0].op_type in ("Relu", "Clip") and name not in self.real.outputs
         return str(readers[0].output[0]) if alone else name
 
     def _read_of_float(self, at: str) -> str | None:
-        """Return the name in the float model of a value *at* of the quantized model: the same name, or the
-        name before QuantizeLinear and DequantizeLinear; None if there is none."""
+        """Return the name that a value *at* of the quantized model has in the float model. If QuantizeLinear
+        and DequantizeLinear compute it, this is the name before them. Return None if the float model has no
+        such value."""
         node = self.quantized.maker.get(at)
         if node is not None and node.op_type == DQ:
             before = self.quantized.maker.get(node.input[0])
@@ -150,7 +155,7 @@ class LayerComparison:
         return at if at in self.floats else None
 
     def add(self, feed: Mapping[str, Array]) -> None:
-        """Add one sample to the sums."""
+        """Run both models on one sample, and add their values to the sums."""
         wanted = [name for site in self.sites for name in (site.real, *site.reads.values())]
         real = self.real.run(feed, wanted)
         got = self.quantized.run(feed, [site.there for site in self.sites])
@@ -159,7 +164,7 @@ class LayerComparison:
                 give_back()
 
     def _add(self, site: Site, real: Run, got: Run) -> int:
-        """Add one value of one sample; return its bytes."""
+        """Add one value of one sample to the sums. Return its size in bytes."""
         own = self._own(site, {at: real.take(name) for at, name in site.reads.items()})
         x, y = real.take(site.real), got.take(site.there)
         if x.dtype.kind == "f" and x.size and x.shape == y.shape:
@@ -167,7 +172,8 @@ class LayerComparison:
         return int(x.nbytes)
 
     def _own(self, site: Site, values: dict[str, Array]) -> Array:
-        """Compute the value from the site's own nodes; intermediate values are dropped once they are read."""
+        """Return the value that the site's own nodes compute from *values*, the float model's inputs of the
+        layer. Each intermediate value is dropped after its last reader."""
         for i, node in enumerate(site.nodes, 1):
             values.update(self.quantized.apply(node, values))
             wanted = {site.there, *(name for later in site.nodes[i:] for name in read_by(later))}
@@ -198,8 +204,9 @@ class LayerComparison:
         )  # fmt: skip
 
     def _scale(self, site: Site, found: Histogram) -> tuple[float, float, float]:
-        """Return the clipped fraction of the elements, the used fraction of the range, and the loss in dB of
-        the result's scale."""
+        """Return three numbers for the scale of a quantized value: the fraction of the elements that are
+        clipped, the fraction of the range that elements use, and the loss in dB against a scale that fits the
+        elements."""
         if site.dequantize is None:
             return 0.0, 1.0, 0.0
         arrays = [self.quantized.constants.get(name) for name in site.dequantize.input[1:]]
@@ -222,8 +229,8 @@ class LayerComparison:
         )
 
     def _weight_loss(self, site: Site) -> float:
-        """Return the largest loss in dB, over the channels, of a constant weight's scales against scales from
-        the weight's range."""
+        """Return the loss in dB of a constant weight's scales, against one scale that fits the whole weight.
+        With several weights, return the largest loss."""
         most = 0.0
         for node in site.nodes:
             source = next(
@@ -241,15 +248,15 @@ class LayerComparison:
                 ):
                     continue
                 noise = float(np.square(w.astype(np.float64) - other).sum())
-                # The largest scale to compare with: one scale for the whole tensor.
+                # Compare with the largest possible scale: one for the whole tensor.
                 step = float(np.abs(other).max()) / 127
                 best = max(step * step / 12 * other.size, 1e-300)
                 most = max(most, decibels(noise, best)) if noise else most
         return most
 
     def _float_weight(self, node: Any, index: int) -> Array | None:
-        """Return the constant input *index* of the float layer; activations fused into the layer are
-        skipped."""
+        """Return the constant that the float layer reads as input *index*. *node* is the layer, or an
+        activation after it that is fused into the layer."""
         while node is not None and node.op_type in ("Relu", "Clip"):
             node = self.real.maker.get(node.input[0])
         if node is None or index >= len(node.input):
@@ -258,8 +265,9 @@ class LayerComparison:
 
 
 def _with_floats(proto: Any) -> Any:
-    """Insert a DequantizeLinear and a QuantizeLinear after each value that the QOperator form has only as
-    ``NAME_quantized``. All values stay the same, and a layer can be fed with the float model's values."""
+    """Insert a DequantizeLinear and a QuantizeLinear after each value ``NAME_quantized`` whose float form
+    NAME is missing, as in the QOperator form. No value changes. After this, a layer can be fed with values of
+    the float model."""
     onnx = package()
     made = {name for node in proto.graph.node for name in node.output} | {v.name for v in proto.graph.input}
     known = {tensor.name for tensor in proto.graph.initializer}

@@ -1,4 +1,5 @@
-"""Measures how close a model's outputs are to those of the float model, by output and by channel."""
+"""Measures how close the outputs of a model are to those of the float model, for each output and each
+channel."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from .shown import decibels
 
 @dataclasses.dataclass(frozen=True)
 class OutputRow:
-    """The comparison of one output with the float model, over all samples. snr_db: signal to noise. even_db:
-    -20 log10 of the mean over the channels (axis 1) of sqrt(noise / signal), where each channel's term is at
-    most 1. All channels count equally, so that boxes of 0 to 320 do not hide scores of 0 to 1. channel,
-    channel_db: the worst channel and its signal to noise. same: the fraction of rows (or pixels) for which
-    the same channel is the largest."""
+    """The comparison of one output with the float model, over all samples.
+
+    snr_db: the signal-to-noise ratio. even_db: -20 log10 of the mean over the channels (axis 1) of sqrt(noise
+    / signal), where each channel's term is at most 1. In it all channels count equally, so that boxes of 0 to
+    320 do not hide scores of 0 to 1. channel, channel_db: the worst channel, and its signal-to-noise ratio.
+    same: the fraction of rows (or pixels) in which both models have their largest element in the same
+    channel."""
 
     name: str
     snr_db: float
@@ -36,7 +39,7 @@ class OutputRow:
 
 
 class Agreement:
-    """Sums that compare two models over samples of any shapes; ``rows()`` returns an `OutputRow` for each
+    """Sums that compare two models over samples of any shapes. ``rows()`` returns an `OutputRow` for each
     float output.
 
     >>> agreement = Agreement(["y"])
@@ -51,7 +54,7 @@ class Agreement:
         self.sums: dict[str, list[Any]] = {}
 
     def add(self, real: Sequence[Array], got: Sequence[Array]) -> None:
-        """Add the outputs of one sample in both models."""
+        """Add the outputs that both models have for one sample."""
         for name, a, b in zip(self.names, real, got, strict=True):
             if not isinstance(a, np.ndarray) or a.dtype.kind != "f" or not a.size or a.shape != b.shape:
                 continue
@@ -59,11 +62,12 @@ class Agreement:
             if x.ndim < 2:
                 x, y = x.reshape(-1, 1), y.reshape(-1, 1)
             axes = tuple(i for i in range(x.ndim) if i != 1)
-            rows = x.shape if x.shape[1] > 1 else (1, -1)  # an array with one channel is one row
+            rows = x.shape if x.shape[1] > 1 else (1, -1)  # an array with one channel counts as one row
             same = x.reshape(rows).argmax(1) == y.reshape(rows).argmax(1)
             new = [np.square(x).sum(axes), np.square(x - y).sum(axes), same.sum(), same.size]
             old = self.sums.get(name)
-            # Samples differ in shape, because an axis is open: treat all elements as one channel.
+            # The shape differs from earlier samples, because an axis is open: treat all elements as one
+            # channel.
             if old is not None and old[0].shape != new[0].shape:
                 old[:2], new[:2] = ([np.atleast_1d(v.sum()) for v in each[:2]] for each in (old, new))
             self.sums[name] = new if old is None else [p + q for p, q in zip(old, new, strict=True)]
@@ -79,13 +83,14 @@ class Agreement:
         return found
 
     def worst(self) -> float:
-        """Return the signal to noise of the worst output in dB: the smaller of its ``snr_db`` and
-        ``even_db``."""
+        """Return the signal-to-noise ratio of the worst output in dB. For each output it is the smaller of
+        ``snr_db`` and ``even_db``."""
         return min((min(row.snr_db, row.even_db) for row in self.rows()), default=float("inf"))
 
 
 def _even(signal: Array, noise: Array) -> float:
-    """Return `OutputRow.even_db`. Channels that are always 0 do not count."""
+    """Return `OutputRow.even_db` from the sums of each channel. Channels whose signal is always 0 do not
+    count."""
     alive = signal > 0
     ratio = np.sqrt(np.minimum(noise[alive] / signal[alive], 1.0))
     return decibels(1.0, float(ratio.mean() ** 2)) if ratio.size else decibels(0.0, float(noise.sum()))

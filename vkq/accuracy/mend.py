@@ -1,5 +1,5 @@
-"""Changes of a float model before quantization: channels are scaled to equal ranges, and biases compensate
-the rounding of weights."""
+"""Changes of a float model before quantization: scale channels to equal ranges, and let biases compensate the
+rounding of weights."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .walk import Walk
 
 EQUIVARIANT = ("Relu", "LeakyRelu")  # functions with f(s x) = s f(x) for s > 0
 EQUALIZED, SMOOTHED = NOTES = ("vkq.equalized", "vkq.smoothed")  # keys in the model's metadata
-LIMIT = 1024.0  # largest factor, and largest divisor, of a channel
+LIMIT = 1024.0  # largest factor of a channel, and largest divisor
 
 
 def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
     """Return the model with equalized channels between neighbouring convolutions, and the number of such
     pairs.
 
-    A pair is a convolution, an optional activation in `EQUIVARIANT`, and a convolution that is its only
-    reader. Channel c between the two is divided by s_c, and the second weight's elements for it are
-    multiplied by s_c, so that the function stays the same: ``s_c = sqrt(a_c / w_c)`` up to a common factor,
-    where a_c is the largest magnitude of the channel and w_c that of these elements. A depthwise convolution
-    has a scale for each channel; before it, ``s_c = a_c``. (Nagel et al. 2019,
-    https://arxiv.org/abs/1906.04721; weights per channel as Xiao et al. 2022.)
+    A pair is a convolution, an optional activation in `EQUIVARIANT`, and a second convolution that is its
+    only reader. Channel c between them is divided by s_c, and the elements of the second weight for this
+    channel are multiplied by s_c, so that the function stays the same. ``s_c = sqrt(a_c / w_c)`` up to a
+    common factor, where a_c is the largest magnitude of the channel and w_c that of these elements. If the
+    second convolution is depthwise, its weight has a scale for each channel, and ``s_c = a_c``. (Nagel et al.
+    2019, https://arxiv.org/abs/1906.04721; weights per channel as Xiao et al. 2022.)
     """
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor = _Editor(copy)
@@ -50,7 +50,8 @@ def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
 
 
 def _rescale(editor: _Editor, first: Any, second: Any, s: Array) -> None:
-    """Divide the channels between two convolutions by s, and multiply the second weight by s."""
+    """Divide the channels between two convolutions by the elements of s, and multiply the second weight by
+    them."""
     w, v = editor.array(first.input[1]), editor.array(second.input[1])
     editor.set(first.input[1], w / s.reshape(-1, *(1 for _ in w.shape[1:])))
     if len(first.input) > 2 and first.input[2]:
@@ -59,10 +60,10 @@ def _rescale(editor: _Editor, first: Any, second: Any, s: Array) -> None:
 
 
 def smoothed(proto: Any, seen: Observed, floats: Collection[str]) -> tuple[Any, dict[str, Range], list[str]]:
-    """Return the model in which convolutions after float operators read channels of equal ranges: a Mul
-    divides each channel by s, and the weight is multiplied by s, as in `equalized`. Also return the ranges of
-    the Muls' results, and the names of these results. floats: the nodes that stay float. (Xiao et al. 2022,
-    https://arxiv.org/abs/2211.10438.)"""
+    """Return the model in which convolutions after float operators read channels of equal ranges. Before such
+    a convolution a Mul divides each channel by s, and the weight is multiplied by s, as in `equalized`. Also
+    return the ranges of the Muls' results by name, and the names of the Muls. floats: the nodes that stay
+    float. (Xiao et al. 2022, https://arxiv.org/abs/2211.10438.)"""
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor = _Editor(copy)
     ranges, divided = dict[str, Range](), []
@@ -83,7 +84,8 @@ def smoothed(proto: Any, seen: Observed, floats: Collection[str]) -> tuple[Any, 
 
 
 def _divide(editor: _Editor, node: Any, s: Array) -> str:
-    """Insert a Mul that divides the channels by s before a convolution. Return the name of its result."""
+    """Insert a Mul before a convolution that divides the channels by the elements of s. Return the name of
+    its result."""
     helper = package().helper
     name, weight = f"{node.name}/smooth", editor.array(node.input[1])
     by = (1 / s).astype(np.float32).reshape(1, -1, *(1 for _ in weight.shape[2:]))
@@ -99,8 +101,9 @@ def _divide(editor: _Editor, node: Any, s: Array) -> str:
 
 
 def repeated(proto: Any, quantized: Any) -> Any:
-    """Return the float model with the channel factors that *quantized* records in its metadata. It computes
-    the same function as *proto*, and its intermediate values are comparable with the quantized model's."""
+    """Return the float model with its channels scaled by the factors in the metadata of *quantized*. It
+    computes the same function as *proto*, and its intermediate values can be compared with those of the
+    quantized model."""
     notes = {entry.key: json.loads(entry.value) for entry in quantized.metadata_props if entry.key in NOTES}
     if not notes:
         return proto
@@ -117,7 +120,7 @@ def repeated(proto: Any, quantized: Any) -> Any:
 
 
 def _note(proto: Any, key: str, value: Any) -> None:
-    """Record a change in the model's metadata, for `repeated`."""
+    """Record the channel factors of a change in the model's metadata. `repeated` reads them."""
     if value:
         package().helper.set_model_props(
             proto, {**{e.key: e.value for e in proto.metadata_props}, key: json.dumps(value)}
@@ -125,14 +128,14 @@ def _note(proto: Any, key: str, value: Any) -> None:
 
 
 def _across(weight: Array, channels: int) -> tuple[int, ...]:
-    """Return the shape in which an array of one factor for each input channel broadcasts to a weight."""
+    """Return the shape that lets an array with one factor for each input channel broadcast to a weight."""
     rest = (1,) * (weight.ndim - 2)
     return (-1, 1, *rest) if weight.shape[1] == 1 and len(weight) == channels else (1, -1, *rest)
 
 
 def _factors(node: Any, weight: Array, peaks: Array) -> Array | None:
-    """Return the divisors of the channels that a Conv reads; None for grouped convolutions that are not
-    depthwise."""
+    """Return the divisors s of the channels that a Conv reads. Return None for a grouped convolution that is
+    not depthwise, or if no channel has both a signal and a weight."""
     groups = next((a.i for a in node.attribute if a.name == "group"), 1)
     depthwise = groups == len(weight) == len(peaks) and weight.shape[1] == 1
     if not (depthwise or (groups == 1 and weight.shape[1] == len(peaks))):
@@ -151,8 +154,10 @@ def _factors(node: Any, weight: Array, peaks: Array) -> Array | None:
 
 def corrected(proto: Any, quantized: Any, seen: Observed) -> tuple[Any, int]:
     """Return the float model with biases that compensate the mean error of rounded weights, and the number of
-    changed biases. For Conv and Gemm, ``b += (W - W_q) E[x]``, where E[x] is the mean of each input channel.
-    (Nagel et al. 2019.)"""
+    changed biases.
+
+    For Conv and Gemm, ``b += (W - W_q) E[x]``, where W_q is the rounded weight in *quantized* and E[x] the
+    mean of each input channel (Nagel et al. 2019)."""
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor, made = _Editor(copy), Walk(quantized)
     rounded = {n.name: made.constants.get(n.input[1]) for n in made.nodes if n.op_type in ("Conv", "Gemm")}
@@ -170,7 +175,7 @@ def corrected(proto: Any, quantized: Any, seen: Observed) -> tuple[Any, int]:
         if near.shape != w.shape:
             continue
         lost = w.astype(np.float64) - near
-        if not lost.any():  # this layer stays float
+        if not lost.any():  # the weight is not rounded, because the layer stays float
             continue
         if node.op_type == "Gemm":
             options = {a.name: a for a in node.attribute}
@@ -188,7 +193,7 @@ def corrected(proto: Any, quantized: Any, seen: Observed) -> tuple[Any, int]:
 
 
 class _Editor:
-    """Changes constants of a model, if they have a single reader."""
+    """Changes the constants of a model in place. Only constants with a single reader may be changed."""
 
     def __init__(self, proto: Any):
         self.proto = proto
@@ -211,8 +216,8 @@ class _Editor:
         self.tensors[name].CopyFrom(package().numpy_helper.from_array(array.astype(dtype), name))
 
     def convolution_before(self, node: Any) -> Any:
-        """Return the Conv whose result this Conv reads, directly or through an equivariant activation, if
-        there is no other reader."""
+        """Return the Conv whose result this Conv reads, directly or through an activation in `EQUIVARIANT`.
+        Return None if there is none, or if the values between them have other readers."""
         if node.op_type != "Conv" or not self.own(node.input[1]):
             return None
         name = node.input[0]

@@ -1,4 +1,4 @@
-"""Observes a float model's values over the calibration samples."""
+"""Observes the values of a float model over the calibration samples."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 
 class Observed:
-    """Statistics of a float model's values: a histogram of each value, and the mean, the smallest and the
-    largest element of each channel that a layer reads. ``work``: maps node names to the multiply-adds of each
-    layer for one sample."""
+    """Statistics of a float model's values. ``histograms`` has a histogram of each value. ``means``, ``lows``
+    and ``highs`` have the mean, the smallest and the largest element of each channel of a value that a layer
+    reads. ``work`` maps the node names of layers to their multiply-adds for one sample."""
 
     def __init__(self, proto: Any, samples: Iterable[Mapping[str, Array]]):
         self.walk = Walk(proto)
@@ -40,7 +40,7 @@ class Observed:
         self.means = {name: mean / max(count, 1) for name, mean in self.means.items()}
 
     def peaks(self, name: str) -> Array | None:
-        """Return the largest magnitude of each channel of a value that a layer reads; None for other
+        """Return the largest magnitude of each channel of a value that a layer reads. Return None for other
         values."""
         return np.maximum(-self.lows[name], self.highs[name]) if name in self.lows else None
 

@@ -1,4 +1,4 @@
-"""Inserts QDQ nodes into a float model by onnxruntime.quantization, with given ranges; outputs and chosen
+"""Inserts QDQ nodes into a float model with given ranges, by onnxruntime.quantization. Outputs and chosen
 layers stay float."""
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Q, DQ = "QuantizeLinear", "DequantizeLinear"
 
 @dataclasses.dataclass(frozen=True)
 class QuantPlan:
-    """A quantization. ranges: the range of each value, by name. floats: nodes that stay float. only_weights:
-    the nodes in *floats* whose weights become int8."""
+    """How to quantize a model. ranges: the range of each value, by name. floats: the names of nodes that stay
+    float. only_weights: the names of nodes in *floats* whose weights become int8."""
 
     ranges: Mapping[str, Range]
     floats: frozenset[str] = frozenset()
@@ -38,7 +38,7 @@ class QuantPlan:
 
 
 def placed(proto: Any, plan: QuantPlan) -> Any:
-    """Return the quantized form of a prepared float model; *proto* is not changed."""
+    """Return the quantized form of a prepared float model (`prepared`). *proto* is not changed."""
     onnx, quantization = package(), quantizer()
     from onnxruntime.quantization.calibrate import CalibrationMethod, TensorsData
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
@@ -67,8 +67,7 @@ def placed(proto: Any, plan: QuantPlan) -> Any:
 
 
 def tail(proto: Any) -> list[str]:
-    """Return the names of the nodes after the last layers: a path without a convolution or product leads from
-    the node to an output."""
+    """Return the names of the nodes from which a path without a convolution or product leads to an output."""
     maker = {name: node for node in proto.graph.node for name in node.output}
     found: dict[str, None] = {}
     ahead = [value.name for value in proto.graph.output]
@@ -81,13 +80,15 @@ def tail(proto: Any) -> list[str]:
 
 
 def elementwise(proto: Any) -> list[str]:
-    """Return the element-wise nodes that are outside all layers and are not bounds of a layer's result."""
+    """Return the names of the nodes with an operator in ELEMENTWISE. It lacks Relu and Clip, which become
+    bounds of a layer's result."""
     return [node.name for node in proto.graph.node if node.op_type in ELEMENTWISE]
 
 
 def blocks(proto: Any) -> dict[str, list[str]]:
-    """Map the name of each layer with a weight to the nodes that become float together: the layer's node, and
-    the nodes after it up to the next layers. A node after several layers belongs to the last one."""
+    """Map the name of each layer with a constant weight to its block: the nodes that become float with the
+    layer. These are the layer's node and the nodes after it, up to the next layers. A node after several
+    layers is in the block of the last of them."""
     constants = {tensor.name for tensor in proto.graph.initializer}
     owner: dict[str, str] = {}
     order: dict[str, int] = {}
@@ -105,7 +106,7 @@ def blocks(proto: Any) -> dict[str, list[str]]:
 
 
 def _float_outputs(model: Any, floats: Collection[str]) -> None:
-    """Remove the quantization of outputs; nodes that read an output still read its 8-bit form."""
+    """Remove the quantization of the model's outputs. Nodes that read an output still read its 8-bit form."""
     maker = {name: node for node in model.graph.node for name in node.output}
     for value in model.graph.output:
         last = maker.get(value.name)
@@ -126,8 +127,9 @@ def _float_outputs(model: Any, floats: Collection[str]) -> None:
 
 
 def _read_floats(model: Any, floats: Collection[str], before: Mapping[str, Any]) -> None:
-    """Let nodes that stay float read values as they were before quantization. If a range replaced a Relu or
-    Clip before such a node, insert the operator again. before: the float model's nodes, by their results."""
+    """Let the nodes *floats* read values as they were before quantization. If a range has replaced a Relu or
+    Clip before such a node, insert this operator again. *before* maps values to the float model's nodes that
+    compute them."""
     maker = {name: node for node in model.graph.node for name in node.output}
     names = {node.name for node in model.graph.node}
     again: dict[str, str] = {}
@@ -153,7 +155,7 @@ def _read_floats(model: Any, floats: Collection[str], before: Mapping[str, Any])
 
 
 def _drop_unread(model: Any) -> None:
-    """Remove quantization nodes without readers, and their constants."""
+    """Remove quantization nodes whose result has no reader, and constants without readers."""
     kept = {value.name for value in model.graph.output}
     while True:
         read: dict[str, int] = defaultdict(int)

@@ -1,4 +1,4 @@
-"""Six rules that choose the quantization range of a tensor from its histogram."""
+"""Six rules that choose a tensor's quantization range from its histogram."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .histogram import BINS, Histogram
 
 Range = tuple[float, float]
 LEVELS = 256
-FACTORS = np.linspace(0.3, 1.0, 36)  # candidates, as fractions of the full range
+FACTORS = np.linspace(0.3, 1.0, 36)  # factors by which the full range is scaled to get the candidates
 
 
 def full_range(found: Histogram) -> Range:
-    """Return the range of all elements, extended to contain 0."""
+    """Return the range from the smallest to the largest element, extended to contain 0."""
     return min(found.low, 0.0), max(found.high, 0.0)
 
 
 def percentile(share: float) -> Callable[[Histogram], Range]:
-    """Return a rule that leaves the fraction *share* of the elements outside the range, half of them at each
+    """Return a rule for a range that excludes the fraction *share* of the elements, half of them at each
     end."""
 
     def rule(found: Histogram) -> Range:
@@ -33,8 +33,8 @@ def percentile(share: float) -> Callable[[Histogram], Range]:
 
 
 def least_squares(found: Histogram) -> Range:
-    """Return the range with the smallest mean squared error. The search scales both ends together first, then
-    each end alone."""
+    """Return the range with the smallest mean squared error among the candidates. First both ends are scaled
+    together, and then each end alone."""
     low, high = full_range(found)
     best = min(((low * f, high * f) for f in FACTORS), key=lambda r: _error(found, r))
     best = min(((best[0], high * f) for f in FACTORS if high), key=lambda r: _error(found, r), default=best)
@@ -42,8 +42,8 @@ def least_squares(found: Histogram) -> Range:
 
 
 def entropy(found: Histogram) -> Range:
-    """Return the range whose 256 levels have the smallest Kullback-Leibler divergence to the histogram, as in
-    TensorRT's calibrator."""
+    """Return the candidate whose 256 levels have the smallest Kullback-Leibler divergence to the histogram,
+    as TensorRT's calibrator does."""
     low, high = full_range(found)
     return min(((low * f, high * f) for f in FACTORS), key=lambda r: _divergence(found, r))
 
@@ -59,7 +59,7 @@ RULES: dict[str, Callable[[Histogram], Range]] = {
 
 
 def step(span: Range) -> tuple[float, int]:
-    """Return the int8 scale and zero point of a range."""
+    """Return the int8 scale and the zero point for a range."""
     scale = (span[1] - span[0]) / (LEVELS - 1) or 1.0
     return scale, round(-128 - span[0] / scale)
 
@@ -72,7 +72,7 @@ def _error(found: Histogram, span: Range) -> float:
 def _divergence(found: Histogram, span: Range) -> float:
     x: Array = found.centres
     counts = found.counts.copy()
-    counts[BINS // 2] = 0  # zeros are exact, and there are many of them after a Relu
+    counts[BINS // 2] = 0  # leave out the zeros, which are exact and many after a Relu
     inside = (x >= span[0]) & (x <= span[1])
     if not (counts * inside).any():
         return np.inf
@@ -87,6 +87,6 @@ def _divergence(found: Histogram, span: Range) -> float:
     many = np.bincount(level, filled, LEVELS)
     q = np.where(filled, (sums / np.maximum(many, 1))[level], 0)
     some = (p > 0) & (q > 0)
-    lost = p[(p > 0) & (q == 0)].sum()  # the share of elements for which there is no level
+    lost = p[(p > 0) & (q == 0)].sum()  # the number of elements in bins whose level has no elements
     a, b = p[some] / p.sum(), q[some] / max(q.sum(), 1e-300)
     return float((a * np.log(a / b)).sum() + 10 * lost / p.sum())

@@ -1,4 +1,4 @@
-"""Searches for the most accurate quantization of a model within a given time; layers stay float if a target
+"""Searches for the most accurate quantization of a model within a given time. Layers stay float if a target
 requires it."""
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from .place import QuantPlan, tail
 from .ranges import RULES, step
 from .trial import Found, HeldOut, SearchStep
 
-LEAST_GAIN = 0.05  # minimum gain in dB for which a change is kept
-HELD = 3  # every HELD-th sample is used for the comparison, not for the calibration
+LEAST_GAIN = 0.05  # minimum gain in dB of a change that is kept
+HELD = 3  # every HELD-th sample measures the accuracy, and is not used for calibration
 
 
 @dataclasses.dataclass(frozen=True)
 class QuantizedReport:
-    """The result of a search. *steps*: the changes tried, with their gains. *outputs*: the accuracy on
-    *held_out* samples, which were not used for ranges. *kept*: the layers that are not int8. *reached*: True
-    if the target was reached (None without a target). *before*: the model before layers left int8 to reach
-    the target."""
+    """The result of a search.
+
+    steps: the changes that were tried, with the accuracy after each. outputs: the accuracy of each output on
+    the samples that were held out of the calibration. held_out: the number of these samples. kept: the layers
+    that are not int8. reached: True if the target was reached; None without a target. before: the model
+    (bytes) before layers left int8 to reach the target."""
 
     steps: tuple[SearchStep, ...]
     outputs: tuple[OutputRow, ...]
@@ -76,20 +78,22 @@ def quantize(
     least: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> QuantizedReport:
-    """Write the quantized *model* in QDQ form to one file. The best of six ranges is chosen for each value,
-    biases are corrected, and neighbouring convolutions are equalized. A change is kept if it helps on samples
-    held out of the calibration.
+    """Quantize a float *model* and write the result in QDQ form to the file *target*.
 
-    samples: mappings of input names to arrays, as a sequence, or as a function that yields them at each call;
-    every third is held out (a single sample is used for both). seconds: after this time no further change is
-    tried; the first choices are always made. exclude: names of nodes that stay float, or of modules that
-    contain them. only_weights: nodes with int8 weights and float activations. Outputs, and the operators that
-    compute them from the last layers' results, stay float. Layers leave int8, those with the largest gain for
-    each multiply-add first, until the targets are reached. Every output must have at least target_db (its
-    ``snr_db`` and its ``even_db``, see `OutputRow`) and target_agreement (its ``same``, 0 to 1), and
-    target_judge must accept the model. The judge is called with the path of a candidate and returns True, or
-    a score of at least *least* (by default 99.5 % of the float model's score). progress: called with each
-    step.
+    The best of six ranges is chosen for each value, biases are corrected, and neighbouring convolutions are
+    equalized. A change is kept if it improves the accuracy on samples that are held out of the calibration.
+    Outputs, and the operators that compute them from the results of the last layers, stay float.
+
+    samples: mappings of input names to arrays, as a sequence, or as a function that yields them at each call.
+    Every third sample is held out; a single sample is used for both. seconds: after this time no further
+    change is tried, but the first range is always chosen. exclude: names of nodes that stay float, or of
+    modules that contain such nodes. only_weights: names of nodes with int8 weights and float activations.
+
+    If a target is given, layers leave int8 until it is reached, those with the largest gain for each
+    multiply-add first. Every output must have at least *target_db* (both its ``snr_db`` and its ``even_db``,
+    see `OutputRow`) and *target_agreement* (its ``same``, 0 to 1). *target_judge* is called with the path of
+    a candidate; it must return True, or a score of at least *least* (default: 99.5 % of the float model's
+    score). progress: called with a text for each step.
 
     Raises ArgumentError for invalid options, ModelError for a model that cannot be quantized.
     """
@@ -118,7 +122,7 @@ def quantize(
 
 
 class Search:
-    """The steps of a search. Each is measured; the best plan so far is kept."""
+    """The steps of a search. Each step is measured, and the best plan is kept."""
 
     def __init__(
         self,
@@ -158,7 +162,7 @@ class Search:
     def _rules(
         self, proto: Any, seen: Observed, plan: QuantPlan, found: Found | None, what: str = ""
     ) -> Found:
-        """Choose the best single rule for all values."""
+        """Try each rule for the ranges of all values, and keep the best."""
         for name in RULES:
             if found is not None and time.monotonic() > self.until:
                 break
@@ -172,7 +176,7 @@ class Search:
         return found
 
     def _equalize(self, found: Found) -> Found:
-        """Equalize the channels of layers, and choose the ranges of the changed values again."""
+        """Equalize the channels between layers, and choose the ranges again, which have changed."""
         proto, count = equalized(self.proto, self.seen)
         if not count or time.monotonic() > self.until:
             return found
@@ -184,7 +188,7 @@ class Search:
         return new
 
     def _values(self, found: Found) -> Found:
-        """Choose the best rule for each value, in descending order of `_by_loss`."""
+        """Try all rules for each value alone, in the order of `_by_loss`."""
         before, changed = found, 0
         for name in self._by_loss(found):
             histogram = self.seen.histograms[name]
@@ -209,7 +213,8 @@ class Search:
         return found if changed else before
 
     def _by_loss(self, found: Found) -> list[str]:
-        """Return the quantized values, in descending order of the gain of a least-squares range."""
+        """Return the names of the quantized values. Those come first whose noise a least-squares range would
+        reduce most."""
         made = {node.input[0] for node in found.model().graph.node if node.op_type == "QuantizeLinear"}
 
         def loss(name: str) -> float:
@@ -221,7 +226,7 @@ class Search:
         return sorted((name for name in made if name in self.seen.histograms), key=loss, reverse=True)
 
     def _correct(self, found: Found) -> Found:
-        """Correct biases (`corrected`)."""
+        """Correct biases (`corrected`), and keep the change if it helps."""
         proto, count = corrected(found.proto, found.model(), self.seen)
         if not count or time.monotonic() > self.until:
             return found
@@ -229,11 +234,11 @@ class Search:
 
 
 def held_out(count: int) -> slice:
-    """Return the slice of samples that are held out of the calibration: every third sample, or the last of
-    two samples. A single sample is used for both."""
+    """Return the slice of the samples that are held out of the calibration: every third sample, or the last
+    of two. A single sample is used for both."""
     return slice(HELD - 1, None, HELD) if count >= HELD else slice(count - 1, None)
 
 
 def _near(a: tuple[float, float], b: tuple[float, float]) -> bool:
-    """Return True if two ranges differ by less than 2 % of their width."""
+    """Return True if the ends of two ranges differ by at most 2 % of the width of *b*."""
     return max(abs(a[0] - b[0]), abs(a[1] - b[1])) <= 0.02 * (b[1] - b[0])

@@ -1,4 +1,4 @@
-"""Reports on layers: a table, data for JSON, and a plot."""
+"""Reports on layers: as a table, as data for JSON, and as a plot."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import html
 import math
 from typing import Any
 
-SPOILT = 6.0  # scales with a larger loss in dB are reported
+SPOILT = 6.0  # a scale with a larger loss in dB is reported
 WORST = 5  # maximum number of layers that are named under the table
 WIDE = 100  # minimum width in characters with which the table shows all columns
-CLEAN = 60.0  # dB at which a bar of the plot is full
+CLEAN = 60.0  # signal-to-noise ratio in dB at which a bar of the plot has its full length
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerRow:
-    """How close one value of the quantized model is to the float model's value, over all samples.
+    """How close one value of the quantized model is to that of the float model, over all samples.
 
-    snr_db: signal to noise, including the noise of earlier layers. own_db: signal to noise of this layer
-    alone, fed with the float model's values. cosine: the cosine similarity of the two values. clipped: the
-    fraction of float elements outside the range. used: the fraction of the range that float elements cover.
-    scale_loss_db: the loss of the result's or the weight's scale, compared with a scale from the actual
-    range. channel, channel_db: the worst channel (axis 1) and its signal to noise.
+    snr_db: the signal-to-noise ratio, with the noise that earlier layers cause. own_db: the signal-to-noise
+    ratio of this layer alone, fed with the float model's values. cosine: the cosine similarity of the two
+    values. clipped: the fraction of float elements outside the range. used: the fraction of the range that
+    float elements cover. scale_loss_db: the loss that the scale of the result or of the weight causes,
+    against a scale that fits the elements. channel, channel_db: the worst channel (axis 1), and its
+    signal-to-noise ratio.
     """
 
     layer: str
@@ -37,7 +38,7 @@ class LayerRow:
     channel_db: float
 
     def why(self) -> str:
-        """The reason to look at this layer, as text."""
+        """Return the reason to look at this layer, as a text."""
         if self.scale_loss_db > SPOILT and self.clipped > 0.001:
             return f"{self.clipped:.1%} of its numbers are clipped: its range is too small"
         if self.scale_loss_db > SPOILT:
@@ -47,14 +48,14 @@ class LayerRow:
 
 @dataclasses.dataclass(frozen=True)
 class LayerReport:
-    """Rows in the order of the graph. ``str()`` is a table."""
+    """The rows of all layers in the order of the graph. ``str()`` is a table."""
 
     rows: tuple[LayerRow, ...]
     samples: int
 
     def worst(self, count: int = WORST) -> list[LayerRow]:
-        """Return the *count* layers to look at: first those whose scales lose most, then those with the
-        lowest ``own_db``."""
+        """Return the *count* layers that most need a look: first those whose scales lose most, and then those
+        with the lowest ``own_db``."""
         spoilt = [row for row in self.rows if row.scale_loss_db > SPOILT]
         spoilt.sort(key=lambda row: -row.scale_loss_db)
         rest = sorted((row for row in self.rows if row not in spoilt), key=lambda row: row.own_db)
@@ -64,9 +65,9 @@ class LayerReport:
         return self.table()
 
     def table(self, columns: int | None = None) -> str:
-        """Return the table with a row for each layer, at most *columns* characters wide (80 or more). If
-        there is no room, cosine and used are omitted, and names and operators are cut at the front, because
-        their ends are more specific."""
+        """Return a table with a row for each layer, at most *columns* characters wide (80 or more). A narrow
+        table leaves out the columns cosine and used. Names and operators are cut at the front, because their
+        ends are more specific."""
         narrow = columns is not None and columns < WIDE
         kind = min(max([len(row.op) for row in self.rows] + [8]), 17 if narrow else 40)
         most = 40 if columns is None else max(columns - (43 if narrow else 59) - kind, 5)
@@ -86,7 +87,7 @@ class LayerReport:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON data; infinities become None."""
+        """Return the report as data for JSON. Infinities become None."""
         rows = [
             {
                 k: None if isinstance(v, float) and math.isinf(v) else v
@@ -97,8 +98,8 @@ class LayerReport:
         return {"samples": self.samples, "layers": rows, "worst": [row.layer for row in self.worst()]}
 
     def svg(self) -> str:
-        """Return a plot as SVG: for each layer, in order, a bar for ``snr_db`` and a mark for ``own_db``; the
-        worst layers are named."""
+        """Return a plot as SVG. Each layer, in order, has a bar for ``snr_db`` and a mark for ``own_db``. The
+        worst layers are in another colour."""
         step, height, left, top = 14, 12, 260, 46
         worst = {row.output for row in self.worst()}
         body = []
@@ -131,7 +132,7 @@ class LayerReport:
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Return the signal to noise in dB: infinity without noise, -infinity without signal."""
+    """Return the signal-to-noise ratio in dB. It is infinite without noise, and -infinity without signal."""
     if not noise > 0:
         return math.inf
     return float(10 * math.log10(signal / noise)) if signal > 0 else -math.inf

@@ -1,4 +1,4 @@
-"""Sums over samples that compare a value of two models."""
+"""Sums over samples that compare one value of two models."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .histogram import CHUNK, Histogram
 
 
 class Tally:
-    """Sums over the samples for one value: signal and noise, in total and by channel. If the number of
-    channels differs between samples (axis 1 is open), all channels count as one."""
+    """Sums over the samples for one value: signal and noise of each channel, and their totals. If the number
+    of channels differs between samples, because axis 1 is open, all channels are added to one."""
 
     def __init__(self) -> None:
         self.signal: Any = 0.0
@@ -40,5 +40,5 @@ class Tally:
 
 
 def _by_channel(array: Array) -> Array:
-    """Return an array as (channels, other elements); an array of fewer than two axes is one channel."""
+    """Return an array as (channels, other elements). An array of fewer than two axes has one channel."""
     return np.moveaxis(array, 1, 0).reshape(array.shape[1], -1) if array.ndim > 1 else array.reshape(1, -1)

@@ -1,4 +1,4 @@
-"""Counts how often a model ranks the true class first, and among the five best."""
+"""Counts how often a model ranks the true class first, or among the first five."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BEST = 5
 
 @dataclasses.dataclass
 class Top:
-    """Counts over samples. Of classes with equal scores, the lower index ranks higher.
+    """Counts over samples. Of two classes with equal scores, that with the lower index ranks higher.
 
     >>> top = Top()
     >>> for label in (2, 1):
@@ -26,11 +26,11 @@ class Top:
     first: int = 0
     best: int = 0
     count: int = 0
-    chosen: list[int] = dataclasses.field(default_factory=list)  # each sample's top class
+    chosen: list[int] = dataclasses.field(default_factory=list)  # the class that ranks first in each sample
 
     def add(self, scores: Array, label: int) -> None:
-        """Add the scores of one sample, one for each class, and the index of its true class. Raises
-        ArgumentError for an index that the model does not have."""
+        """Add one sample: its scores, one for each class, and the index of its true class. Raises
+        ArgumentError for an index without a score."""
         flat = scores.reshape(-1)
         if not 0 <= label < flat.size:
             raise ArgumentError(
@@ -43,5 +43,5 @@ class Top:
         self.count += 1
 
     def same(self, other: Top) -> float:
-        """Return the fraction of samples for which both models rank the same class first."""
+        """Return the fraction of samples in which both models rank the same class first."""
         return float(np.mean(np.equal(self.chosen, other.chosen)))

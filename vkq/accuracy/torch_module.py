@@ -1,4 +1,4 @@
-"""Converts a PyTorch module to an int8 session, with typical inputs."""
+"""Makes an int8 session of a PyTorch module and typical inputs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def quantize_torch(
     Return the session, and the report on its accuracy.
 
     samples: typical inputs, one for each call of the module: a tensor, or a tuple of tensors in the order of
-    the module's arguments. The first sample is the example for torch.export.export, which fixes the sizes
-    that *dynamic_shapes* does not leave open. The module is exported in ``eval()`` mode, and is not changed.
-    target: the path of the int8 .onnx file (None: no file). options: those of `quantize`, such as
+    the module's arguments. torch.export.export gets the first sample, which fixes all sizes that
+    *dynamic_shapes* does not leave open. The module is exported in ``eval()`` mode; it is not changed.
+    target: the path of the int8 .onnx file (None: no file is kept). options: those of `quantize`, such as
     ``seconds=``, ``target_db=``, ``exclude=``.
 
     >>> session, report = quantize_torch(net, batches)  # doctest: +SKIP
@@ -75,7 +75,7 @@ def _program(module: Any, example: tuple[Any, ...], dynamic_shapes: Any) -> Any:
     with _as_in_use(module):
         try:
             return torch.export.export(module, example, dynamic_shapes=dynamic_shapes)
-        except Exception as error:  # torch raises errors of several classes
+        except Exception as error:  # torch's errors have no common base class
             raise ModelError(
                 f"torch.export.export cannot export this {type(module).__name__}: {str(error)[:300]}"
             ) from error
@@ -83,8 +83,8 @@ def _program(module: Any, example: tuple[Any, ...], dynamic_shapes: Any) -> Any:
 
 @contextlib.contextmanager
 def _as_in_use(module: Any) -> Iterator[None]:
-    """Context manager: the module is in ``eval()`` mode inside; afterwards each submodule has its previous
-    mode."""
+    """Context manager: put the module into ``eval()`` mode. At the end, each submodule is in its previous
+    mode again."""
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:

@@ -1,4 +1,4 @@
-"""Measures quantization plans on samples that were not used for calibration."""
+"""Measures plans for quantization on the samples that are held out of the calibration."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .measure import Agreement
 from .place import QuantPlan, placed
 
 Feed = Mapping[str, Array]
-Samples = Callable[[], Iterable[Feed]]  # each call iterates from the first sample
+Samples = Callable[[], Iterable[Feed]]  # yields all samples at each call
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchStep:
-    """One step of a search. what: the change that was tried. snr_db, same: `OutputRow` values of the worst
-    output after it. kept: True if the change was kept."""
+    """A step of a search. what: the change that was tried. snr_db, same: the accuracy of the worst output
+    after it (`OutputRow`). kept: True if the change was kept."""
 
     what: str
     snr_db: float
@@ -33,7 +33,7 @@ class SearchStep:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A plan, its float model, and the measured closeness of its quantized model."""
+    """A plan, its float model, and the accuracy of its quantized model."""
 
     proto: Any
     plan: QuantPlan
@@ -41,12 +41,12 @@ class Found:
 
     @property
     def snr_db(self) -> float:
-        """The signal to noise of the worst output."""
+        """The signal-to-noise ratio of the worst output, in dB."""
         return self.agreement.worst()
 
     @property
     def same(self) -> float:
-        """The smallest ``same`` of the outputs."""
+        """The smallest ``same`` (`OutputRow`) of the outputs."""
         return min((row.same for row in self.agreement.rows()), default=1.0)
 
     def model(self) -> Any:
@@ -55,7 +55,7 @@ class Found:
 
 
 class HeldOut:
-    """Measures plans on the held-out samples. The float model's outputs for them are cached."""
+    """Measures plans on the held-out samples. It keeps the float model's outputs for them."""
 
     def __init__(self, proto: Any, held: Samples):
         self.held = held

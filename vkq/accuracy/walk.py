@@ -1,4 +1,5 @@
-"""Runs a model node by node through ONNX Runtime, so that only values still to be read take memory."""
+"""Runs a model node by node through ONNX Runtime, so that only values that are still to be read take
+memory."""
 
 from __future__ import annotations
 
@@ -13,18 +14,20 @@ from ..graph.graph import Array
 from ..onnx.cpu import cpu_session
 from ..onnx.protobuf import package
 
-HEAVY = ("Conv", "ConvTranspose", "MatMul", "Gemm")  # nodes that run faster with several threads
-# Maximum number of elements of a constant that is part of a node's model; larger constants are inputs of each
-# run.
+HEAVY = ("Conv", "ConvTranspose", "MatMul", "Gemm")  # operators of nodes that run faster with several threads
+# Maximum number of elements of a constant that is embedded in a node's model. Larger constants are given to
+# each run as inputs.
 EMBEDDED = 1024
 
-LARGE = 1 << 20  # least bytes of a dropped value after which freed memory is returned to the system
+# after a value of at least this many bytes is dropped, freed memory is returned to the system
+LARGE = 1 << 20
 
 
 class Walk:
-    """A model with a session for each node; nodes that differ only in the names of values share one.
+    """A model with a session of ONNX Runtime for each node. Nodes that differ only in the names of values
+    share a session.
 
-    Values that depend only on constants are computed once, in the constructor.
+    The constructor computes all values that depend only on constants.
     """
 
     def __init__(self, proto: Any):
@@ -41,8 +44,8 @@ class Walk:
         self.constants: dict[str, Array] = {
             name: package().numpy_helper.to_array(tensor) for name, tensor in self.tensors.items()
         }
-        self._sessions: dict[Any, Any] = {}  # key: operator, attributes, types and small constants
-        self._prepared: dict[int, tuple[Any, dict[str, str], list[str]]] = {}  # key: id(node)
+        self._sessions: dict[Any, Any] = {}  # by operator, attributes, types and small constants
+        self._prepared: dict[int, tuple[Any, dict[str, str], list[str]]] = {}  # by id(node)
         for node in self.nodes:
             if node.op_type == "Constant" or all(name in self.constants for name in read_by(node)):
                 self.constants.update(self.apply(node, self.constants))
@@ -53,16 +56,16 @@ class Walk:
         }
 
     def held(self, name: str) -> str:
-        """Return the name of the value that a run stores in place of *name*: a dequantized value is stored as
-        its integers, a quarter of the bytes, and each reader dequantizes them again."""
+        """Return the name of the value that a run stores for the value *name*. For a dequantized value, it is
+        that of its integers, which need a quarter of the bytes; each reader dequantizes them again."""
         return self._codes.get(name, name)
 
     def reads(self, node: Any) -> list[str]:
-        """Return the names of the stored values that this node reads, without repeats."""
+        """Return the names of the stored values that a node reads, each once."""
         return list(dict.fromkeys(self.held(n) for n in read_by(node) if n not in self.constants))
 
     def apply(self, node: Any, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the results of one node."""
+        """Run one node. Return its results by name."""
         if id(node) not in self._prepared:
             self._prepared[id(node)] = self._prepare(node, values)
         session, reads, results = self._prepared[id(node)]
@@ -72,13 +75,13 @@ class Walk:
         return dict(zip(results, found, strict=True))
 
     def _prepare(self, node: Any, values: Mapping[str, Array]) -> tuple[Any, dict[str, str], list[str]]:
-        """Return a node's session, its inputs (a map from the session's names to the model's), and its
-        results."""
+        """Return (session, inputs, results) of a node. *inputs* maps the session's names to those of the
+        model; *results* are names of the model."""
         names = list(dict.fromkeys(read_by(node)))
         arrays = {name: values[name] if name in values else self.constants[name] for name in names}
         results = [name for name in node.output if name]
         slot = {name: f"v{i}" for i, name in enumerate([*names, *results])}
-        # A subgraph may read any value of the model by name.
+        # A subgraph may read any value of the model by its name, so all names must stay.
         if any(a.HasField("g") or a.graphs for a in node.attribute):
             slot = {name: name for name in slot}
         copy = package().NodeProto.FromString(node.SerializeToString())
@@ -110,7 +113,8 @@ class Walk:
             graph, opset_imports=self.proto.opset_import, ir_version=self.proto.ir_version
         )
         model.functions.extend(self.proto.functions)
-        threads = 0 if node.op_type in HEAVY else 1  # starting threads takes longer than running a small node
+        # for a small node, starting threads takes longer than running
+        threads = 0 if node.op_type in HEAVY else 1
         plain = not _is_integer(node)
         try:
             return cpu_session(model.SerializeToString(), "comparing layers", plain, threads, arena=False)
@@ -118,14 +122,14 @@ class Walk:
             raise ModelError(f"{what}: {error}") from error
 
     def run(self, feed: Mapping[str, Array], wanted: Iterable[str] | None = None) -> Run:
-        """Begin a run with these inputs. *wanted*: the names of the values that `Run.take` will return, once
-        for each call of `take` (by default the outputs)."""
+        """Begin a run with the inputs *feed*. *wanted* lists the values that `Run.take` will return, once for
+        each call of `take`; the default is the outputs."""
         return Run(self, feed, self.outputs if wanted is None else wanted)
 
 
 class Run:
     """The run of one sample through a model. A value is computed when it is first needed, and dropped after
-    its last reader."""
+    its last read."""
 
     def __init__(self, walk: Walk, feed: Mapping[str, Array], wanted: Iterable[str]):
         self.walk = walk
@@ -141,7 +145,7 @@ class Run:
                 ahead += names
 
     def take(self, name: str) -> Array:
-        """Return a value. The call counts as one of its reads."""
+        """Return a value, computing it if necessary. The call counts as one read of the value."""
         if name in self.walk.constants:
             return self.walk.constants[name]
         ahead = [self.walk.held(name)]
@@ -177,8 +181,8 @@ class Run:
 
 
 def give_back() -> None:
-    """Return freed memory to the system if the C library is glibc, which keeps freed arrays of up to 32 MB.
-    With arrays of several sizes, the gaps can take many times the memory in use."""
+    """Return freed memory to the system if the C library is glibc. glibc keeps freed arrays of up to 32 MB,
+    and the gaps between arrays of several sizes can take many times the memory in use."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -202,19 +206,20 @@ def in_order(nodes: Iterable[Any]) -> list[Any]:
 
 
 def _is_integer(node: Any) -> bool:
-    """Return True if ONNX Runtime computes the node with 8-bit weights. The node's sums are exact on every
-    processor only if the weights are constants that an optimizer sees."""
+    """Return True if ONNX Runtime computes the node with 8-bit weights. Its sums are exact on every processor
+    only if an optimizer sees the weights as constants."""
     return (node.op_type.startswith("Q") and node.op_type != "QuantizeLinear") or "Integer" in node.op_type
 
 
 def _is_embedded(array: Array) -> bool:
-    """Return True if a constant is embedded in a node's model, because it is small or its type cannot be fed
-    to a run."""
+    """Return True if a constant must be embedded in a node's model: it is small, or a run accepts no input of
+    its type."""
     return array.size <= EMBEDDED or array.dtype.kind not in "fiub"
 
 
 def read_by(node: Any) -> list[str]:
-    """Return the names that a node and its subgraphs read."""
+    """Return the names of all values that a node reads, including those that its subgraphs read from
+    outside."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):

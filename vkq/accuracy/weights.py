@@ -1,5 +1,5 @@
-"""Weight-only quantization: constant weights of 8 or 4 bits before DequantizeLinear, with unchanged
-activations."""
+"""Weight-only quantization. Constant weights are stored in 8 or 4 bits and read through DequantizeLinear;
+activations do not change."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from ..onnx.names import chosen
 from ..onnx.protobuf import package
 from ..onnx.quantize import prepared, quantizer, refusals_told
 
-# The first opsets in which DequantizeLinear supports an axis, float16 scales, and blocks.
+# The first opsets in which DequantizeLinear supports an axis, float16 scales, and blocks, in this order.
 CHANNELS, HALVES, BLOCKS = 13, 19, 21
-FLOATS = {1: np.float32, 10: np.float16}  # key: number in TensorProto.DataType
+FLOATS = {1: np.float32, 10: np.float16}  # by number in TensorProto.DataType
 INT4 = 22
 LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightRow:
-    """The result for one layer's weight. ``block``: the number of elements that share a scale; 0: one scale
-    for each output channel. ``snr_db``: the signal-to-noise ratio of the weight. ``why``: why the weight
-    stays float; "" if it does not."""
+    """The result for the weight of one layer. ``block``: the number of elements that share a scale, or 0 if
+    each output channel has one scale. ``snr_db``: the signal-to-noise ratio of the weight. ``why``: the
+    reason if the weight stays float, else ""."""
 
     node: str
     op: str
@@ -49,15 +49,16 @@ def quantize_weights(
     block: int = 32,
     exclude: Collection[str] = (),
 ) -> list[WeightRow]:
-    """Write the float *model* with weights of 8 or 4 bits to one file, and return a row for each layer.
+    """Quantize the weights of the float *model* to 8 or 4 bits, write the result to the file *target*, and
+    return a row for each layer.
 
     Weights of Conv, ConvTranspose, MatMul and Gemm become int8 with a scale for each output channel (``max|w|
     / 127``, symmetric). With ``bits=4``, weights of MatMul and Gemm become int4 with a scale for each *block*
-    (16, 32, 64 or 128) of elements along K; weights of convolutions become int8. DequantizeLinear converts
-    the weights to floats; on a device, the schemes q8csw and q4gsw compute with them. Biases and activations
-    stay float, so no samples are needed.
+    (16, 32, 64 or 128) of elements along K, and weights of convolutions become int8. DequantizeLinear
+    converts the weights to floats; on a device, the schemes q8csw and q4gsw compute with them. Biases and
+    activations stay float, so no samples are needed.
 
-    exclude: names of nodes, or of modules that contain them, whose weights stay float.
+    exclude: names of nodes whose weights stay float, or of modules that contain such nodes.
 
     Raises ArgumentError for invalid options, ModelError for a model that cannot be read.
     """
@@ -87,7 +88,7 @@ def quantize_weights(
 
 
 class WeightReplacement:
-    """A model whose weights are being replaced."""
+    """Replaces the weights of a model in place."""
 
     def __init__(self, proto: Any, bits: int, block: int, exclude: Collection[str]):
         self.proto, self.bits, self.block, self.exclude = proto, bits, block, exclude
@@ -111,7 +112,8 @@ class WeightReplacement:
         return [row for row in rows if row]
 
     def _layer(self, node: Any) -> WeightRow | None:
-        """Quantize the weight of one layer and return its row; None for a layer without a constant weight."""
+        """Quantize the weight of one layer, and return its row. Return None for a layer without a constant
+        weight."""
         left = node.op_type in ("MatMul", "Gemm") and node.input[0] in self.floats
         name = node.input[0 if left else 1]
         if name not in self.floats or (left and node.input[1] in self.floats):
@@ -136,8 +138,8 @@ class WeightReplacement:
         return WeightRow(node.name, node.op_type, 4 if block else 8, block, snr)
 
     def _dequantized(self, name: str, axis: int, block: int) -> tuple[str, float]:
-        """Add a DequantizeLinear for a weight; return the name of its result and the weight's signal to
-        noise."""
+        """Add a quantized weight and its DequantizeLinear to the model. Return the name of the result, and
+        the weight's signal-to-noise ratio in dB."""
         onnx, tensor = package(), self.floats[name]
         dtype, w = FLOATS[tensor.data_type], onnx.numpy_helper.to_array(tensor)
         codes, scale, real = _in_blocks(w, axis, block, dtype) if block else _in_channels(w, axis, dtype)
@@ -158,8 +160,9 @@ class WeightReplacement:
 
 
 def _channels(node: Any, left: bool) -> tuple[int, bool]:
-    """Return the axis of a weight's output channels, and True if the other axis can have blocks (for a matrix
-    that is the right operand). *left*: the weight is the left operand."""
+    """Return the axis of the output channels of a node's weight, and True if the weight can have blocks along
+    its other axis. *left*: the weight is the left operand; only a matrix that is the right operand can have
+    blocks."""
     if node.op_type == "Conv":
         return 0, False
     if node.op_type == "ConvTranspose":
@@ -169,11 +172,11 @@ def _channels(node: Any, left: bool) -> tuple[int, bool]:
 
 
 def _in_channels(w: Array, axis: int, dtype: Any) -> tuple[Array, Array, Array]:
-    """Return int8 codes with a scale for each slice along *axis*, the scales in *dtype*, and the dequantized
-    values in float64."""
+    """Return (codes, scales, values) of a weight with one scale for each slice along *axis*. Codes are int8,
+    scales have the type *dtype*, and the dequantized values are float64."""
     codes, scale = quantize_weight(w, axis)
     stored = scale.astype(dtype)
-    if dtype == np.float16:  # the codes are computed again with the rounded scale
+    if dtype == np.float16:  # compute the codes again, with the rounded scales
         smallest = np.finfo(np.float16).smallest_subnormal
         stored = np.where(stored < smallest, smallest, stored).astype(dtype)
     shape = [-1 if i == axis else 1 for i in range(w.ndim)]
@@ -184,8 +187,8 @@ def _in_channels(w: Array, axis: int, dtype: Any) -> tuple[Array, Array, Array]:
 
 
 def _in_blocks(w: Array, axis: int, block: int, dtype: Any) -> tuple[Array, Array, Array]:
-    """Return int4 codes of a matrix in blocks along the axis other than *axis*, their scales in *dtype*, and
-    the dequantized values in float64."""
+    """Return (codes, scales, values) of a matrix in blocks along the axis that is not *axis*. Codes are int4
+    in int8, scales have the type *dtype*, and the dequantized values are float64."""
     rows = w if axis == 0 else w.T
     weight = quantize_weight(rows, bits=4, group=block, scale_dtype=np.dtype(dtype).name)
     codes, scale, real = weight.codes().astype(np.int8) - np.int8(8), weight.scale, weight.dequantize()
@@ -195,7 +198,7 @@ def _in_blocks(w: Array, axis: int, block: int, dtype: Any) -> tuple[Array, Arra
 
 
 def _outer(attribute: Any) -> list[str]:
-    """Return the names that the subgraphs in an attribute (of If, Loop) read but do not define."""
+    """Return the names that the subgraphs in an attribute of an If or Loop use."""
     graphs = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
     return [
         name

@@ -1,5 +1,5 @@
-"""The exact NumPy oracle of dq8ca_q8csw: linear layers that quantize each row of the activations with
-parameters from the row's own values.
+"""The exact NumPy oracle of the scheme dq8ca_q8csw: linear layers that quantize each row of the activations
+with parameters computed from this row.
 
     low, high  = min(0, min x), max(0, max x)                  over the finite values of a row
     scale      = float32(high - low) / 255                     at least 2**-126; 1 for a row of zeros
@@ -7,7 +7,7 @@ parameters from the row's own values.
     x_q        = saturate(round_half_even(x / scale) + zero_point)
     y          = float32(acc) * (scale * w_scale[n]) + bias[n]      acc as in `vkq.reference`
 
-This is ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html) applied
+This is ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html), applied
 to each row and shifted from uint8 to int8.
 """
 
@@ -30,7 +30,7 @@ _LARGEST = np.finfo(np.float32).max
 def row_parameters(x: Float32) -> tuple[Float32, npt.NDArray[np.int32]]:
     """Return (scale, zero_point) of every row of x (M, K).
 
-    A range above the largest float32 counts as the largest float32; infinities and NaN do not count.
+    Infinities and NaN are ignored. If high - low exceeds the largest float32, it is clamped to it.
 
     >>> scale, zero_point = row_parameters(np.array([[-51.0, 204.0], [0.0, 0.0]], np.float32))
     >>> scale.tolist(), zero_point.tolist()
@@ -47,7 +47,7 @@ def row_parameters(x: Float32) -> tuple[Float32, npt.NDArray[np.int32]]:
 
 
 def quantize_rows(x: Float32, scale: Float32, zero_point: npt.NDArray[np.int32]) -> npt.NDArray[np.int8]:
-    """Quantize every row of x (M, K) with its own scale and zero point. Infinities saturate and NaN gives
+    """Quantize every row of x (M, K) with its scale and zero point. Infinities saturate, and NaN gives
     -128."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         rounded = np.rint(x / scale[:, None])
@@ -56,9 +56,10 @@ def quantize_rows(x: Float32, scale: Float32, zero_point: npt.NDArray[np.int32])
 
 
 def row_multipliers(scale: Float32, w_scale: Float32) -> Float32:
-    """Return ``scale[m] * w_scale[n]``, (M, N). Products below 2**-126 become 0; larger ones are clamped to
-    the largest float32."""
-    exact = scale.astype(np.float64)[:, None] * w_scale.astype(np.float64)  # exact: two factors of 24 bits
+    """Return ``scale[m] * w_scale[n]``, (M, N). Products below 2**-126 become 0. Products above the largest
+    float32 are clamped to it."""
+    # exact, because both factors have 24 bits
+    exact = scale.astype(np.float64)[:, None] * w_scale.astype(np.float64)
     product = np.minimum(exact, float(_LARGEST)).astype(np.float32)
     return np.where(exact < SMALLEST_SCALE, np.float32(0), product)
 
@@ -73,8 +74,9 @@ def linear_dynamic(
     activation: Activation = None,
     overflow: str = "refuse",
 ) -> Float32:
-    """Return ``activation(x @ w.T + bias)`` of float32 x (..., K) and int8 or uint8 wq (N, K) as float32
-    (..., N), bit for bit. overflow: "refuse" raises if int32 could overflow, "wrap" gives sums modulo 2**32.
+    """Return ``activation(x @ w.T + bias)`` as float32 (..., N), bit for bit. x is float32 (..., K), and wq
+    is int8 or uint8 (N, K). overflow: "refuse" raises an error if int32 could overflow; "wrap" gives sums
+    modulo 2**32.
 
     >>> linear_dynamic(np.array([[0.0, 255.0]], np.float32), np.array([[1, 2], [3, 4]], np.int8), 0.5)
     array([[255., 510.]], dtype=float32)
@@ -96,5 +98,5 @@ def linear_dynamic(
             else check_bias(bias, problem.n, True, "linear: bias")
         )
         sums = wrapped(acc.astype(np.int64)).astype(np.float32)
-        y = sums * row_multipliers(scale, scales) + added  # never -0.0
+        y = sums * row_multipliers(scale, scales) + added  # without a bias, adding 0.0 removes -0.0
     return np.asarray(np.clip(y, np.float32(low), np.float32(high))).reshape(problem.y_shape)

@@ -3,25 +3,25 @@
     y = (sum_k x (w - w_zero_point)) * w_scale + bias
 
 The functions return the exact result. With ``magnitude=True`` they return M = sum |x| |w - w_zero_point|
-w_scale + |bias| instead, to which the bounds below refer; M1 is M for an x of ones, and u = 2**-24. The
-bounds hold as long as nothing overflows.
+w_scale + |bias| instead. The error bounds below are stated with M. M1 is M for an x of ones, and u = 2**-24.
+The bounds hold as long as nothing overflows.
 
 **Float32.** A device adds in float32, in some order, and rounds every product and sum once. The error of its
 result is at most (K + 4) u M.
 
-**compute="float16" on matrix units.** x is first rounded to float16, to nearest or toward zero: the error is
-at most 2**-10 |x|, or 2**-14 if |x| < 2**-14; beyond 65504 x becomes infinite. Products are then exact, and
-matrix units may round up to four times for each k. So the error is at most (4 (K + 4) u + 2**-10) M +
-2**-14 M1. A float32 weight is rounded to float16 on the host, to nearest; this adds 2**-11 M, and 2**-25
+**compute="float16" on matrix units.** x is first rounded to float16, to nearest or toward zero. The error of
+x is at most 2**-10 |x|, or 2**-14 if |x| < 2**-14; beyond 65504 x becomes infinite. Products are then exact,
+and matrix units may round up to four times for each k. So the error is at most (4 (K + 4) u + 2**-10) M +
+2**-14 M1. A float32 weight is rounded to float16 on the host, to nearest. This adds 2**-11 M, and 2**-25
 times the M of a weight of ones.
 
 **compute="float16" in float16 arithmetic**, without matrix units (`vkq.kernels.float16`). x is rounded to
 float16 in the same way, and integer weights are multiplied by 2**-5. For each tap, 16 products at a time are
-added in float16, and their sums in float32. Each float16 step is off by at most 2**-10 of its result, and
-results below 2**-14 may become 0. So the error is at most ((1 + 2**-10)**18 - 1 + (K + 4) u) M, which is 1.8
-% of M, plus (2**-8 + 2**-14) M1. On a device that rounds to nearest the first term is half as large; the
-measured errors are a tenth of that, because they rarely have the same sign. Nothing overflows if every |x| is
-at most 500.
+added in float16, and their sums in float32. Each float16 step has an error of at most 2**-10 of its result,
+and results below 2**-14 may become 0. So the error is at most ((1 + 2**-10)**18 - 1 + (K + 4) u) M, which is
+1.8 % of M, plus (2**-8 + 2**-14) M1. On a device that rounds to nearest, the first term is half as large. The
+measured errors are a tenth of the bound, because rounding errors rarely have the same sign. Nothing overflows
+if every |x| is at most 500.
 
 A float weight is rounded to float16, to nearest, and not scaled. The factor of M is then (1 + 2**-10)**19 -
 1. A device may replace small elements of x or of the weight by 0: each such element adds 2**-14 times the
@@ -60,7 +60,8 @@ def linear_q8csw(
     w_zero_point: npt.ArrayLike | None = None,
     magnitude: bool = False,
 ) -> Float64:
-    """x: (..., K), float. wq: (N, K), int8 or uint8, or float with w_scale None. Returns (..., N)."""
+    """Return the linear layer of the module, (..., N). x: (..., K), float. wq: (N, K), int8 or uint8, or
+    float with w_scale None."""
     problem = LinearProblem.of(x.shape, wq.shape)
     rows, w = _operands("linear", x.reshape(problem.m, problem.k), wq, w_zero_point, magnitude)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -82,7 +83,8 @@ def conv2d_q8csw(
     w_zero_point: npt.ArrayLike | None = None,
     magnitude: bool = False,
 ) -> Float64:
-    """x: (N, IC, H, W), float, padded with 0. wq: (OC, IC/groups, KH, KW), int8, uint8 or float."""
+    """Return the convolution, (N, OC, OH, OW). x: (N, IC, H, W), float, padded with 0. wq: (OC, IC/groups,
+    KH, KW), int8, uint8 or float."""
     problem = Conv2dProblem.of(x.shape, wq.shape, stride, padding, dilation, groups)
     images, w = _operands("conv2d", x, wq, w_zero_point, magnitude)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -106,7 +108,8 @@ def conv_transpose2d_q8csw(
     w_zero_point: npt.ArrayLike | None = None,
     magnitude: bool = False,
 ) -> Float64:
-    """x: (N, IC, H, W), float. wq: (IC, OC/groups, KH, KW), int8, uint8 or float."""
+    """Return the transposed convolution, (N, OC, OH, OW). x: (N, IC, H, W), float. wq: (IC, OC/groups, KH,
+    KW), int8, uint8 or float."""
     p = TransposedConv2dProblem.of(x.shape, wq.shape, stride, padding, output_padding, dilation, groups)
     return conv2d_q8csw(
         spread(x, p, 0), forward_weight(wq, groups), w_scale, bias, activation, dilation=p.dilation,
@@ -117,7 +120,8 @@ def conv_transpose2d_q8csw(
 def _operands(
     op: str, x: Array, wq: Array, w_zero_point: npt.ArrayLike | None, magnitude: bool
 ) -> tuple[Float64, Float64]:
-    """Return x and the weight minus its zero points, or their magnitudes; refuse operands of wrong types."""
+    """Return x and the weight minus its zero points in float64, with *magnitude* their magnitudes. Raises
+    DTypeError for operands of wrong types."""
     if x.dtype.kind != "f" or (wq.dtype.kind != "f" and wq.dtype not in (np.int8, np.uint8)):
         raise DTypeError(
             f"{op}: x has dtype {x.dtype} and weight {wq.dtype}; they must be float, and int8, uint8 or float"
@@ -139,7 +143,7 @@ def _finished(
     activation: Activation,
     magnitude: bool,
 ) -> Float64:
-    """Return results from *sums* (last axis: output channels): scale, bias and activation applied."""
+    """Return *sums*, whose last axis is the output channels, after scale, bias and activation."""
     channels = sums.shape[-1]
     scales = np.ones(channels)
     if w_scale is not None:

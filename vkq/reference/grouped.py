@@ -1,4 +1,4 @@
-"""Products with weights quantized in groups of a few bits (schemes q4gsw and q8gsw) in float64."""
+"""Products with weights of few bits, quantized in groups (schemes q4gsw and q8gsw), in float64."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ def linear_grouped(
     activation: Activation = None,
     magnitude: bool = False,
 ) -> npt.NDArray[np.float64]:
-    """``y[m,n] = sum_g scale[n,g] * sum_{k in g} x[m,k] (q[n,k] - zero_point[n,g])  + bias[n]``, (..., N).
+    """Return ``y[m,n] = sum_g scale[n,g] * sum_{k in g} x[m,k] (q[n,k] - zero_point[n,g])  + bias[n]``, (...,
+    N). x is (..., K), float.
 
-    x: (..., K), float. *magnitude*: return the sum of |x| |scale| |q - zero_point| and |bias| instead, from
-    which the error bound of float32 follows: at most K + 4 roundings apply to each of the K products (the
-    difference, if the zero point is a fraction; the product; the sums within its group and over the groups;
-    the scale; the bias), so |y32 - y| <= (K + 4) * 2**-24 * magnitude in any order of the additions.
+    With *magnitude*, return M: the sum of |x| |scale| |q - zero_point|, plus |bias|. The error of a float32
+    result is at most (K + 4) * 2**-24 * M in any order of the additions, because at most K + 4 roundings
+    apply to each of the K products: the difference, if the zero point is a fraction; the product; the sums
+    within its group and over the groups; the scale; the bias.
 
-    For float16 x, matrix units may compute the products, also exactly (a code minus its zero point is a
-    float16), and add the products of a group with up to four roundoffs for each k; scales and the sum over
-    groups are float32. Then the bound is 4 * (K + 4) * 2**-24 * magnitude, plus the rounding of y to float16.
-    A matrix unit may replace elements of x below 2**-14 by 0.
+    For float16 x, matrix units may compute the products. Products are exact (a code minus its zero point is a
+    float16), and the sums of a group have up to four roundings for each k. Scales and the sum over groups are
+    float32. Then the bound is 4 * (K + 4) * 2**-24 * M, plus the rounding of y to float16. A matrix unit may
+    replace elements of x below 2**-14 by 0.
 
     >>> w = GroupedWeight(np.full((1, 1, 16), 0xA9, np.uint8), np.full((1, 1), 0.5, np.float32))
     >>> linear_grouped(np.ones((1, 32)), w)

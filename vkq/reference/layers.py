@@ -1,14 +1,14 @@
-"""The exact oracle in NumPy: every path, device and layout must return its results, bit for bit.
+"""The exact oracle of layers in NumPy. Every path, device and layout must return its results, bit for bit.
 
-Integer sums are exact: they run in float64 BLAS, which is exact below 2**53 and hundreds of times faster than
-NumPy's integer matmul. Names are ONNX's: x is the activation, w the weight and y the result.
+Integer sums run in float64 BLAS. It is exact below 2**53, and hundreds of times faster than NumPy's integer
+matmul. Names are ONNX's: x is the activation, w the weight and y the result.
 
     acc = sum_k (x[m,k] - x_zero_point) * (w[n,k] - w_zero_point[n]) + bias[n]               int32, exact
     y   = saturate(round_half_even(float32(acc) * multiplier[n]) + y_zero_point)             int8, uint8
     y   = float32(acc) * float32(x_scale * w_scale[n])  [+ bias[n], if that is float32]      float32
     multiplier[n] = float32(float32(x_scale * w_scale[n]) / y_scale)
 
-The kernels' launchers use the same multipliers, bounds and rounding, from `vkq.numerics`.
+Multipliers, bounds and rounding are those of `vkq.numerics`, which the kernels' launchers use, too.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def linear_acc(
     w_zero_point: npt.ArrayLike | None = None,
     overflow: str = "refuse",
 ) -> Int64:
-    """Return the exact accumulator of a linear layer, int64 of shape (..., N); the formula is at the top of
-    the module. overflow: "refuse" raises if int32 could overflow, "wrap" gives the sum modulo 2**32.
+    """Return the exact accumulator of a linear layer (see the module), int64 (..., N). overflow: "refuse"
+    raises an error if int32 could overflow; "wrap" gives sums modulo 2**32.
 
-    xq: (..., K) of dtype ``x.dtype``; wq: (N, K) int8 or uint8; bias: int32 (N,); w_zero_point: a number or
+    xq: (..., K) of dtype ``x.dtype``. wq: (N, K), int8 or uint8. bias: int32 (N,). w_zero_point: a number or
     (N,).
     """
     problem = LinearProblem.of(xq.shape, wq.shape)
@@ -72,13 +72,13 @@ def linear(
     activation: Activation = None,
     overflow: str = "refuse",
 ) -> Array:
-    """``activation(x @ w.T + bias)`` of int8 or uint8 data: q8ta_q8csw_q8to, or q8ta_q8csw (float32) if y is
-    None.
+    """Return ``activation(x @ w.T + bias)`` of int8 or uint8 data, (..., N). The scheme is q8ta_q8csw_q8to,
+    or q8ta_q8csw with a float32 result if y is None.
 
-    xq: (..., K) of dtype ``x.dtype``. wq: (N, K), int8 or uint8. w_scale: a number, or (N,). bias: (N,),
-    int32 with scale ``x.scale * w_scale``; float32 (finite) is also allowed if y is None. w_zero_point: a
-    number or (N,), 0 if not given. overflow as `linear_acc`. Returns (..., N). Raises ArgumentError,
-    DTypeError or AccumulatorOverflowError for invalid operands.
+    xq: (..., K) of dtype ``x.dtype``. wq: (N, K), int8 or uint8. w_scale: a number or (N,). bias: (N,), int32
+    with scale ``x.scale * w_scale``; if y is None, it may also be finite float32. w_zero_point: a number or
+    (N,), 0 if not given. overflow: as `linear_acc`. Raises ArgumentError, DTypeError or
+    AccumulatorOverflowError for invalid operands.
 
     >>> w = np.array([[1, 2], [3, 4]], np.int8)
     >>> linear(np.array([[10, 20]], np.int8), w, x=QParams(0.5), w_scale=0.5, y=QParams(1.0, 3))
@@ -104,11 +104,11 @@ def conv2d_acc(
     groups: int = 1,
     overflow: str = "refuse",
 ) -> Int64:
-    """Return the exact accumulator of a convolution, int64 of shape (N, OC, OH, OW). Padding is filled with
+    """Return the exact accumulator of a convolution, int64 (N, OC, OH, OW). Padding has the value
     x.zero_point."""
     problem = Conv2dProblem.of(xq.shape, wq.shape, stride, padding, dilation, groups)
     weight, added = _centred_weight("conv2d", xq, wq, x, bias, w_zero_point, overflow)
-    centred = xq.astype(np.float64) - x.zero_point  # so padding with x.zero_point becomes padding with 0
+    centred = xq.astype(np.float64) - x.zero_point  # then padding with x.zero_point is padding with 0
     return wrapped(convolve(centred, weight, problem).astype(np.int64) + added.reshape(-1, 1, 1))
 
 
@@ -128,11 +128,12 @@ def conv2d(
     groups: int = 1,
     overflow: str = "refuse",
 ) -> Array:
-    """Return the 2-D convolution of int8 or uint8 data, as int8 or uint8, or as float32 if y is None.
+    """Return the 2-D convolution of int8 or uint8 data, (N, OC, OH, OW), as ONNX QLinearConv. The result is
+    int8 or uint8, or float32 if y is None.
 
     xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (OC, IC/groups, KH, KW), int8 or uint8. stride, padding,
-    dilation and groups as `vkq.problem.Conv2dProblem.of`. w_scale, bias, w_zero_point (per OC), overflow and
-    errors as `linear`. Returns (N, OC, OH, OW). Computes ONNX QLinearConv.
+    dilation, groups: as `vkq.problem.Conv2dProblem.of`. w_scale, bias and w_zero_point (one number, or one
+    for each output channel), overflow and errors: as `linear`.
     """
     problem = Conv2dProblem.of(xq.shape, wq.shape, stride, padding, dilation, groups)
     scales = check_scales(w_scale, problem.oc, "conv2d: w_scale")
@@ -147,8 +148,8 @@ def conv2d(
 def convolve(
     x: npt.NDArray[np.float64], w: npt.NDArray[np.float64], p: Conv2dProblem
 ) -> npt.NDArray[np.float64]:
-    """Return the convolution, computed as one matrix product for each kernel tap: this needs no im2col copy,
-    and sums of integers stay exact in any order."""
+    """Return the convolution of float64 arrays that hold integers. It is one matrix product for each tap of
+    the kernel, so that no im2col copy is needed. Sums of integers are exact in any order."""
     top, left, bottom, right = p.padding
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     padded = padded.reshape(p.n, p.groups, p.ic // p.groups, *padded.shape[2:])
@@ -166,7 +167,8 @@ def convolve(
 def _finish(
     acc: Int64, x: QParams, w_scale: Float32, bias: Float32 | None, y: QParams | None, activation: Activation
 ) -> Array:
-    """Return accumulators, whose last axis is the output channels, converted to the output type."""
+    """Return accumulators, whose last axis is the output channels, as 8-bit results, or as float32 if y is
+    None."""
     if y is not None:
         return requantize(acc, multipliers(x.scale, w_scale, y.scale), y, activation_bounds(activation, y))
     low, high = activation_range(activation)
@@ -186,8 +188,8 @@ def _centred_weight(
     w_zero_point: npt.ArrayLike | None,
     overflow: str,
 ) -> tuple[npt.NDArray[np.float64], Int64]:
-    """Return the weight minus its zero points, and the bias (zeros if there is none); refuse operands of
-    wrong types."""
+    """Return the weight minus its zero points, and the bias (zeros if it is None). Raises an error for
+    operands of wrong types, and for a possible overflow if *overflow* is "refuse"."""
     check_dtype(op, "x", xq, x)
     if wq.dtype not in (np.int8, np.uint8):
         raise DTypeError(f"{op}: weight has dtype {wq.dtype}; it must be int8 or uint8.")
@@ -203,8 +205,8 @@ def _centred_weight(
 def _split_bias(
     op: str, bias: Array | None, channels: int, y: QParams | None
 ) -> tuple[Array | None, Float32 | None]:
-    """Return the bias as (int32 to add to the accumulator, float32 to add to the float output); at most one
-    of them is not None."""
+    """Return (int32 bias, float32 bias): the first is added to the accumulator, the second to the float32
+    result. At least one of them is None."""
     if bias is None:
         return None, None
     checked = check_bias(bias, channels, y is None, f"{op}: bias")

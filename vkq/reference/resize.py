@@ -1,5 +1,5 @@
-"""The exact oracle of Resize on 8-bit images in NumPy: how an output pixel is computed from input pixels.
-`vkq.problem.resize` chooses the input pixels."""
+"""The exact oracle of Resize on 8-bit images in NumPy. It computes output pixels from the input pixels that
+`vkq.problem.resize` chooses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Array = npt.NDArray[Any]
 
 def resize(x: Array, how: Resize) -> Array:
     """Return the resized image, of the dtype of x (int8 or uint8), as ONNX Runtime's Resize on 8-bit data
-    does.
+    does. An unchanged size returns x.
 
-    linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22``, float32, added from the left;
-    then the fraction is cut off (rounding "truncate", as in ONNX Runtime) or rounded half to even; with
-    rounding "fixed" weights are multiples of 2**-11, as in XNNPACK. An unchanged size returns x.
+    linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the left.
+    The rounding "truncate", ONNX Runtime's, then cuts off the fraction; "even" rounds half to even. With the
+    rounding "fixed", the weights are multiples of 2**-11, as in XNNPACK.
 
     >>> resize(np.array([[[[0, 10]]]], np.int8), Resize.of((1, 1, 1, 2), (1, 4), mode="linear")).tolist()
     [[[[0, 2, 7, 10]]]]
@@ -39,7 +39,7 @@ def resize(x: Array, how: Resize) -> Array:
 
 
 def _fixed(x: Array, how: Resize) -> Array:
-    """Resize with integer weights of 11 bits; halves are rounded up."""
+    """Return the image resized linearly with integer weights of 11 bits. Halves are rounded up."""
     (y1, y2, dy), (x1, x2, dx) = how.fixed(0), how.fixed(1)
     whole, bits = x.astype(np.int64), FIXED_BITS
     lines: Array = (whole[..., x1] << bits) + (whole[..., x2] - whole[..., x1]) * dx
@@ -48,13 +48,13 @@ def _fixed(x: Array, how: Resize) -> Array:
 
 
 def resize_real(x: Array, how: Resize, xq: QParams, yq: QParams) -> Array:
-    """Apply linear Resize between DequantizeLinear (xq) and QuantizeLinear (yq), as ONNX Runtime does: each
-    step is in float32, and the quotient by the scale is rounded half to even."""
+    """Return the result of DequantizeLinear (xq), linear Resize and QuantizeLinear (yq), as ONNX Runtime
+    computes them. Each step is in float32; the quotient by the scale is rounded half to even."""
     return quantize(interpolate(dequantize(x, xq), how), yq)
 
 
 def interpolate(x: Array, how: Resize) -> npt.NDArray[np.float32]:
-    """Return the real values of linear interpolation, float32, before they are rounded."""
+    """Return the results of linear interpolation as float32, before rounding to integers."""
     (y1, y2, dy1, dy2), (x1, x2, dx1, dx2) = how.linear(0), how.linear(1)
     real = x.astype(np.float32)
     terms = [
@@ -67,11 +67,12 @@ def interpolate(x: Array, how: Resize) -> npt.NDArray[np.float32]:
 
 
 def _of_lines(half: npt.NDArray[np.float32], a: Array, b: Array) -> npt.NDArray[np.float32]:
-    """Return the value of 1-D data (N, C, 1, L) with ONNX Runtime's roundings: it treats the data as a
-    volume. a, b: half of each column's term. The result is 2 (a + b) if neither n nor c is the last index,
-    *half* if one is, and half the sum of four a and four b if both are.
+    """Return the interpolated values of 1-D data (N, C, 1, L) with ONNX Runtime's roundings, which treats the
+    data as a volume.
 
-    *half*: the sum a + b + a + b, added in this order.
+    a and b are half of the terms of the two columns, and *half* is the sum a + b + a + b, added in this
+    order. The result is 2 (a + b) if neither n nor c is the last index of its axis, *half* if one of them is,
+    and half the sum of four a and four b if both are.
     """
     n, c = (np.arange(size) == size - 1 for size in half.shape[:2])
     last = n[:, None, None, None].astype(np.int32) + c[:, None, None]

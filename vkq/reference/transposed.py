@@ -1,5 +1,5 @@
-"""The exact NumPy oracle of transposed convolutions: zeros are inserted between the input's pixels, then an
-ordinary convolution runs with the kernel rotated by 180 degrees.
+"""The exact NumPy oracle of transposed convolutions. Zeros are inserted between the input's pixels, and an
+ordinary convolution runs on the result, with the kernel rotated by 180 degrees.
 
     acc[n, oc, s*h + d*kh - top, s*w + d*kw - left] += (x[n, ic, h, w] - x_zp) * (w[ic, oc, kh, kw] -
     w_zp[oc])
@@ -38,11 +38,11 @@ def conv_transpose2d(
     groups: int = 1,
     overflow: str = "refuse",
 ) -> Array:
-    """Compute a transposed convolution of int8 or uint8 data, with int8 or uint8 results, or float32 if y is
-    None.
+    """Return the transposed convolution of int8 or uint8 data, (N, OC, OH, OW). The result is int8 or uint8,
+    or float32 if y is None.
 
-    xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (IC, OC/groups, KH, KW). All values per channel are (OC,).
-    Returns (N, OC, OH, OW).
+    xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (IC, OC/groups, KH, KW). w_scale, bias and w_zero_point: one
+    number, or one for each output channel.
 
     >>> x, w = np.array([[[[1, 2]]]], np.int8), np.array([[[[10, 20, 30]]]], np.int8)
     >>> conv_transpose2d(x, w, x=QParams(1.0), w_scale=1.0, y=QParams(1.0), stride=2)
@@ -59,16 +59,16 @@ def conv_transpose2d(
 
 
 def forward_weight(weight: Array, groups: int) -> Array:
-    """Return the weight (IC, OC/groups, KH, KW), rotated by 180 degrees, as the weight (OC, IC/groups, KH,
-    KW) of the ordinary convolution."""
+    """Return the weight (OC, IC/groups, KH, KW) of the ordinary convolution: *weight* (IC, OC/groups, KH,
+    KW), rotated by 180 degrees."""
     ic, group_oc, kh, kw = weight.shape
     by_group = weight.reshape(groups, ic // groups, group_oc, kh, kw).transpose(0, 2, 1, 3, 4)
     return np.ascontiguousarray(by_group.reshape(groups * group_oc, ic // groups, kh, kw)[:, :, ::-1, ::-1])
 
 
 def spread(xq: Array, p: TransposedConv2dProblem, zero_point: int) -> Array:
-    """Return the input with stride - 1 zero points between pixels, and enough around it that the convolution
-    needs no padding."""
+    """Return the input of the ordinary convolution: *xq* with stride - 1 zero points between its pixels, and
+    with so many zero points around it that the convolution needs no padding."""
     top, left = (p.dilation[i] * (k - 1) for i, k in enumerate((p.kh, p.kw)))
     h, w = p.oh + top, p.ow + left
     rows = top - p.padding[0] + p.stride[0] * np.arange(p.h)
