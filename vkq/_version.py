@@ -1,3 +1,3 @@
-"""The version of vkq: pyproject.toml reads it here."""
+"""The version of vkq, which pyproject.toml reads from this module."""
 
 __version__ = "0.1.0"

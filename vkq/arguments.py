@@ -19,7 +19,7 @@ from vkq.errors import DTypeError
 Function = TypeVar("Function", bound=Callable[..., Any])
 Predicate = Callable[[Any], bool]
 LARGEST = 2**63
-LARGEST_OPTION = 2**31  # largest stride, padding and so on; no image needs a larger one
+LARGEST_OPTION = 2**31  # maximum stride, padding, ...; no image needs a larger value
 LONGEST = 10_000  # maximum number of numbers in a sequence
 NUMBERS = "biufV"  # kinds of NumPy's dtypes; V is the kind of types of other packages, such as bfloat16
 
@@ -44,7 +44,7 @@ def checked(function: Function) -> Function:
     names = [p.name for p in parameters]
     converted = [(name, names.index(name), rule.convert) for name, rule in rules.items() if rule.convert]
     checks = {name: rule.check for name, rule in rules.items()}
-    refused = _refused  # in the closure of `call`, whose globals are replaced below
+    refused = _refused  # a local name, because the globals of `call` are replaced below
 
     def call(*given: Any, **options: Any) -> Any:
         for name, value in zip(names, given, strict=False):
@@ -101,7 +101,7 @@ def array(value: Any) -> bool:
         return value.dtype.kind in NUMBERS
     if value is None or isinstance(value, (str, bytes)):
         return False
-    if hasattr(value, "__dlpack_device__"):  # the function that reads the object checks its device
+    if hasattr(value, "__dlpack_device__"):  # the conversion of the object checks its device
         return True
     try:
         return np.asarray(value).dtype.kind in NUMBERS

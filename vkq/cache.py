@@ -1,10 +1,10 @@
 """The user's cache folder: files that can be made again, each checked when it is read.
 
-A file is a magic number, a SHA-256, and the data. The checksum includes the file's name, so a sealed file
-under another name is as invalid as a changed one. A file that is truncated, changed, renamed, empty, too
-large, unreadable or no regular file is ignored with one `CacheWarning`, and the caller makes the data again.
-Writing is atomic, so a reader in another process never sees half a file. The least recently used files are
-deleted if the folder grows above `MOST_BYTES`.
+A file is a magic number, a SHA-256, and the data. The checksum includes the file's name, so that a renamed
+file is invalid. A file that is truncated, changed, renamed, empty, too large, unreadable or not a regular
+file is ignored with one `CacheWarning`, and the caller makes the data again. Writing is atomic, so a reader
+in another process never sees half a file. The least recently used files are deleted if the folder grows
+above `MOST_BYTES`.
 
 A seal detects damage and mistakes; it is not a signature. Anyone who can write into the folder can choose
 what this user computes with: docs/trust.md.
@@ -83,8 +83,9 @@ def read(path: Path) -> bytes | None:
 
 
 def read_json(path: Path, parse: Callable[[Any], Value]) -> Value | None:
-    """Return the result of *parse* for the JSON value in the cache file *path*; None as for `read`, and (with
-    one warning) if the data is no JSON or *parse* raises ValueError, TypeError or LookupError."""
+    """Return the result of *parse* for the JSON value in the cache file *path*. Return None as `read` does,
+    and also (with one warning) if the data is no JSON or *parse* raises ValueError, TypeError or
+    LookupError."""
     data = read(path)
     if data is None:
         return None
@@ -105,7 +106,7 @@ def write(path: Path, data: bytes) -> None:
     try:
         write_sealed(path, data)
     except OSError as error:
-        if path not in _warned:  # a file in this set got its warning when it was read
+        if path not in _warned:  # no second warning for a damaged file, which `read` has reported
             warn(path.parent, f"the cache folder {path.parent} cannot be written: {error.strerror or error}.")
     else:
         _evict(path.parent.parent, len(data) + _HEADER)
@@ -138,7 +139,8 @@ def warn(key: Path, message: str) -> None:
 
 
 def _touch(path: Path) -> None:
-    """Update the file's time of use, at most once a day: the oldest files are deleted first."""
+    """Update the file's time of use, at most once a day; `_evict` deletes the files with the oldest times
+    first."""
     with contextlib.suppress(OSError):
         if time.time() - path.stat().st_mtime > _TOUCH_S:
             os.utime(path)

@@ -36,7 +36,8 @@ def read(path: Path, most_bytes: int) -> bytes:
 
 
 def read_start(path: Path, count: int) -> bytes:
-    """Return the first *count* bytes like `read`, fewer if the file ends before."""
+    """Return the first *count* bytes of a regular file, fewer if the file is shorter. The errors are those
+    of `read`."""
     handle = os.open(path, _FLAGS)  # O_NONBLOCK: opening a pipe must not wait for its writer
     try:
         facts = os.fstat(handle)
@@ -78,8 +79,9 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[Path]:
 
 
 def output(path: Path) -> contextlib.AbstractContextManager[Path]:
-    """Like `replacing`, for a file that the user names: a link's target is replaced. A file that is not
-    regular, belongs to a process (``/dev/stdout``) or is in a read-only folder is written in place."""
+    """Return a context manager like `replacing`, for a file that the user names: the target of a link is
+    replaced. A file that is not regular, belongs to a process (``/dev/stdout``) or is in a read-only folder
+    is written in place."""
     target = Path(os.path.realpath(path))
     if not path.exists():
         return replacing(target, 0o666)

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-# Set in a child, which then starts no children: seconds after which the child ends itself.
+# Environment variable of a child: seconds after which the child ends itself. A process with this variable
+# starts no children.
 CHILD = "VKQ_CHILD"
 KEPT_BYTES = 1 << 20  # how many of the last bytes of a child's output are kept
 _GRACE_S = 30  # seconds after its time limit at which a child ends itself if its parent was killed
@@ -45,8 +46,8 @@ class Ended:
 
     ``kind``: "done" (exit code 0), "crashed" (by its own signal, or an exit code that vkq does not use),
     "ended" (by a signal from outside), "late" (killed after the time limit), "failed" (exit code 1 or 2).
-    ``reason``: in words, for all but "done". ``started``: it reached its own code; otherwise its end says
-    nothing about a driver. ``said``: the JSON objects of its channel, in order.
+    ``reason``: a text, empty for "done". ``started``: True if the child reached its own code; otherwise its
+    end says nothing about a driver. ``said``: the JSON objects of its channel, in order.
     """
 
     kind: Kind
@@ -71,8 +72,8 @@ def command(module: str, *arguments: str) -> list[str] | None:
 
 
 def _path() -> list[str]:
-    """Return the child's import path: this process's folders without the working directory, however its path
-    is written."""
+    """Return the child's import path: this process's folders without the working directory, under whatever
+    name an entry has it."""
     try:
         here = os.path.realpath(os.getcwd())
     except FileNotFoundError:  # the working directory was deleted
@@ -84,7 +85,8 @@ def _path() -> list[str]:
 def run(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Ended | None:
     """Run a `command` to its end, or kill it after *timeout_s*; return None if it cannot be started.
 
-    *environment* is added to this process's, without variables that would change the child itself.
+    The child gets this process's environment variables, except VKQ_DEVICE and VKQ_VALIDATION, and
+    *environment*.
     """
     left_out = ("VKQ_DEVICE", "VKQ_VALIDATION")
     env = {key: value for key, value in os.environ.items() if key not in left_out}

@@ -77,7 +77,7 @@ class Turns:
         return self._lock.__exit__
 
     def close(self) -> None:
-        """Wait for the thread inside, and let no other in again."""
+        """Wait until no thread holds the lock, and let no thread enter again."""
         self._lock.acquire()
 
     def _forked(self) -> None:

@@ -28,10 +28,10 @@ MAX_DEPTH = 32
 MAX_DIGITS = 20  # maximum number of digits of a number; 2**64 has 20
 _SHOWN = 60  # maximum number of characters of a value in a message
 
-# The octal, binary and sexagesimal forms of YAML 1.1 are texts.
+# YAML 1.1's octal, binary and sexagesimal forms are read as text.
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+")
 _HALF = re.compile("[\ud800-\udfff]")
-_BOOL = {"true": True, "false": False}  # YAML 1.1's yes, no, on, off are texts
+_BOOL = {"true": True, "false": False}  # YAML 1.1's yes, no, on, off are read as text
 _WORDS = {"str": "text", "int": "number", "float": "number", "bool": "truth value"}
 
 

@@ -1,8 +1,8 @@
-"""The one list of cases: shapes that `vkq check`, `vkq bench` and the tests share, each with its reason, and
-seeded random problems.
+"""The list of cases that `vkq check`, `vkq bench` and the tests share: shapes, each with the reason for it,
+and seeded random problems.
 
-A case is written as its problem's name (see `vkq.problem.names.parse`), so that the text here, the test id
-and the benchmark filter are the same string.
+A case is written as the name of its problem (see `vkq.problem.names.parse`). The same string is the test id
+and the filter of a benchmark.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """Bytes of x, weight and y, each counted once, in the scheme's dtypes; for weights in groups, the
-        bytes of the codes."""
+        """The bytes of x, weight and y in the scheme's dtypes, each array counted once. Of a weight in
+        groups, only the codes count."""
         p, number = self.problem, 2 if self.scheme in GROUPED_HALF else 4
         x = 1 if self.scheme in Q8TA else number
         spared = p.bytes(0, 1, 0) * (8 - GROUPED.get(self.scheme, 8)) // 8
@@ -246,7 +246,7 @@ def random_conv2d(rng: np.random.Generator) -> Conv2dProblem:
 
 
 def long_linear(rng: np.random.Generator) -> LinearProblem:
-    """Return a linear problem with a K of up to a million: some drivers end such long loops early."""
+    """Return a linear problem with a K of up to a million, to find drivers that end such long loops early."""
     k = int(2 ** rng.uniform(12, 20))
     m, n = (int(rng.integers(1, 2 + min(20, (1 << 21) // k))) for _ in range(2))
     return LinearProblem.of((m, k), (n, k))

@@ -1,5 +1,5 @@
-"""The checks of `vkq check`: a problem with its scheme, dtypes, data and method. The name of a check contains
-all of these and serves as its filter.
+"""The checks of `vkq check`. A check is a problem with its scheme, dtypes, data and method. The name of a
+check contains all of these, and can be the filter of `vkq check`.
 
 ``linear[M=9,K=9,N=9]/seed=3,x=uint8,wz=channel`` is the problem, the seed of its data, and the options that
 differ from int8 data, weights without zero points, and an int8 result.
@@ -49,7 +49,7 @@ from .data import Data, random_data
 from .expected import Expected
 
 ZeroPoints = Literal["none", "tensor", "channel"]
-# Methods that checks request by name, as the registries list them. A transposed convolution has one method.
+# Methods that checks request by name: all methods of each kind of layer.
 METHODS: dict[str, tuple[str, ...]] = {
     "linear": LINEAR_METHODS,
     "conv2d": conv_methods(),
@@ -122,8 +122,8 @@ class Check:
         return given.astype(np.float16 if self.scheme in GROUPED_HALF else np.float32)
 
     def expected(self, data: Data, given: npt.NDArray[Any], device: Device | None = None) -> Expected:
-        """Return the reference's result for *given*, with the bound for the device's kernels (None: for
-        matrix units)."""
+        """Return the reference's result for *given*. If it has a bound, this is the bound of the kernels on
+        *device*, or of kernels on matrix units (None)."""
         if self.scheme in CHANNELS:
             compute = CHANNELS[self.scheme]
             sums = float_sums(device, compute) if device else compute
@@ -162,7 +162,7 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
 _WEIGHT_ONLY: dict[str, Any] = {"scheme": "q8csw", "act": "relu6"}
 _HALF: dict[str, Any] = {"scheme": "q8csw_f16", "w": "uint8", "wz": "channel"}
 _CENTRED: dict[str, Any] = {"scheme": "q8csw", "w": "uint8", "wz": "channel"}
-# Methods that schemes with float activations lack.
+# Scheme -> methods that its layers do not have.
 _OTHERS = {"q8csw": ("im2col", "matrix"), "q8csw_f16": ("im2col", "matrix"), "dq8ca_q8csw": ("staged",)}
 _DYNAMIC: dict[str, Any] = {"scheme": "dq8ca_q8csw", "w": "uint8", "wz": "channel"}
 _IN_GROUPS: tuple[dict[str, Any], ...] = (
@@ -241,10 +241,9 @@ def _fitting(check: Check) -> Check:
 
 
 def select(pattern: str) -> list[Check]:
-    """Return the checks that match *pattern*: one check if *pattern* is a full name (also of a random check),
-    else the checks whose name contains it.
+    """Return the one check with this full name (also a random check), else all whose name contains *pattern*.
 
-    With ``*`` or ``?`` it is a glob for the whole name. Raises ArgumentError if nothing matches.
+    A *pattern* with ``*`` or ``?`` is a glob for whole names. Raises ArgumentError if nothing matches.
     """
     if not pattern:
         return list(catalogue())

@@ -25,7 +25,7 @@ from .expected import Expected
 
 FIXED = PATHS[2:]  # the paths without "auto" and "dot", which are aliases of other paths
 Array = npt.NDArray[Any]
-TILE = 4  # rows and columns for one character of the picture, unless the picture must shrink
+TILE = 4  # rows and columns of results that one character shows, unless the picture would be too large
 MAP_ROWS, MAP_COLUMNS = 32, 64
 FIRST = 5  # number of differing elements that are listed
 
@@ -53,8 +53,8 @@ class Mismatch:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The result of a check: the number of paths compared, the mismatches, and the paths on which its method
-    cannot compute the problem."""
+    """The result of a check. ``compared``: the number of paths compared; ``refused``: path -> the reason
+    why the check's method cannot compute the problem on this path."""
 
     compared: int
     mismatches: list[Mismatch]

@@ -69,8 +69,8 @@ class Data:
         return quantize_groups(real, bits, group, self.w_zero_point is None, dtype)
 
     def expected(self, y: QParams | None, **changes: Any) -> Array:
-        """Return the reference's result with output parameters y (None: float32); other arguments may be
-        replaced."""
+        """Return the reference's result with output parameters y (None: float32). *changes* replace other
+        arguments of the reference."""
         arguments: dict[str, Any] = {
             "w_scale": self.w_scale,
             "bias": self.bias,

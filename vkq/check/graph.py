@@ -78,7 +78,7 @@ def _average_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     how, include = window(node, given.shape), bool(node.attributes.get("count_include_pad", 0))
     image = reference_ops.padded(given.astype(np.float64), how, np.float64(0))
     inside = reference_ops.padded(np.ones(given.shape), how, np.float64(0))
-    if include:  # the padding that the node states, without the part that ceil_mode adds
+    if include:  # count the padding that the node states, but not the part that ceil_mode adds
         top, left, bottom, right = how.padding
         inside[..., : given.shape[2] + top + bottom, : given.shape[3] + left + right] = 1
     taps = reference_ops.taps(how)

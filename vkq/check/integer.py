@@ -30,8 +30,8 @@ def values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Arra
 
 
 def random_case(seed: int) -> tuple[Conv2dProblem, Array, Array, Array]:
-    """Return the problem, x, w and bias of a seed. Shapes are small, uneven and often degenerate; all options
-    vary together."""
+    """Return the problem, x, w and bias of a seed. Shapes are small, uneven and often degenerate; all
+    options are random."""
     rng = np.random.default_rng(seed)
     while True:
         groups, channels = int(rng.choice([1, 1, 1, 2, 3])), int(rng.choice([1, 1, 2, 3, 6]))

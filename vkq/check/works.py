@@ -23,7 +23,7 @@ from .data import Data
 from .expected import Expected
 from .weightless import casts, weightless
 
-INPUTS = 3  # inputs of each workload, in turn; with fewer inputs, a stale result could pass as correct
+INPUTS = 3  # inputs of each workload; runs alternate them, so that a stale result is not taken for correct
 # Operators with weights, in every scheme, with odd sizes, so that tiles are cut at every edge. Operators
 # without weights are in `vkq.check.weightless`.
 REPLAYED = (
@@ -75,7 +75,8 @@ TEXELS = {"texels": True, "gemv_texels": True, "staged": None}
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """A workload that is recorded once and replayed: ``call`` on a tensor with one of ``inputs``.
+    """A workload. ``call`` is recorded once on a tensor; each run first writes one of ``inputs`` to the
+    tensor.
 
     ``call`` returns the results of ``operators``, in order; ``wants``: the expected results of each input.
     """

@@ -1,5 +1,5 @@
-"""The choice of the physical device that ``vkq.Device`` opens: by index, by a part of its name, from
-VKQ_DEVICE, or the best one."""
+"""Choose the physical device that ``vkq.Device`` opens: by its index, by a part of its name, by VKQ_DEVICE,
+or the best device."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _matches(which: int | str, c: Capabilities, count: int) -> bool:
         and re.fullmatch("[0-9]{1,9}", which)
         and (len(which) < 3 or int(which) < count)
     ):
-        which = int(which)  # larger numbers are part of a name, such as 3060
+        which = int(which)  # a longer number that is no index is a part of a name, such as 3060
     return c.index == which if isinstance(which, int) else which.lower() in c.name.lower()
 
 

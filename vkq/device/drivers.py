@@ -24,7 +24,7 @@ from typing import Any
 from .. import cache, files, spawn
 from .._version import __version__
 
-FORMAT = 1  # version of the kept verdicts; to be raised when the trial changes
+FORMAT = 1  # version of the stored verdicts; raise it if the trial changes
 TIMEOUT_S = 20.0
 MANIFEST_BYTES = 1 << 20
 # The loader's variables that replace its search for drivers; the second is the older one.
@@ -125,7 +125,7 @@ def _malformed(path: Path) -> str | None:
 
 
 def _try(unknown: Sequence[Path]) -> dict[Path, str]:
-    """Keep a verdict on each unknown driver, and return the failed drivers with their reasons."""
+    """Try the unknown drivers, store a verdict on each, and return the failed drivers with their reasons."""
     ended = _trial(unknown)
     if ended is None or not ended.started:
         return {}  # no child process could run, so nothing is known
@@ -203,8 +203,8 @@ def _library_folders() -> list[Path]:
 
 
 def _load(path: Path) -> str | None:
-    """Return the kept verdict: "" for a good driver, the reason for a refused driver, None if there is
-    none."""
+    """Return the stored verdict: "" for a good driver, the reason for a refused driver, None if there is no
+    verdict."""
     return cache.read_json(_place(path), _parse)
 
 
