@@ -17,8 +17,8 @@ from vkq.runtime.tensor import Tensor
 
 HOST_CHAIN = 64  # maximum number of calls in one sample of the clock `host`
 MAX_PASSES = 20_000  # maximum number of passes in one submission, because its command buffer takes memory
-MAX_SETS = 64  # maximum number of rotating copies
-SET_BYTES = 1 << 30  # maximum bytes of all rotating copies together
+MAX_SETS = 64  # maximum number of copies of the buffers, which passes use in turn
+SET_BYTES = 1 << 30  # maximum bytes of all these copies together
 
 
 class CapturedWork:

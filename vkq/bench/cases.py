@@ -104,7 +104,7 @@ def benchmarks_folder() -> Path:
 
 
 def lists(folder: Path | None = None) -> dict[str, str]:
-    """Return the name and summary of every case list in the folder."""
+    """Return name -> summary of every case list in the folder."""
     return {
         path.stem: _top(path)["summary"].str()
         for path in sorted((folder or benchmarks_folder()).glob("*.yaml"))

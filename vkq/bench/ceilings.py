@@ -54,7 +54,8 @@ def measure(device: Device, progress: Callable[[str], None] = lambda what: None)
 
 def of_path(path: str, ceilings: Mapping[str, float | None]) -> tuple[str, float] | None:
     """Return (name, rate) of a path's arithmetic ceiling: the ceiling of the path's dot product, or of
-    float32 for a path without dot products. The rate is None if it was not measured."""
+    float32 for a path without dot products. Return None if the path has no ceiling, or its ceiling was not
+    measured."""
     name = path if path in ceilings else "fp32_fma" if path in ("portable", "float") else None
     value = ceilings.get(name) if name else None
     return (name, value) if name and value else None

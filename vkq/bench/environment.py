@@ -1,4 +1,4 @@
-"""Descriptions of the device and the host for a result file."""
+"""Describe the device and the host, for a result file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkq.runtime.device import Device
 
 
 def describe(device: Device) -> dict[str, Any]:
-    """Return the device's fields of a result."""
+    """Return the fields of a result that describe the device."""
     c = device.capabilities
     return {
         "name": c.name, "type": c.device_type, "software": c.device_type == "cpu", "driver": c.driver,
@@ -24,7 +24,7 @@ def describe(device: Device) -> dict[str, Any]:
 
 
 def host() -> dict[str, Any]:
-    """Return the host's fields of a result."""
+    """Return the fields of a result that describe the host."""
     model = platform.processor()
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         model = next(

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 
 def shortened(name: str, letters: int) -> str:
-    """Return the name; if too long, without its middle (the operator is first, the options are last)."""
+    """Return the name. If it is too long, omit its middle: it begins with the operator and ends with the
+    options."""
     if len(name) <= letters:
         return name
     tail = (letters - 2) // 2
@@ -17,7 +18,7 @@ def shortened(name: str, letters: int) -> str:
 
 
 def clipped(line: str, columns: int | None) -> str:
-    """Return the line; if too long, cut between words (never inside a shape) and ended with ``..``."""
+    """Return the line. If it is too long, cut it between words (never inside a shape) and append ``..``."""
     if columns is None or len(line) <= columns:
         return line
     ends = [found.start() for found in re.finditer(r" (?!\d)", line) if found.start() <= columns - 3]

@@ -49,7 +49,7 @@ class Labels:
         )
 
     def of(self, one: Row | Case | str) -> tuple[str, str]:
-        """Return (the line above the row or "", the name in the row or "")."""
+        """Return (the label for a line above the row, the label for the row); one of them is empty."""
         key = key_of(one)
         whole = self._whole.get(key, key[0])
         if len(whole) <= self.letters:

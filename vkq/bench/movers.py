@@ -182,7 +182,7 @@ class MoverLayer:
         return self.run(self.problem, self.tensor(x), self.z).numpy()
 
     def choice(self) -> Any:
-        """Return the only path, "memory"; no arithmetic ceiling bounds it."""
+        """Return the path, always "memory": no arithmetic ceiling bounds these operators."""
         return SimpleNamespace(path="memory")
 
     def explain(self, x_shape: Any) -> Any:

@@ -13,7 +13,7 @@ from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.linear import LinearProblem
 from vkq.problem.transposed import TransposedConv2dProblem
 
-SHOWN = 20  # nodes in the table: the slowest relative to their floors; --wide shows all nodes
+SHOWN = 20  # nodes in the table: those with the largest time minus floor; --wide shows all nodes
 
 
 def work_of(graph: Graph, node: Node) -> tuple[int, int]:
@@ -36,7 +36,7 @@ def _macs(graph: Graph, node: Node) -> int:
 
 
 def tables(nodes: Sequence[NodeTime], columns: int | None, wide: bool) -> list[str]:
-    """Return the text lines of two tables: kernels by time; nodes by time relative to their floor."""
+    """Return the lines of two tables: kernels sorted by time, and nodes sorted by time minus floor."""
     if not nodes:
         return []
     total = sum(node.time_us for node in nodes) or 1.0

@@ -108,8 +108,8 @@ def _bar_label(one: Mapping[str, float], name: str) -> str:
 
 @contextmanager
 def _figure(path: Path, theme: str, size: tuple[float, float]) -> Iterator[Any]:
-    """Context manager: yield a figure in a theme's colours, and write it at the end. SVGs keep text as
-    text."""
+    """Context manager: yield a figure in a theme's colours, and write it at the end. In SVGs, text is
+    stored as text, not as outlines."""
     check(path)
     if theme not in THEMES:
         raise ArgumentError(f"plot: the theme is {theme!r}; it must be one of {', '.join(THEMES)}")

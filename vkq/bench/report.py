@@ -134,7 +134,7 @@ class Table:
         return "\n".join([line, *(self._below(text) for text in said)])
 
     def _below(self, text: str) -> str:
-        """Return a text below a row, indented and wrapped at the terminal's width."""
+        """Return a text for the lines below a row: indented, and wrapped at the terminal's width."""
         margin = " " * min(self.letters + 2, 20)
         width = max(self.columns or 0, len(margin) + 30) if self.columns else len(margin) + len(text)
         return textwrap.fill(text, width, initial_indent=margin, subsequent_indent=margin)

@@ -53,7 +53,7 @@ class Row:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The fields that are equal for the same measurement in two runs."""
+        """The fields that identify a measurement: two runs of the same measurement have equal keys."""
         return (self.case, self.scheme, self.scale, self.method or "", self.path, self.clock)
 
     @property

@@ -1,4 +1,4 @@
-"""Verified arms, the rows computed from their samples, and the warnings for these rows."""
+"""Verified arms; the rows and the warnings that are computed from their samples."""
 
 from __future__ import annotations
 

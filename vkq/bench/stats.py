@@ -19,7 +19,7 @@ import numpy.typing as npt
 CONFIDENCE = 0.99  # confidence of a ratio's interval
 FLOOR = 0.02  # ratios within 2 % of 1 count as equal: other buffer addresses alone change times by 2 %
 DRIFT = 0.05  # a larger change from the first fifth's median to the last fifth's gives a warning
-OUTLIERS = 0.05  # a larger share of the samples gives a warning
+OUTLIERS = 0.05  # a larger share of outliers gives a warning
 THROTTLED = 0.85  # a warning is given if a sentinel's rate is below this share of its median
 
 
@@ -95,7 +95,7 @@ def paired_ratio(times: Sequence[float], base: Sequence[float], confidence: floa
 def _signed_rank(n: int, confidence: float) -> int:
     """Return how many of the n(n+1)/2 pairwise means are below the interval; as many are above it."""
     total, tail = n * (n + 1) // 2, (1 - confidence) / 2
-    if n > 60:  # the normal approximation has an error of a fraction of a rank
+    if n > 60:  # for many samples: the normal approximation has an error of a fraction of a rank
         spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
         return max(0, math.floor(total / 2 - _normal_quantile(1 - tail) * spread))
     counts = np.zeros(total + 1)

@@ -37,7 +37,7 @@ class Settings:
 
 
 class Arm(Protocol):
-    """Something that can be timed."""
+    """GPU work or a call that can be timed."""
 
     @property
     def clocks(self) -> Sequence[str]:
@@ -110,7 +110,7 @@ def _enough(times: list[list[float]], sampled_s: float, spent_s: float, settings
         return False
     if len(times) == 1:
         return sampled_s >= settings.enough_s
-    # Test the interval in every fifth round: with more tests, the sampling would stop too early by chance.
+    # Test the interval only in every fifth round: frequent tests would end the sampling early by chance.
     if count % 5:
         return False
     return all(stats.paired_ratio(one, times[0]).width <= settings.precision for one in times[1:])

@@ -1,5 +1,5 @@
-"""The command ``vkq``. Each subcommand has a module in this package, whose ``register`` function adds it;
-only these modules print."""
+"""The command ``vkq``. Each subcommand has a module in this package, whose ``register`` function adds the
+subcommand; only these modules print."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def _request(options: argparse.Namespace, device: Device) -> Request:
         )
     if options.vs is not None:
         paths_of([options.vs], device)
-    # Only model files are named, and they are timed as whole calls.
+    # If all names are model files, they are timed as whole calls.
     if options.peer and all(word.endswith(SUFFIXES) for word in options.cases):
         settings = Settings(options.samples, options.submission_ms * 1000, options.time)
         return Request(clocks=(contest.CLOCK,), settings=settings, device_option=options.device)
@@ -249,7 +249,7 @@ def _one(runner: Runner, one: Case | Model, options: argparse.Namespace) -> None
 
 
 def _numbered(status: Callable[[str], None], number: int, count: int) -> Callable[[str], None]:
-    """Return *status* with the prefix "number/count"."""
+    """Return *status* with "number/count" in front of its texts."""
     return lambda what: status(f"{number}/{count} {what}")
 
 

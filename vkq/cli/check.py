@@ -28,7 +28,7 @@ from vkq.shader.glslang import find_compiler
 
 INTEGER = "integer"  # the filter for exact integer correlations
 WINDOWS = "windows"  # the filter for pools, means and softmaxes
-SHOWN = 5  # mismatches printed in full; the rest only by name
+SHOWN = 5  # maximum number of mismatches printed in full; of the others, only the names are printed
 LISTED = 50
 EXAMPLES = [
     "vkq check",

@@ -1,4 +1,4 @@
-"""``vkq completion``: a script that completes commands, options and their values in a shell."""
+"""``vkq completion``: print a script that completes commands, options and their values in a shell."""
 
 from __future__ import annotations
 

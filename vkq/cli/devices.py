@@ -1,4 +1,4 @@
-"""``vkq devices``: every Vulkan device, its capabilities, and its path for int8 operations."""
+"""``vkq devices``: list every Vulkan device, its capabilities, and its path for int8 operations."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""``vkq doctor``: installed versions, the device's capabilities, the results of its tests, and whether
-replayed results are always the same."""
+"""``vkq doctor``: print installed versions, the device's capabilities and the results of its tests; check
+whether replayed results are always the same."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
 def examine(which: str | None, times: int, seconds: float = SECONDS) -> dict[str, Any]:
     """Probe a device again and replay every operator *times* times, within about *seconds*; return the output
     of `vkq doctor --json`."""
-    # finds a refused device, too, so that it is probed again
+    # choose_device also finds a refused device here, so that it is probed again
     _, capabilities = choose_device(which, probed=False)
     probe = selftest.probe_again(capabilities)
     report: dict[str, Any] = {"versions": versions(), "device": capabilities.as_dict()}

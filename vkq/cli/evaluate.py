@@ -139,8 +139,8 @@ Labelled = tuple[Callable[[], Sample], int]
 
 
 def labelled(model: Model, options: argparse.Namespace) -> tuple[list[Labelled], int]:
-    """Return (for each sample, a function that reads it and its class; the number of classes). Raises
-    ArgumentError."""
+    """Return (the samples, the number of classes). A sample is (a function that reads it, its class).
+    Raises ArgumentError if the folder or file is missing or its content is wrong."""
     where = Path(options.classes)
     if not where.exists():
         raise ArgumentError(f"{where}: there is no such folder or file; name {FORM}")

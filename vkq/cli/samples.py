@@ -45,13 +45,14 @@ class GivenSamples:
         return len(self.makers)
 
     def __call__(self, what: str, chosen: slice = slice(None)) -> Iterator[Sample]:
-        """Yield samples; progress lines name their purpose *what*."""
+        """Yield samples. Progress lines show *what*, the purpose of the samples."""
         makers = self.makers[chosen]
         for make in progress(makers, len(makers), f"{what}: sample"):
             yield make()
 
     def _checked(self, sample: Any, source: str) -> Sample:
-        """Return a function's sample as inputs by name; *sample* may be the array of a single input."""
+        """Return the inputs by name of a sample that a user's function returned. If the sample is no
+        mapping, it is the array of the model's only input."""
         if not isinstance(sample, Mapping):
             sample = {self.model.inputs[0].name: sample}
         return checked_feed(self.model.inputs, sample, [a.name for a in self.model.inputs])

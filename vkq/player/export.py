@@ -193,7 +193,8 @@ def _step(step: Step, programs: Mapping[int, tuple[int, Program]]) -> FileStep:
 
 
 def _asks(plan: FilePlan) -> tuple[int, int]:
-    """Return a plan's sort key: the number of values that must be equal, and of features that it needs."""
+    """Return a plan's sort key: (the number of values that a device must have exactly, the number of
+    features that it must have)."""
     names = [name for name, _ in plan.needs]
     return sum(name[0] == "=" for name in names), sum(name in FEATURES for name in names)
 

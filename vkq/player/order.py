@@ -57,7 +57,7 @@ def key(data: bytes) -> tuple[int, int]:
 
 
 def _of_matrices(lines: Words, matrices: Words) -> Iterator[Order]:
-    """Yield orders in which 16K or 32K weights equal 4N4K weights."""
+    """Yield orders in which stored 16K or 32K weights must be read to equal 4N4K weights."""
     for n, k in _channels(lines, matrices):
         for taps, chunks in _chunks(k // 4):
             run = k // taps // chunks * n
@@ -67,7 +67,7 @@ def _of_matrices(lines: Words, matrices: Words) -> Iterator[Order]:
 
 
 def _of_lines(matrices: Words, lines: Words) -> Iterator[Order]:
-    """Yield orders in which 4N4K weights equal 16K or 32K weights."""
+    """Yield orders in which stored 4N4K weights must be read to equal 16K or 32K weights."""
     for n, k in _channels(lines, matrices):
         for taps, chunks in _chunks(k // 4):
             run = k // taps // chunks * n

@@ -66,7 +66,7 @@ class _Cursor:
 
 
 class _Body(_Cursor):
-    """The head after its list of blobs."""
+    """Reads the part of the head after the list of blobs."""
 
     def __init__(self, data: bytes):
         super().__init__(data)
