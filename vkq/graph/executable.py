@@ -45,14 +45,14 @@ class RefusedNode(UnsupportedModelError):
 
 
 def refusals(graph: Graph) -> list[tuple[Node, str]]:
-    """Return every node that cannot run on a device, and the reason."""
+    """Return (node, reason) for every node that cannot run on a device."""
     found = [(node, refusal(graph, node)) for node in graph.nodes]
     return [(node, why) for node, why in found if why]
 
 
 def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None = None) -> str:
-    """Return refusals as text: one line for each operator and reason, with the first refused node and the
-    names of up to `NAMED` others. Reasons that differ only in digits share a line."""
+    """Return refusals as text. Each operator and reason has a line, with the first refused node and the names
+    of up to `NAMED` further ones. Reasons that differ only in digits share a line."""
     alike: dict[tuple[str, str], list[tuple[Node, str]]] = {}
     for node, why in refused:
         alike.setdefault((str(node).split()[0], re.sub(r"\d+", "", why)), []).append((node, why))
@@ -83,7 +83,7 @@ def add_nodes(
 
 
 class Executable:
-    """A lowered graph, planned for a device and recorded on it."""
+    """A lowered graph that has been planned for a device and recorded on it."""
 
     def __init__(
         self,
@@ -107,14 +107,15 @@ class Executable:
             self.steps, self.reasons = planned.steps, planned.reasons
             constants = graph.constants
             self.known = {name: constants[name] for name in graph.outputs if name in constants}
-            # The plan returns each result once, although a model may name one twice.
+            # A model may name a result twice, but the plan returns it once.
             self.results = [name for name in dict.fromkeys(graph.outputs) if name not in constants]
             self.plan = builder.plan(*(values[name] for name in self.results))
             # The first and last step that use each value in scratch memory. Values with disjoint lifetimes
             # share addresses.
             self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))
             new = [x for x in self.plan.constants.values() if not x.uploaded]
-            # Pack after planning: packing threads would compete with the planning for the interpreter lock.
+            # Pack only after planning, because packing threads compete with the planning for the interpreter
+            # lock.
             if new:
                 with ThreadPoolExecutor(PACKING_THREADS, "vkq-packing") as packing:
                     for one in [begun(packing, functools.partial(getattr, x, "buffer")) for x in new]:
@@ -136,7 +137,7 @@ class Executable:
 
     @functools.cached_property
     def recording(self) -> Recording:
-        """The recording of the plan on these tensors."""
+        """The recording of the plan with the tensors of ``inputs`` and ``outputs``."""
         given, results = ([x.buffer for x in tensors.values()] for tensors in (self.inputs, self.outputs))
         with self.device.record(timestamps=self._timestamps) as recording:
             recording.add(self.plan, given, results)
@@ -153,7 +154,7 @@ class Executable:
         return Lane(self.device, self.plan, [self.results.index(name) for name in outputs], idle)
 
     def shaders(self) -> list[tuple[str, ...]]:
-        """Return the shader variants of each node, in the order of their dispatches."""
+        """Return the names of the shader variants of each node, in the order of the node's dispatches."""
         names = self.plan.variants
         return [names[first:end] for _, first, end in self.steps]
 
@@ -198,7 +199,8 @@ class Executable:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the results by name. Calls from several threads run one after another."""
-        self.device.queue.check_between()  # before any lock: a forked child cannot release the parent's
+        # check this before a lock is acquired, which a forked child could never release
+        self.device.queue.check_between()
         with self._lock:
             self.start(inputs)
             return self.finish()

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ..errors import ArgumentError, ModelError
 
 Array = npt.NDArray[Any]
-# Maximum bytes of one value. Larger values come from broken or malicious models.
+# Maximum bytes of one value. A larger value means a broken or malicious model.
 LARGEST_BYTES = 1 << 36
 
 
@@ -54,8 +54,8 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Node:
-    """An operator with its inputs and outputs. An omitted input is "". ``source``: the node's name in the
-    model."""
+    """An operator with its inputs and outputs, which are names of values ("" if omitted). ``source`` is the
+    name of the node in the model."""
 
     op: str
     inputs: tuple[str, ...]
@@ -91,19 +91,19 @@ class Graph:
 
     @functools.cached_property
     def kinds(self) -> frozenset[str]:
-        """The set of operators in the graph; passes use it to skip graphs that they cannot change."""
+        """The set of operators in the graph. A pass returns at once if it cannot change any of them."""
         return frozenset(node.op for node in self.nodes)
 
     def uses(self) -> dict[str, int]:
-        """Return the number of uses of each value: one for each time a node reads it, and one for each graph
-        result of that name."""
+        """Return the number of uses of each value. Each input of a node counts as one, and each result of the
+        graph."""
         count: dict[str, int] = dict.fromkeys(self.outputs, 0)
         for name in (*self.outputs, *(name for node in self.nodes for name in node.inputs if name)):
             count[name] = count.get(name, 0) + 1
         return count
 
     def check_bounds(self, inputs: Mapping[str, Array]) -> None:
-        """Raise an error for integer inputs out of their bounds."""
+        """Raise an error if an integer input has an element outside its bounds."""
         for name, (low, high) in self.bounds.items():
             given = inputs.get(name)
             if given is not None and given.size and not (low <= given.min() and given.max() <= high):
@@ -113,7 +113,8 @@ class Graph:
                 )
 
     def verify(self) -> None:
-        """Raise ModelError if a value is read before a node computes it, computed twice, or unknown."""
+        """Raise ModelError if a value is computed twice, or if a node reads a value that is unknown or
+        computed later."""
         known = {*self.inputs, *self.constants}
         for node in self.nodes:
             for name in node.inputs:
@@ -134,7 +135,8 @@ class Graph:
 
 
 def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
-    """Return the nodes in topological order; raise an error for cycles and for values that do not exist."""
+    """Return the nodes in topological order. Raise an error for a cycle, and for a value that does not
+    exist."""
     made = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
     have = set(known)
     waiting = {
@@ -170,9 +172,10 @@ def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
 
 
 def unused(hint: str, taken: set[str]) -> str:
-    """Return a name that *taken* does not contain: *hint*, or *hint* with a number. Add it to *taken*."""
+    """Return an unused name and add it to *taken*. It is *hint*, or *hint* with a number if *taken* contains
+    *hint*."""
     name = hint
-    if hint in taken:  # binary search: thousands of names may start with the same hint
+    if hint in taken:  # a binary search for the number, because thousands of names may have the same hint
         last, free = 0, 1
         while f"{hint}_{free}" in taken:
             last, free = free, 2 * free

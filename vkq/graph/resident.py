@@ -1,4 +1,4 @@
-"""Runs a plan on tensors that are on the device; results stay on the device, too."""
+"""Runs a plan on tensors that are on the device. Its results stay on the device, too."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(
     to its tensor in *targets*, which may be an input, or to new memory."""
     taken = Counter(x.buffer for x in inputs)
     slots: dict[int, Buffer] = {slot: x.buffer for slot, x in enumerate(inputs)}
-    shared: list[bool] = []  # True if the result shares memory with an input or an earlier result
+    shared: list[bool] = []  # for each result, True if it shares memory with an input or an earlier result
     for slot, spec, target in zip(plan.outputs, plan.results, targets, strict=True):
         shared.append(slot in slots)
         if slot not in slots:

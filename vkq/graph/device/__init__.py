@@ -1,1 +1,1 @@
-"""How each operator of a graph runs on a device."""
+"""The functions that run each operator of a graph on a device."""

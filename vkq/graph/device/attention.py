@@ -18,13 +18,13 @@ from .layouts import wanted
 
 
 def _strides(shape: Sequence[int], axes: Axes) -> Strides:
-    """Return an array's strides in the order (batch, heads, tokens, features); *axes* has the index of each
-    of these axes."""
+    """Return an array's strides in the order (batch, heads, tokens, features). *axes* has the index of each
+    of these axes in *shape*."""
     return Strides(*moved(contiguous(tuple(shape)), axes))
 
 
 def _broadcast(shape: Sequence[int]) -> Strides:
-    """Return the strides of a broadcast bias: 0 for missing axes and for axes of length 1."""
+    """Return the strides with which a bias is broadcast: 0 for missing axes and for axes of length 1."""
     own = [step if size > 1 else 0 for step, size in zip(contiguous(tuple(shape)), shape, strict=True)]
     return Strides(*[0] * (4 - len(own)), *own)
 

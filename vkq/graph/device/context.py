@@ -1,4 +1,4 @@
-"""The state of planning a graph for a device, which all rows of the operator table share."""
+"""The state of planning a graph for a device. All functions in the table of device operators share it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ OF_LAYERS = (*BYTES, "float32", "float16")
 
 @dataclasses.dataclass
 class Context:
-    """A graph that is being planned for a device. ``layers`` caches the objects made from weights; a model's
-    graphs for different input shapes share this cache."""
+    """A graph that is being planned for a device. ``layers`` caches the objects made from weights; all graphs
+    of a model (one for each set of input shapes) share this cache."""
 
     graph: Graph
     builder: Builder
@@ -41,44 +41,44 @@ class Context:
 
     def __post_init__(self) -> None:
         self._place = {id(node): i for i, node in enumerate(self.graph.nodes)}
-        self._places: dict[str, list[int]] = {}  # indices of the nodes that read each value
+        self._places: dict[str, list[int]] = {}  # maps a value to the indices of the nodes that read it
         for i, node in enumerate(self.graph.nodes):
             for name in dict.fromkeys(filter(None, node.inputs)):
                 self._places.setdefault(name, []).append(i)
-        self._names: dict[int, list[str]] = {}  # names of the values in each slot
+        self._names: dict[int, list[str]] = {}  # maps a memory slot to the names of the values in it
         for name, value in self.values.items():
             self._take(name, value)
 
     @functools.cached_property
     def uses(self) -> dict[str, int]:
-        """The number of uses of each value, by nodes and as results of the graph."""
+        """The number of uses of each value: reads by nodes, and one more for a result of the graph."""
         return self.graph.uses()
 
     @functools.cached_property
     def results(self) -> set[str]:
-        """The results of the graph."""
+        """The names of the graph's results."""
         return set(self.graph.outputs)
 
     @property
     def compute(self) -> str:
-        """The arithmetic of products of float activations and weights: the argument ``compute`` of
+        """The arithmetic of products of float activations and weights, as the argument ``compute`` of
         `vkq.Linear`."""
         return str(self.layers.get(PRODUCTS, COMPUTE[0]))
 
     def places(self, name: str) -> list[int]:
-        """Return the indices of the nodes that read a value, in order."""
+        """Return the indices of the nodes that read the value *name*, in ascending order."""
         return list(self._places.get(name, ()))
 
     def readers(self, name: str) -> list[Node]:
-        """Return the nodes that read a value, in order."""
+        """Return the nodes that read the value *name*, in the order of the graph."""
         return [self.graph.nodes[i] for i in self.places(name)]
 
     def names(self, value: Value) -> list[str]:
-        """Return the names of all values in a value's slot."""
+        """Return the names of all values that share the memory slot of *value*."""
         return self._names.get(value.slot, [])
 
     def made(self, node: Node, results: Value | tuple[Value, ...]) -> None:
-        """Store the values of a node's results."""
+        """Store *results* as the values of a node's outputs."""
         values = results if isinstance(results, tuple) else (results,)
         for name, value in zip(node.outputs, values, strict=False):
             if name:
@@ -128,7 +128,8 @@ class Context:
         return b.view(b.constant(resident), spec)
 
     def read_later(self, node: Node, value: Value) -> bool:
-        """Return True if a node after *node* reads the value's slot."""
+        """Return True if a node after *node* reads a value in the memory slot of *value*, or if such a value
+        is a result of the graph."""
         here, names = self._place[id(node)], self.names(value)
         return any(x in self.results or self._places.get(x, (here,))[-1] > here for x in names)
 
@@ -163,8 +164,8 @@ Refusal = Callable[[Graph, Node], "str | None"]
 
 @dataclasses.dataclass(frozen=True)
 class DeviceOperator:
-    """How an operator runs on a device. types: the allowed types of the operator's first input and first
-    result."""
+    """An entry of the table of device operators (`vkq.graph.device.rows`). types: the allowed types of the
+    operator's first input and first result."""
 
     check: Refusal
     record: Record
@@ -182,7 +183,7 @@ def anything(graph: Graph, node: Node) -> str | None:
 
 
 def bytes_of_one_type(graph: Graph, node: Node) -> str | None:
-    """Require that all inputs have the same 8-bit type."""
+    """Return the reason for a refusal unless all inputs have one 8-bit type."""
     dtypes = {graph.specs[name].dtype for name in node.inputs if name}
     return (
         None
@@ -197,8 +198,8 @@ def first_is_bytes(graph: Graph, node: Node) -> str | None:
 
 
 def same_type(graph: Graph, node: Node) -> str | None:
-    """Require that the parameters x and y have one type, if both are given. A pass may have stored another
-    reason for a refusal in the attribute ``why``."""
+    """Return the reason for a refusal unless x and y have one type (if both are quantized). A pass may have
+    stored another reason in the attribute ``why``."""
     if "why" in node.attributes:
         return str(node.attributes["why"])
     x: QParams | None = node.attributes["x"]
@@ -209,6 +210,7 @@ def same_type(graph: Graph, node: Node) -> str | None:
 
 
 def parameters_are_constant(graph: Graph, node: Node) -> str | None:
-    """Require that all inputs but the first (indices, axes, sizes) are constants."""
+    """Return the reason for a refusal unless all inputs but the first (indices, axes, sizes) are
+    constants."""
     unknown = [name for name in node.inputs[1:] if name and name not in graph.constants]
     return f"its input {unknown[0]!r} is computed at run time; it must be a constant" if unknown else None

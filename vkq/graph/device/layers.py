@@ -93,7 +93,7 @@ def _finished(
     dispatch adds it."""
     b, x = context.builder, context.value(node.inputs[0])
     other = context.value(node.inputs[3]) if node.input(3) else None
-    # The kernel may overwrite the residual with the sum only if no other node reads the residual.
+    # The kernel may overwrite the residual with the sum if no other node reads the residual.
     alone = other is not None and b.made(other) and not b.shares(other) and other.slot != x.slot
     apart = other is not None and (
         not alone or context.read_later(node, other) or _large(context, node, layer_of)
@@ -117,11 +117,12 @@ def _large(context: Context, node: Node, layer_of: Callable[..., Any]) -> bool:
 
 
 def only_reader(context: Context, node: Node) -> Node | None:
-    """Return the only reader of a node's result if it is a convolution without residual that reads the result
-    as its image; else None."""
+    """Return the only reader of a node's result. Return None if it is not a convolution without a residual
+    that reads the result as its image."""
     name = node.outputs[0]
     readers = context.readers(name)
-    if len(readers) != 1 or context.uses[name] != 1:  # a graph result counts as a use without a reader
+    # ``uses`` also counts a graph result, which has no reader
+    if len(readers) != 1 or context.uses[name] != 1:
         return None
     if readers[0].op != "conv2d" or readers[0].inputs[0] != name:
         return None

@@ -25,7 +25,8 @@ def wanted(context: Context, name: str) -> str | None:
     no such reader. Behind a reader that keeps the layout of its input, the readers of its result count,
     too."""
     graph, found = context.graph, {name}
-    waiting, last = context.places(name), -1  # a heap of the readers of all values in ``found``
+    # a heap of the indices of the nodes that read a value in ``found``
+    waiting, last = context.places(name), -1
     while waiting:
         place = heapq.heappop(waiting)
         if place == last:  # a node that reads two values of ``found`` is twice in the heap
@@ -55,9 +56,10 @@ def wanted(context: Context, name: str) -> str | None:
 
 
 def wanted_means(context: Context, name: str) -> str | None:
-    """Return the layout that the readers of means (N, C, 1, 1) need. It is kPackedInt8_4H4W if the only
-    reader reshapes the means to (N, C) for a matrix product. Otherwise it is the layout of `wanted`, or None
-    if `wanted` returns kPackedInt8_4H4W."""
+    """Return the layout that the readers of means (N, C, 1, 1) need.
+
+    If the only reader reshapes the means to (N, C) for a matrix product, it is kPackedInt8_4H4W. Otherwise it
+    is the layout of `wanted`, or None if `wanted` returns kPackedInt8_4H4W."""
     graph = context.graph
     n, c, *_ = graph.specs[name].shape
     readers = context.readers(name)

@@ -102,13 +102,13 @@ def _slice(context: Context, node: Node) -> Value:
     return take.sliced(context.builder, x, parts)
 
 
-# Operators whose result never shares memory with an input.
+# Operators whose result never shares the memory of an input.
 READERS = ("conv2d", "MaxPool", "avg_pool2d", "global_avg_pool2d", "mean_lookup", "Concat")
 
 
 def _in_place(context: Context, node: Node, xs: list[Value]) -> Value | None:
-    """Concatenate along channels in kPackedInt8_16C without a copy: the inputs are written directly into the
-    result, where blocks of channels are contiguous. Return None if that is not possible."""
+    """Concatenate along channels in kPackedInt8_16C without a copy. In this layout blocks of channels are
+    contiguous, so the inputs are written directly into the result. Return None if that is not possible."""
     spec = context.graph.specs[node.outputs[0]]
     channels = len(spec.shape) == 4 and node.attributes["axis"] in (1, -3)
     whole = all(x.spec.layout == BLOCKED and x.spec.shape[1] % 16 == 0 for x in xs[:-1])

@@ -1,5 +1,5 @@
-"""Other forms of quantization on a device: per axis, in blocks, and with parameters computed at run time;
-MatMulInteger and ConvInteger, which return int32 sums."""
+"""Further forms of quantization on a device: per axis, in blocks, and with parameters computed at run time.
+Also MatMulInteger and ConvInteger, which return int32 sums."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def _dynamic(context: Context, node: Node) -> tuple[Value, ...]:
 
 
 def _zero_point(context: Context, node: Node, index: int) -> Value:
-    """Return the zero points of an operand of MatMulInteger or ConvInteger (constant or computed); 0 if the
-    node has no such input."""
+    """Return the zero points, constant or computed, of operand *index* of MatMulInteger or ConvInteger. If
+    the node has no such input, return 0."""
     if node.input(2 + index):
         return context.value(node.inputs[2 + index])
     dtype, device = context.graph.specs[node.inputs[index]].dtype, context.builder.device

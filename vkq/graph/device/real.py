@@ -1,5 +1,5 @@
-"""Float32 operators on a device (sums, products, quotients, roots, maxima and minima). Each step is rounded
-as in the NumPy code (`vkq.graph.operators.elementwise`)."""
+"""Float32 operators on a device: sums, products, quotients, roots, maxima and minima. Each step is rounded as
+in `vkq.graph.operators.elementwise`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def check(graph: Graph, node: Node) -> str | None:
 
 
 def _applied(b: Builder, x: Value, *steps: tuple[RealOp, float]) -> Value:
-    """Apply each (operator, number) of *steps* to x, one after the other."""
+    """Apply the operators in *steps* to x, one after the other. A step is (operator, second operand), and the
+    operand is a number."""
     for op, value in steps:
         x = combined(b, x, number(b, value), op)
     return x

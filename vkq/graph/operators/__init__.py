@@ -1,1 +1,1 @@
-"""The operators of graphs."""
+"""The operators of graphs: shape inference, and computation in NumPy."""

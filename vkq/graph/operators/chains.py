@@ -1,6 +1,6 @@
-"""Chains of element-wise operators (`vkq.graph.passes.chains`). A chain is one node with the attributes
-``chain`` (its computation), ``gives`` (the types in which its results are stored) and ``shape`` (the shape of
-all results)."""
+"""The operator ``chain``: element-wise operators that a device computes in one dispatch
+(`vkq.graph.passes.chains`). Attributes: ``chain``, its computation; ``gives``, the types in which its results
+are stored; ``shape``, the shape of all its results."""
 
 from __future__ import annotations
 

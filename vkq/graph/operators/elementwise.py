@@ -1,5 +1,4 @@
-"""Element-wise operators of ONNX on float32, float16, int32 and bool, with the same rounding steps as on a
-device."""
+"""ONNX's element-wise operators on float32, float16, int32 and bool, with the rounding steps of a device."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from .operator import Inputs, Operator, broadcast, one, same, there
 Computation = Callable[[Node, Sequence["Array | None"]], list[Array]]
 Unary = Callable[[Array, Mapping[str, Any]], Any]
 erf = np.vectorize(math.erf, otypes=[np.float64])
-SIXTH = np.float32(1 / 6)  # the factor of ONNX's HardSwish
+SIXTH = np.float32(1 / 6)  # 1 / 6, the slope of HardSwish's gate
 
 
 def _sigmoid(x: Array) -> Any:
@@ -30,7 +29,7 @@ def _gelu(x: Array, a: Mapping[str, Any]) -> Any:
     return 0.5 * x * (1 + erf(x / math.sqrt(2)))
 
 
-# Computed in float64, then rounded to the input's type.
+# Operators that are computed in float64 and then rounded to the type of their input.
 ROUNDED: dict[str, Unary] = {
     "Sigmoid": lambda x, a: _sigmoid(x),
     "Tanh": lambda x, a: np.tanh(x),
@@ -54,7 +53,8 @@ ROUNDED: dict[str, Unary] = {
     "Acosh": lambda x, a: np.arccosh(x),
     "Atanh": lambda x, a: np.arctanh(x),
 }
-# Computed in the input's type; each step is rounded to this type, and attributes are converted to it.
+# Operators that are computed in the type of their input. Each step is rounded to this type, and attributes
+# are converted to it.
 STEPPED: dict[str, Unary] = {
     "Relu": lambda x, a: np.maximum(x, 0),
     "Identity": lambda x, a: x,
@@ -202,8 +202,8 @@ def _test(op: str, otherwise: Callable[[Node, list[Array]], Any], least: int = 1
 
 
 def normalization(node: Node, x: Sequence[Array]) -> tuple[Array, Array]:
-    """Combine scale, bias, mean and variance into a factor and an addend for each channel, with the rounding
-    steps of ONNX Runtime."""
+    """Return (factor, addend) of each channel for a BatchNormalization's scale, bias, mean and variance,
+    computed with the rounding steps of ONNX Runtime."""
     scale, bias, mean, variance = x
     epsilon = scale.dtype.type(node.attributes.get("epsilon", 1e-5))
     with np.errstate(all="ignore"):

@@ -12,7 +12,7 @@ from ...numerics.grouped import BITS, GROUPS, GroupedWeight, packed, unpacked
 from ..graph import Array, Node, Spec
 from .operator import Inputs, Operator
 
-A, B, SCALES, ZERO_POINTS, G_IDX, BIAS = range(6)  # indices of the inputs
+A, B, SCALES, ZERO_POINTS, G_IDX, BIAS = range(6)  # indices of the inputs of MatMulNBits
 
 
 def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
@@ -88,7 +88,7 @@ def _in_groups(node: Node, k: int, bits: int, codes: Array, scales: Array, point
 
 
 def _neighbours(groups: Array | None, block: int) -> bool:
-    """Return True if g_idx assigns consecutive blocks along K to groups 0, 1, 2, ..."""
+    """Return True if *groups* (g_idx) assigns consecutive blocks of K to the groups 0, 1, 2, ..."""
     return groups is not None and np.array_equal(groups, np.arange(groups.size) // block)
 
 

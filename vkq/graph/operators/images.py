@@ -1,4 +1,4 @@
-"""Operators of ONNX on images: pools, Resize, DepthToSpace, SpaceToDepth."""
+"""ONNX's operators on images: pools, Resize, DepthToSpace, SpaceToDepth."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def _image(x: Inputs) -> tuple[int, int, int, int]:
 
 
 def window(node: Node, shape: Sequence[int]) -> Window:
-    """Return the window of MaxPool and AveragePool, with the padding that ``auto_pad`` implies."""
+    """Return the window of a MaxPool or AveragePool. If the node has ``auto_pad``, the padding is computed
+    from it."""
     if len(shape) != 4:
         raise UnsupportedForm(f"{node}: the input has {len(shape)} axes; it must have 4: (N, C, H, W)")
     a = node.attributes
@@ -67,7 +68,7 @@ def window(node: Node, shape: Sequence[int]) -> Window:
 def padding(
     node: Node, shape: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[int, ...]:
-    """Return (top, left, bottom, right) of ``pads`` or ``auto_pad``."""
+    """Return the padding (top, left, bottom, right) from ``pads`` or ``auto_pad``."""
     auto, rank = node.attributes.get("auto_pad", "NOTSET"), len(kernel)
     if not len(strides) == len(dilations) == rank == len(shape) - 2 or min(*strides, *dilations, *kernel) < 1:
         raise ModelError(
@@ -102,8 +103,8 @@ def _given(arrays: Sequence[Array | None], index: int) -> Array | None:
 
 
 def resize_of(node: Node, shape: Sequence[int], given: Sequence[Array | None]) -> Resize:
-    """Return the parameters of a Resize. *given* has the arrays of its constant inputs in the order x, roi,
-    scales, sizes."""
+    """Return the parameters of a Resize. *given* has the arrays of its inputs in the order x, roi, scales,
+    sizes; None for x, and for an input that is omitted."""
     a = node.attributes
     scales, sizes = (_given(given, i) for i in (2, 3))
     if (scales is None) == (sizes is None):

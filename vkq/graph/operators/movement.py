@@ -69,7 +69,7 @@ def _transpose(x: Inputs) -> list[Spec]:
     return like(x, [given[a] for a in perm])
 
 
-# permute: reshape to `shape`, transpose with `perm`, reshape to `to`.
+# permute: reshape x to `shape`, transpose it with `perm`, and reshape it to `to`.
 def _permute(x: Inputs) -> list[Spec]:
     return like(x, x.node.attributes["to"])
 
@@ -150,7 +150,7 @@ def _concat(x: Inputs) -> list[Spec]:
 
 
 def parts(x: Inputs) -> list[int]:
-    """Return the sizes of the results of a Split."""
+    """Return the sizes of the results of a Split along its axis."""
     given, axis = x.spec(0).shape, axis_of(x.node, len(x.spec(0).shape), 0)
     sizes, count = x.numbers(1), len(x.node.outputs)
     if sizes is None:
@@ -243,7 +243,7 @@ def _pad_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _cropped(x: Array, around: Sequence[tuple[int, int]]) -> Array:
-    """Return x cropped by the negative margins."""
+    """Return x without the elements that negative margins crop."""
     return x[
         tuple(slice(max(0, -b), max(0, d + min(0, a))) for d, (b, a) in zip(x.shape, around, strict=True))
     ]
@@ -294,7 +294,7 @@ OPERATORS: dict[str, Operator] = {
 
 
 def moves(node: Node) -> bool:
-    """Return True if the results of a node are elements of its inputs."""
+    """Return True if every element of a node's results is an element of its inputs."""
     return node.op in OPERATORS and not (
         node.op == "Resize" and node.attributes.get("mode", "nearest") != "nearest"
     )

@@ -29,7 +29,7 @@ class OpenShape(ModelError):
         self.needed = needed
 
 
-MOST_NUMBERS = 1 << 16  # maximum number of elements of a constant shape, or of constant axes, pads or sizes
+MOST_NUMBERS = 1 << 16  # maximum number of elements of a constant that states a shape, axes, pads or sizes
 
 Kind = Literal["elementwise", "movement", "number", "shape", "quantized"]
 
@@ -62,7 +62,7 @@ class Inputs:
         return found
 
     def numbers(self, index: int) -> list[int] | None:
-        """Return a constant input as a list of integers."""
+        """Return the elements of a constant input as a list of integers; None if it is omitted."""
         found = self.array(index)
         if found is None:
             return None
@@ -80,8 +80,8 @@ Compute = Callable[[Node, Sequence["Array | None"]], "Sequence[Array] | None"]
 
 @dataclasses.dataclass(frozen=True)
 class Operator:
-    """One row of the operator table. ``compute`` is None if only the reference (`vkq.check.graph`) computes
-    the operator.
+    """An entry of the operator table: shape inference and computation. ``compute`` is None if only the
+    reference (`vkq.check.graph`) computes the operator.
 
     kind:
     - "elementwise": each element of the result depends on one element of each input, broadcast as in NumPy
@@ -114,7 +114,7 @@ def broadcast(x: Inputs, dtype: str | None = None, least: int = 1) -> list[Spec]
 
 
 def one(result: Array) -> list[Array]:
-    """Return the results of a node with one result."""
+    """Return an array as the results of a node with one result."""
     return [np.asarray(result)]
 
 

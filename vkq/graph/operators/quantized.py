@@ -1,5 +1,5 @@
-"""Quantization operators of ONNX, and vkq's operators on 8-bit values. The attributes x, a, b and y of vkq's
-operators are QParams; if y is None, the result is float32."""
+"""ONNX's quantization operators, and vkq's operators on 8-bit values. The attributes x, a, b and y of vkq's
+operators are QParams. If y is None, the result is float32."""
 
 from __future__ import annotations
 
@@ -199,7 +199,8 @@ def _lookup_infer(x: Inputs) -> list[Spec]:
 
 
 def _lookup2(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """Return ``table[a - a_min, b - b_min]``."""
+    """Return ``table[a - a_min, b - b_min]``, where a_min and b_min are the smallest values of the types of a
+    and b."""
     a, b = (there(v).astype(np.int32) + (128 if there(v).dtype == np.int8 else 0) for v in x)
     return one(node.attributes["table"][a, b])
 

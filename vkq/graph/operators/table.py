@@ -23,7 +23,7 @@ TABLE: dict[str, Operator] = {
 
 
 def infer(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> list[Spec]:
-    """Return the specs of a node's results; every error names the node."""
+    """Return the specs of a node's results. Every error message names the node."""
     row = TABLE.get(node.op)
     if row is None:
         raise ModelError(f"{node}: there is no operator {node.op}")
@@ -36,7 +36,7 @@ def infer(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | Non
 
 
 def compute(node: Node, arrays: Sequence[Array | None]) -> list[Array]:
-    """Compute a node in NumPy; every error names the node."""
+    """Return the results of a node, computed in NumPy. Every error message names the node."""
     row = TABLE[node.op].compute
     if row is None:
         raise ModelError(f"{node}: {node.op} is not computed ahead of time")

@@ -1,4 +1,4 @@
-"""Passes: each pass turns a graph into an equivalent graph; `lower` runs all passes."""
+"""Passes over graphs. A pass turns a graph into an equivalent graph, and `lower` runs all passes."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from ..operators.attention import Axes
 from ..operators.movement import permutation
 from .sweep import Sweep
 
-# An added mask value of LEAST or less hides a key: the key's softmax weight is 0 for every score.
+# If a mask adds LEAST or less to the score of a key, the key is hidden: its softmax weight is 0 for every
+# score.
 LEAST = -1e30
 ONE_BY_ONE: Axes = (0, 1, 2, 3)
 FLOATS = ("float32", "float16")
@@ -32,7 +33,8 @@ class Mask:
 
 @dataclasses.dataclass(frozen=True)
 class Laid:
-    """The memory layout of a value: it is the stored value ``name`` with its axes permuted by ``axes``."""
+    """The memory layout of a value with four axes: it is the value ``name``, as stored, with its axes
+    permuted by ``axes``."""
 
     name: str
     axes: Axes
@@ -109,8 +111,8 @@ def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> 
 
 
 def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
-    """Return a value reshaped to *shape*. If the value is the result of a Reshape whose input has this shape,
-    return this input; else emit a new Reshape."""
+    """Return the value *name* reshaped to *shape*. If a Reshape computes it from a value of this shape,
+    return that value. Otherwise emit a Reshape."""
     made = sweep.producer(name, "Reshape")
     if made is not None and sweep.specs[made.inputs[0]].shape == tuple(shape):
         return made.inputs[0]
@@ -141,7 +143,8 @@ def masks(sweep: Sweep, added: Sequence[Mask], shape: tuple[int, ...]) -> tuple[
 
 
 def _shown(array: Array, mask: Mask) -> Array | None:
-    """Return a constant mask as flags, True for visible keys; None if the mask does more than hide keys."""
+    """Return a constant mask as flags, True for visible keys. Return None if the mask also changes the scores
+    of visible keys."""
     if mask.low is not None:
         return array.astype(np.bool_) ^ mask.inverted
     hidden = array <= LEAST
@@ -149,8 +152,8 @@ def _shown(array: Array, mask: Mask) -> Array | None:
 
 
 def causal(shown: Array, queries: int, keys: int) -> Seen | None:
-    """Return the causal rule (a query sees the keys up to its own position) that reproduces the flags; None
-    if there is no such rule."""
+    """Return the causal rule with these flags: a query sees the keys up to its own position, or some last
+    keys of these. Return None if no rule has these flags."""
     if shown.ndim < 2 or shown.shape[-2:] != (queries, keys) or math.prod(shown.shape[:-2]) != 1:
         return None
     flags = shown.reshape(queries, keys)

@@ -30,7 +30,7 @@ from .attention_cached import (
 from .sweep import Sweep, scalar, swept
 
 SCORES_BYTES, ROWS, MOST_BYTES = 1 << 24, 16, 1 << 26
-MOST_ITERATIONS = 65_000  # iterations that every driver accepts in a loop
+MOST_ITERATIONS = 65_000  # maximum number of loop iterations that all drivers accept
 BETWEEN = ("Add", "Where", "Mul", "Div", "MatMul")
 
 

@@ -1,5 +1,5 @@
-"""Fuses the four steps of 8-bit attention (matmul, addition of a mask, softmax, matmul) into one node, which
-is one dispatch if the device supports it."""
+"""Fuses the four steps of 8-bit attention (matmul, addition of a mask, softmax, matmul) into one node. The
+node is one dispatch if the device supports it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from .sweep import Sweep, swept
 
 
 def join_attention(graph: Graph) -> Graph:
-    """Fuse the steps of each attention if no other node reads their intermediate values."""
+    """Fuse the steps of each attention into one node, if the values between the steps have no other
+    readers."""
     return swept(graph, _visit, "matmul") if "softmax" in graph.kinds else graph
 
 
@@ -87,7 +88,8 @@ def _before_table(sweep: Sweep, name: str) -> tuple[str, bytes | None]:
 
 
 def _alone(sweep: Sweep, name: str, *ops: str) -> Node | None:
-    """Return the node that computes a value if its operator is in *ops* and the value has one reader."""
+    """Return the node that computes a value. Return None if its operator is not in *ops*, or if the value has
+    several readers."""
     return sweep.producer(name, *ops) if sweep.uses.get(name) == 1 else None
 
 

@@ -12,7 +12,7 @@ from ..graph import Graph, Node
 
 
 def side_by_side(graph: Graph) -> Graph:
-    """Order the nodes by level."""
+    """Sort the nodes of a graph by level."""
     level: dict[str, int] = {}
 
     def after(node: Node) -> int:

@@ -153,7 +153,7 @@ class _Chains:
         return alone
 
     def _parts(self, members: list[Element]) -> list[_Group]:
-        """Split a chain that has too many buffers into parts that fit."""
+        """Split the members of a chain into chains that fit a kernel."""
         for count in range(len(members), 0, -1):
             group = _Group(self.graph.specs[members[0].node.outputs[0]].shape, members[:count])
             if count == 1 or self._fits(group):

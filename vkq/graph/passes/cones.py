@@ -75,8 +75,8 @@ def _key(
 
 
 def _plain(value: object) -> Hashable | None:
-    """Return an attribute as a hashable value. Values that compare equal (0.0, -0.0, 0, False) become
-    different keys."""
+    """Return an attribute as a hashable value for a cache key. Values that Python treats as equal (0.0, -0.0,
+    0, False) become different."""
     if isinstance(value, np.ndarray):
         return (value.dtype.str, value.shape, value.tobytes()) if value.nbytes <= MOST_BYTES else None
     plain = all(isinstance(v, PLAIN) for v in (value if isinstance(value, tuple) else (value,)))

@@ -18,8 +18,8 @@ from .lines import as_image
 from .plain import in_plain_words
 from .sweep import Sweep
 
-LARGEST_FOLDED_BYTES = 1 << 28  # limit for the total size of one node's results
-HELD = {"bool": "uint8"}  # types that a device stores as another type
+LARGEST_FOLDED_BYTES = 1 << 28  # maximum bytes of one node's results that are computed in advance
+HELD = {"bool": "uint8"}  # types for which a device stores another type
 Otherwise = Callable[[Node, str], Node]
 
 

@@ -76,7 +76,7 @@ def _diagonal(w: Words, x: str, axes: str) -> tuple[str, str]:
 
 
 def _without(w: Words, x: str, axes: str, kept: set[str]) -> tuple[str, str]:
-    """Return an operand summed over its axes that are not in *kept*."""
+    """Sum an operand over its axes that are not in *kept*. Return the result and its remaining axes."""
     gone = [i for i, axis in enumerate(axes) if axis not in kept]
     if gone:
         x = w.emit("ReduceSum", [x, w.constant(gone, "int64")], keepdims=0)
@@ -86,7 +86,8 @@ def _without(w: Words, x: str, axes: str, kept: set[str]) -> tuple[str, str]:
 def _product(
     w: Words, one: tuple[str, str], two: tuple[str, str], later: set[str], sizes: dict[str, int]
 ) -> tuple[str, str]:
-    """Multiply two operands by a MatMul of (batch, rows, summed) and (batch, summed, columns)."""
+    """Multiply two operands by a MatMul of (batch, rows, summed) and (batch, summed, columns). Return the
+    product and its axes. *later*: the axes that the result or later operands have."""
     a, b = _without(w, *one, later | set(two[1])), _without(w, *two, later | set(one[1]))
     both = [axis for axis in a[1] if axis in b[1]]
     batch, added = ("".join(x for x in both if (x in later) == kept) for kept in (True, False))

@@ -13,7 +13,7 @@ from .words import FLOATS, Words
 
 Matrix = npt.NDArray[np.float64]
 
-MOST_NUMBERS = 1 << 24  # maximum number of elements of a matrix (64 MB)
+MOST_NUMBERS = 1 << 24  # maximum number of elements of a matrix (64 MB in float32)
 
 
 def waves(given: int, length: int, parts: int, results: int, inverse: bool = False) -> Matrix:

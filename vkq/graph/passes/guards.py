@@ -9,7 +9,7 @@ from .sweep import Sweep, swept
 
 
 def without_guards(graph: Graph) -> Graph:
-    """Remove each Where that replaces NaN in a value without NaN."""
+    """Remove each Where that replaces NaN in a value that contains no NaN."""
     return swept(graph, _visit, "Where")
 
 

@@ -65,7 +65,7 @@ class _Halves:
         return True
 
     def _passed(self, node: Node, wide: str) -> bool:
-        """Replace a Cast of a wide value by the wide value itself."""
+        """Remove a Cast of a value that has become float32, and let its readers read the float32 value."""
         if node.attributes["to"] == SINGLE:
             self.sweep.alias(node.outputs[0], wide)
         else:

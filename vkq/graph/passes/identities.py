@@ -18,7 +18,8 @@ COPIES = ("Expand", "Where", *NEUTRAL)
 
 
 def copied(sweep: Sweep, node: Node) -> bool:
-    """Replace a node of COPIES whose result is a copy of one input by this input, or by an Expand of it."""
+    """Remove a node whose operator is in COPIES if its result is a copy of one input. Its readers read this
+    input, or an Expand of it."""
     name, spec = _copy_of(sweep, node), sweep.specs[node.outputs[0]]
     given = sweep.specs[name] if name else None
     if given is None or given.dtype != spec.dtype or (node.op == "Expand" and given != spec):
@@ -32,7 +33,7 @@ def copied(sweep: Sweep, node: Node) -> bool:
 
 
 def _copy_of(sweep: Sweep, node: Node) -> str:
-    """Return the input whose elements are a node's result; "" if there is none."""
+    """Return the input that a node copies into its result; "" if it copies none."""
     if node.op == "Expand":
         return node.inputs[0]
     if node.op == "Where":

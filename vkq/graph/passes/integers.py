@@ -30,7 +30,8 @@ Bounds = tuple[float, float]
 
 
 def to_integers(graph: Graph) -> Graph:
-    """Replace operators between dequantize and quantize wherever possible."""
+    """Replace operators between dequantize and quantize by vkq's operators on 8-bit values, wherever
+    possible."""
     return swept(graph, _visit, *FLOAT_RESULTS, "Relu", "Clip", "quantize")
 
 

@@ -163,7 +163,7 @@ def of_floats(
 
 
 def _rows(op: str, weight: Array, channels: int) -> Array:
-    """Return a weight with its output channels on the first axis."""
+    """Return a weight with its output channels on axis 0."""
     if op != "conv_transpose2d":
         return weight
     groups = channels // weight.shape[1]

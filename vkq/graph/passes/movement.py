@@ -61,7 +61,7 @@ def _sink(sweep: Sweep, node: Node) -> bool:
 
 
 def _rows(sweep: Sweep, node: Node) -> bool:
-    """Let an embedding gather the 8-bit rows of a quantized constant instead of its floats."""
+    """Let a Gather from a dequantized constant table gather the 8-bit rows, and dequantize them after it."""
     made = sweep.producer(node.inputs[0], "DequantizeLinear")
     if made is None or made.inputs[0] not in sweep.constants:
         return False

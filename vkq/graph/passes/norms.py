@@ -24,7 +24,7 @@ def dropout(w: Words) -> bool:
 
 
 def layer_normalization(w: Words) -> bool:
-    """Rewrite layer normalization that also returns the mean and the inverse deviation."""
+    """Rewrite a LayerNormalization that also returns the mean and the inverse standard deviation."""
     x, spec = w.node.inputs[0], w.spec(0)
     rank = len(spec.shape)
     axis = axis_of(w.node, rank, int(w.attributes.get("axis", -1)), "")
@@ -50,7 +50,7 @@ def layer_normalization(w: Words) -> bool:
 
 
 def lp_normalization(w: Words) -> bool:
-    """LpNormalization: x divided by its norm along an axis; zero if the norm is zero."""
+    """Rewrite LpNormalization: x divided by its norm along an axis, or 0 where the norm is 0."""
     x, spec, p = w.node.inputs[0], w.spec(0), int(w.attributes.get("p", 2))
     if spec.dtype not in FLOATS or p not in (1, 2) or not spec.shape or 0 in spec.shape:
         return False

@@ -63,11 +63,11 @@ def arg_max(w: Words) -> bool:
 
 
 def hardmax(w: Words) -> bool:
-    """Hardmax: 1 at the first of the largest elements, 0 at all others."""
+    """Rewrite Hardmax: 1 at the first of the largest elements, and 0 at all others."""
     spec = w.spec(0)
     earlier = w.node.op == "foreign" and (w.node.attributes["opset"] or 13) < 13
     axis = axis_of(w.node, len(spec.shape), int(w.attributes.get("axis", 1 if earlier else -1)), "")
-    # Before opset 13, Hardmax joins all axes from *axis* on to one.
+    # Before opset 13, the axes from *axis* on count as one axis.
     if not _can(w, axis) or (earlier and axis + 1 < len(spec.shape)):
         return False
     line = w.along(np.arange(spec.shape[axis]), axis, len(spec.shape), "float32")

@@ -18,7 +18,7 @@ from .sweep import Sweep, swept
 
 
 def plain_products(graph: Graph) -> Graph:
-    """Normalize products with constant matrices."""
+    """Normalize all MatMul and Gemm with one constant matrix (see the module)."""
     return swept(graph, _visit, "Transpose", "MatMul", "Gemm")
 
 
@@ -34,7 +34,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def real(sweep: Sweep, name: str) -> Array | None:
-    """Return a float constant, stored or dequantized; None for other values."""
+    """Return a float constant as an array. It may be stored or dequantized. Return None for other values."""
     made = sweep.producer(name, "DequantizeLinear")
     if made is None:
         return sweep.array(name)
@@ -52,7 +52,7 @@ def _is_constant(sweep: Sweep, name: str) -> bool:
 
 
 def _transposed_weight(sweep: Sweep, node: Node) -> bool:
-    """Replace Transpose(DequantizeLinear(constant)) by DequantizeLinear of the transposed constant."""
+    """Replace the Transpose of a dequantized constant by a DequantizeLinear of the transposed constant."""
     made = sweep.producer(node.inputs[0], "DequantizeLinear")
     if made is None or not _is_constant(sweep, node.inputs[0]):
         return False
@@ -74,7 +74,7 @@ def _moved(sweep: Sweep, name: str, perm: Sequence[int]) -> str:
 
 
 def _transposed(sweep: Sweep, name: str, node: Node, output: str = "") -> str:
-    """Emit a Transpose of the last two axes."""
+    """Emit a Transpose of the last two axes of a value."""
     rank = len(sweep.specs[name].shape)
     perm = (*range(rank - 2), rank - 1, rank - 2)
     turned = output or sweep.fresh(f"{name}/Transpose")
@@ -157,7 +157,7 @@ def _is_vector(sweep: Sweep, name: str, width: int) -> bool:
 
 
 def _vector(sweep: Sweep, name: str, width: int) -> str:
-    """Return a constant bias with one value for each column."""
+    """Return a constant bias with one element for each column. If *name* has only one element, repeat it."""
     found = real(sweep, name)
     if found is None or found.size == width:
         return name

@@ -9,7 +9,8 @@ from .sweep import Sweep, swept
 
 
 def quantize_in_convolutions(graph: Graph) -> Graph:
-    """Fuse each QuantizeLinear that only a convolution reads."""
+    """Fuse each QuantizeLinear into the convolution that reads its result, if the result has no other
+    reader."""
     uses = graph.uses()
 
     def visit(sweep: Sweep, node: Node) -> bool:

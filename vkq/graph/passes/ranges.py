@@ -1,4 +1,4 @@
-"""Range inference for integers: the range of a result from the ranges of the operands."""
+"""Range inference for integers: computes the range of a result from the ranges of its operands."""
 
 from __future__ import annotations
 

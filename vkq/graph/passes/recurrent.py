@@ -14,7 +14,7 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 ACTIVATIONS = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",),
 }  # fmt: skip
-# Activations that have no parameters.
+# Activations without parameters.
 ALONE = ("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")
 # Computes one time step: (product of the step's input, state) -> the next state.
 Step = Callable[[str, list[str]], list[str]]
@@ -43,7 +43,7 @@ def recurrent(w: Words) -> bool:
 
 
 def _full_length(w: Words, steps: int) -> bool:
-    """Return True if all sequences of the batch are known to have the full length."""
+    """Return True if all sequences of the batch are known to have the full number of time steps."""
     lengths = w.given(4)
     return not w.node.input(4) or (lengths is not None and bool((lengths == steps).all()))
 

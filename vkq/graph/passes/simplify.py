@@ -132,7 +132,7 @@ def _split(sweep: Sweep, node: Node) -> bool:
 
 
 def slice_of(sweep: Sweep, node: Node, x: str, y: str, axis: int, first: int, end: int, step: int = 1) -> str:
-    """Emit a Slice along one axis."""
+    """Emit a Slice of x along one axis, from *first* to *end*. Return the result's name."""
     lists = [sweep.constant(np.array([v], np.int64), "slice") for v in (first, end, axis, step)]
     return sweep.emit("Slice", [x, *lists], y, node.source)
 

@@ -40,7 +40,7 @@ class Sweep:
 
     @functools.cached_property
     def room_bytes(self) -> int:
-        """The number of bytes by which constant folding may still grow the graph."""
+        """The number of bytes that constant folding may still add to the graph."""
         own = sum(array.nbytes for array in self.old.constants.values())
         return max(MOST_FOLDED * own, LEAST_ROOM_BYTES)
 
@@ -110,15 +110,15 @@ class Sweep:
                 self.made[name] = node
 
     def _as_before(self, node: Node) -> bool:
-        """Return True if a node is from the old graph, and the specs of its inputs and results are
-        unchanged."""
+        """Return True if a node is an unchanged node of the old graph whose inputs and results have unchanged
+        specs."""
         if id(node) not in self._own:
             return False
         changed = self._changed
         return not changed or (changed.isdisjoint(node.inputs) and changed.isdisjoint(node.outputs))
 
     def hold(self, name: str, spec: Spec) -> None:
-        """Set the spec of a value."""
+        """Set the spec of the value *name*."""
         if self.old.specs.get(name) != spec:
             self._changed.add(name)
         self.specs[name] = spec
@@ -130,7 +130,7 @@ class Sweep:
         self.constants[name], self.specs[name] = array, Spec.of(array)
 
     def alias(self, name: str, other: str) -> None:
-        """Make the value *name* an alias of *other*."""
+        """Let all readers of the value *name* read *other* instead."""
         self.same[name] = other
 
     # ---------------------------------------------------------------------------------------------- the walk
@@ -186,7 +186,7 @@ def swept(graph: Graph, visit: Visit, *ops: str) -> Graph:
 
 
 def without_dead(graph: Graph) -> Graph:
-    """Remove nodes and constants on which no result depends."""
+    """Return the graph without nodes and constants on which no result depends."""
     needed = set(graph.outputs)
     kept = []
     for node in reversed(graph.nodes):

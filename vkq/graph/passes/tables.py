@@ -19,7 +19,7 @@ from .cones import evaluated
 from .sweep import Sweep, every_equal, swept
 
 BYTES = ("int8", "uint8")
-# Operators of two operands whose formula is faster than a table of 256 x 256 entries.
+# Operators of two operands that are faster computed than looked up in a table of 256 x 256 entries.
 FORMULAS = ("add", "sub", "mul")
 PAIRS = (*FORMULAS, "where", "lookup2")
 

@@ -53,7 +53,7 @@ class _Types:
     def __init__(self, graph: Graph, half: int):
         self.sweep = Sweep(graph)
         self.wide: list[Node] = []
-        self.bounds: dict[str, Range] = {}  # ranges of graph inputs
+        self.bounds: dict[str, Range] = {}  # allowed ranges of the graph's inputs
         self.ranges: dict[str, Range] = {}
         self.origin: dict[str, str] = {}  # maps a value to the graph input whose elements it contains
         for name in graph.inputs:

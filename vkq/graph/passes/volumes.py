@@ -55,7 +55,7 @@ def transposed_convolution(w: Words) -> bool:
 
 
 def pool(w: Words) -> bool:
-    """Rewrite MaxPool and AveragePool: pool along height and width, then along depth."""
+    """Rewrite MaxPool and AveragePool of volumes: pool along height and width, and then along depth."""
     shape, kernel = w.spec(0).shape, w.attributes.get("kernel_shape", ())
     if not _is_volume(w, kernel) or (len(w.node.outputs) > 1 and w.node.outputs[1]):
         return False
@@ -95,7 +95,7 @@ def _list(w: Words, name: str) -> tuple[int, ...]:
 
 
 def _image(w: Words, pads: Sequence[int]) -> dict[str, Any]:
-    """Return the node's attributes reduced to height and width."""
+    """Return the node's attributes for an image, with only height and width of each list."""
     kept = {k: v for k, v in w.attributes.items() if k not in ("auto_pad", "kernel_shape", "pads", *LISTS)}
     lists = {name: _list(w, name)[1:] for name in LISTS if name in w.attributes}
     return {**kept, **lists, "pads": (*pads[1:AXES], *pads[AXES + 1 :])}

@@ -70,11 +70,11 @@ class Words:
         return self.constant(np.asarray(numbers).reshape(shape), dtype)
 
     def rows(self, function: str, x: str, axis: int, output: str = "") -> str:
-        """Emit a function of rows along an axis, on float32 values (`vkq.numerics.rows`). A reduction removes
-        the axis."""
+        """Emit a function of rows (`vkq.numerics.rows`) of float32 values along an axis. If the function is a
+        reduction, the axis is removed."""
         return self.emit("rows", [x], output, function=function, axis=axis, count=1, epsilon=0.0)
 
     def result(self, name: str, index: int = 0) -> bool:
-        """Make the value *name* the result *index* of the replaced node."""
+        """Make the value *name* result number *index* of the replaced node."""
         self.emit("Identity", [name], self.node.outputs[index])
         return True
