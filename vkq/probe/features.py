@@ -57,7 +57,8 @@ def _shuffles(device: Device) -> str | None:
     with device.record() as recording:
         recording.dispatch(program, [x.buffer, y.buffer], {"count": GROUPS})
     one, step = np.arange(lanes)[:, None], np.arange(lanes)
-    read = np.stack([one * 0 + step, (one + step) % lanes], axis=2)  # (lane, step, 2)
+    # (lane, step, 2): the lanes that each lane reads
+    read = np.stack([one * 0 + step, (one + step) % lanes], axis=2)
     rng = np.random.default_rng(2031)
     given = [rng.integers(-9999, 9999, x.shape).astype(np.float32) for _ in range(RUNS)]
     return _replayed(recording, x, y, [(values, values[:, read]) for values in given])

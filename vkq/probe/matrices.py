@@ -21,7 +21,7 @@ FEATURES = (
 )
 HALF, BRAIN = "f16", "bf16"  # forms with float operands and float32 sums
 FLOAT_FEATURES = {HALF: "shaderFloat16", BRAIN: "shaderBFloat16CooperativeMatrix"}
-# Dtypes of A, B, C and D. The first combination is preferred.
+# types of A, B, C and D -> form of the product; the first form is preferred
 FORMS = {("s8", "s8", "s32", "s32"): "s8s8", ("u8", "u8", "u32", "u32"): "u8u8"}
 LEAST_SHARED = 32768  # with this many bytes of shared memory, every shape has a tile
 SUBGROUP = 32  # the subgroup size that the shaders' WGM and WGN assume
@@ -140,8 +140,8 @@ def advertised_half(
 
 
 def counted(capabilities: Capabilities) -> bool:
-    """Return True if the device's compiler needs the trip counts of matrix loops as pipeline constants, which
-    int8 linear layers and convolutions can provide."""
+    """Return True if the device's compiler needs constant trip counts for loops over matrices. Only int8
+    linear layers and convolutions can provide them, as pipeline constants."""
     return profile(capabilities).matrix_literals == "trips"
 
 
@@ -177,8 +177,8 @@ def _subgroups(capabilities: Capabilities) -> tuple[int | None, int, int]:
 
 
 def _subgroup(c: CooperativeMatrix, wanted: int | None, least: int, most: int) -> int:
-    """Return the subgroup size for a shape: the profile's if it is possible, else the nearest possible
-    one."""
+    """Return the subgroup size for a shape: the profile's, or the shape's n if the profile has none; if the
+    device does not allow this size, the nearest allowed one."""
     return min(max(c.n if wanted is None else wanted, least), most)
 
 

@@ -117,7 +117,7 @@ class _Work:
 
 
 def measure(device: Device) -> Rates:
-    """Return the rates of a device, for every form whose features it has."""
+    """Measure and return the rates of a device, for every form whose features it has."""
     facts = device.capabilities
     clock = "gpu" if facts.timestamp_valid_bits else "host"
     limits = [
@@ -134,7 +134,8 @@ def measure(device: Device) -> Rates:
     _sample(works)
     found = {work.op: work.per_second() for work in works}
     rates = {op: rate for op, rate in found.items() if rate is not None}
-    ask = told_cores(facts) is None and facts.device_type != "cpu"  # other programs take cores of a CPU
+    # On a CPU, other programs take cores, so its cores are not measured.
+    ask = told_cores(facts) is None and facts.device_type != "cpu"
     return Rates(rates, clock, measured_cores(device, clock, (x, y)) if ask else None)
 
 

@@ -71,7 +71,7 @@ def probe_again(capabilities: Capabilities) -> Verdict:
     return verdict.ask_again(capabilities, lambda: _run_alone(capabilities))
 
 
-_doctored: dict[str, Verdict] = {}  # reports of devices that the test suite made up
+_doctored: dict[str, Verdict] = {}  # key -> report, of devices whose capabilities a test replaced
 
 
 def _run_alone(capabilities: Capabilities) -> Verdict:
@@ -171,7 +171,7 @@ def _test_half_shape(device: Device, matrices: Matrices, way: str) -> str | None
     constants = matrices.shape_constants | ({way: True} if way in (ALIKE, PAIRED) else {})
     w = np.ldexp(w, -24) if way == SMALL else w
     program = device.program(variant, constants, matrices.subgroup)
-    halves = [  # their elements are 8-bit integers, which are exact in both forms
+    halves = [  # elements of `matrix_cases` are 8-bit integers, which are exact in both forms
         v.astype("<f2") if half else (v.astype("<f4").view("<u4") >> 16).astype("<u2")
         for v, half in ((x, matrices.form == HALF), (w, matrices.form == HALF or way == SMALL))
     ]

@@ -16,15 +16,16 @@ from .matrices import Matrices
 Words = npt.NDArray[np.int32]
 ROWS, COLUMNS = 16, 16  # elements of the matrix; two elements are one word
 WORDS = ROWS * COLUMNS // 2
-_MOST = 64 * ROWS * COLUMNS  # maximum for all words: each invocation may hold the whole matrix
+# enough for all invocations of a subgroup (at most 64), even if each holds the whole matrix
+_MOST = 64 * ROWS * COLUMNS
 
 _found: weakref.WeakKeyDictionary[Device, dict[Matrices, Words]] = weakref.WeakKeyDictionary()
 
 
 def order(device: Device, matrices: Matrices) -> Words:
-    """Return an array (invocation, word) of word indexes: which of a matrix's 128 words (8 a row) each
-    invocation holds, in groups of four. The device is asked once. Its invocations must hold elements in pairs
-    (`pairs_refusal`)."""
+    """Return the indices of the words that each invocation holds, as an array (invocation, word), in groups
+    of four words. A matrix has 128 words, 8 in each row. The device is tested once. Its invocations must
+    hold elements in pairs (`pairs_refusal`)."""
     known = _found.setdefault(device, {})
     if matrices not in known:
         known[matrices] = _asked(device, matrices)

@@ -50,7 +50,7 @@ class Builder:
         self._copies: dict[Hashable, tuple[Value, int]] = {}
         self._parts: dict[
             int, tuple[int, int]
-        ] = {}  # joined arrays: slot -> (slot of the whole array, offset in it)
+        ] = {}  # part of a joined array: slot -> (slot of the joined array, offset in it)
         self._wholes: set[int] = set()  # the slots of joined arrays
         self.reasons: dict[str, str] = {}
         self._over: dict[int, int] = {}
@@ -149,8 +149,8 @@ class Builder:
         self._writes.update(step.writes)
 
     def once(self, value: Value, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Return the result of *make* for a value and a key. Its steps are added once, and again only after
-        steps that overwrite the value or the result."""
+        """Return the result of *make*, which adds steps, for a value and a key. The result is kept: *make*
+        is called again only after steps that overwrite the value or the result."""
         key = value.slot, self._writes[value.slot], value.spec, key
         found, writes = self._copies.get(key, (None, 0))
         if found is None or self._writes[found.slot] != writes:

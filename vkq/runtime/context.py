@@ -17,7 +17,7 @@ from ..device.watchdog import LONGEST_S
 from ..errors import ArgumentError, DTypeError, NoDeviceError
 
 OPERATIONS_BEFORE_SUBMIT = 256
-SUBMISSIONS_IN_FLIGHT = 4  # the host waits if more are in flight, because they hold memory
+SUBMISSIONS_IN_FLIGHT = 4  # maximum number of submissions in flight, which hold memory; then the host waits
 
 
 class Closes(Protocol):

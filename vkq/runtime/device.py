@@ -33,7 +33,7 @@ CONSTANTS_KEPT = 64  # maximum number of tables that operators share; the larges
 P = TypeVar("P")
 
 
-# Return the probe's findings about a device. vkq.probe sets this function: the probe itself needs devices.
+# Returns the probe's report on a device. vkq.probe sets this function, because it cannot be imported here.
 probed: Callable[[Device], Verdict] = lambda device: Verdict({}, False)  # noqa: E731
 
 
@@ -62,7 +62,7 @@ class Device(OfOneProcess):
     True
     """
 
-    verdict: Verdict | None = None  # set for a device on which nothing may run, not even the probe
+    verdict: Verdict | None = None  # set if the device must run nothing, not even the probe
 
     def __init__(
         self,

@@ -75,7 +75,8 @@ class DeviceMemory:
 
         def arena(memory_type: int, mapped: bool, keep: int) -> Arena:
             most, _ = _largest(c, heaps[memory_type])
-            # With block size 1, every buffer gets its own block, and no freed block is reused.
+            # To validate bounds, use block size 1: every buffer gets its own block, and no freed block is
+            # reused.
             block, kept = (1, 0) if validation.bounds() else (BLOCK_BYTES, keep)
             made: Arena = context.arena(memory_type, mapped, c.buffer_alignment, block, most, kept)
             return made

@@ -12,7 +12,7 @@ _default_lock = Turns("opening a device")
 
 
 def default_device() -> Device:
-    """Return the default device. The first call opens it, like ``Device()``."""
+    """Return the default device. If none is open, or it was lost, open one like ``Device()``."""
     global _default
     with _default_lock:
         if _default is None or _default.closed or _default.context.lost:
@@ -20,7 +20,7 @@ def default_device() -> Device:
         return _default
 
 
-_named: dict[int | str, Device] = {}  # devices that `named_device` opened
+_named: dict[int | str, Device] = {}  # index or name -> device that `named_device` opened
 
 
 def named_device(which: int | str) -> Device:

@@ -105,8 +105,8 @@ def step_of(
 
 
 class Resident:
-    """Constant data of plans, which are packed and uploaded at the first use, and again if the upload was
-    lost."""
+    """Constant data of plans. The data are packed and uploaded at the first use, and again if the upload
+    was lost."""
 
     __slots__ = ("_buffer", "_device", "_make", "bytes")
 
@@ -194,8 +194,8 @@ class Plan:
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """The bytes of intermediate values that steps read, and that steps write. An array counts in full for
-        each step that uses it."""
+        """(The bytes that steps read, the bytes that steps write) of intermediate arrays. An array counts
+        in full for each step that uses it."""
         size = {slot: size for slot, (_, size) in self.scratch.items()}
         read = sum(size.get(slot, 0) for step in self.steps for slot in step.reads)
         return read, sum(size.get(slot, 0) for step in self.steps for slot in step.writes)

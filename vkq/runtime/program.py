@@ -52,7 +52,7 @@ class Program:
     constants: dict[str, Value]
     pipeline: Any
     pid: int = dataclasses.field(default_factory=os.getpid)
-    subgroup_size: int = 0  # 0: the driver chooses
+    subgroup_size: int = 0  # 0: the driver chooses the size
 
     @property
     def native(self) -> Any:
@@ -92,9 +92,10 @@ class Program:
 def code(
     variant: Variant, spirv: bytes, constants: Mapping[str, Value], capabilities: Capabilities
 ) -> tuple[bytes, list[tuple[int, int]]]:
-    """Return the SPIR-V for the driver, with sizes and choices as literals and with the float controls that
-    the device supports; and the (``constant_id``, 32 bits) of the other specialization constants. With the
-    profile's `matrix_literals`, shapes and strides of matrices are also literals."""
+    """Return (the SPIR-V for the driver, specialization constants). In the SPIR-V, sizes and choices are
+    literals (with the profile's `matrix_literals`, also shapes and strides of matrices), and the float
+    controls that the device supports are declared. The constants are the remaining ones, as
+    (``constant_id``, 32 bits)."""
     packed = variant.pack_specialization(constants)
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
     literals = literals_of(variant, profile(capabilities).matrix_literals is not None)

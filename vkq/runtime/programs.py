@@ -21,7 +21,7 @@ from ..turns import FORKED, Turns, begun
 from . import pipeline_cache
 from .program import LazyPipeline, Program, code, require
 
-MOST_THREADS = 16  # a network has 20 to 60 pipelines
+MOST_THREADS = 16  # maximum number of compiling threads; a network has 20 to 60 pipelines
 
 Progress = Callable[[int, int], None]
 
@@ -56,7 +56,7 @@ class ParallelCompilation:
         try:
             if kind is None:
                 for done, future in enumerate(self._futures, 1):
-                    # *progress* forked the process; the child has no worker threads.
+                    # The process was forked (by *progress*): a child has no worker threads.
                     if self._pid != os.getpid():
                         raise DeviceError(FORKED)
                     future.result()
@@ -88,12 +88,12 @@ class Programs:
         if found is None:
             with self._lock:
                 turn = self._turns.setdefault(key, Turns(variant.name))
-            with turn:  # other threads can make other programs meanwhile
+            with turn:  # other threads can make programs with other keys meanwhile
                 found = self._made.get(key)
                 if found is None:
                     require(variant, values, self._capabilities)
                     found = self._made[key] = self._make(variant, values, subgroup_size)
-                    found.if_not_made(lambda: self._made.pop(key, None))  # so the next request tries again
+                    found.if_not_made(lambda: self._made.pop(key, None))  # the next request compiles it again
         return found
 
     @contextlib.contextmanager
@@ -126,8 +126,8 @@ class Programs:
         self._made.clear()
 
     def _make(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-        # Read the file in the calling thread: for each file, worker threads would compete with this thread
-        # for the GIL.
+        # Read the file in this thread. If worker threads read the files, they would compete with this
+        # thread for the GIL.
         ready = compiled(variant)
 
         def make() -> Any:

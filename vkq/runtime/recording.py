@@ -77,7 +77,7 @@ class Recording:
         self.device = device
         self._queue = device.queue
         if not device.capabilities.timestamp_valid_bits:
-            timestamps = marks = 0  # this queue has no timestamps; the command would be an error
+            timestamps = marks = 0  # the queue has no timestamps; writing one would be an error
         # The queue owns the chain of operations that the next read submits, and `steps` does not list its
         # operations.
         self._native = chain or self._queue.recording(timestamps, marks)

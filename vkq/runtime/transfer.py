@@ -106,7 +106,7 @@ def get(device: Device, buffer: Buffer, spec: Spec, out: npt.NDArray[Any]) -> No
 
 
 def snapshot(device: Device, buffer: Buffer, size: int) -> Buffer:
-    """Return a copy, on the device, of the current first *size* bytes of *buffer*."""
+    """Copy the first *size* bytes of *buffer* on the device, and return the copy."""
     device.check_readable()
     copy = device.allocate(size)
     if size:
@@ -126,7 +126,7 @@ def _flip(spec: Spec) -> int:
 
 
 def packing_plan(device: Device, spec: Spec, what: Literal["pack", "unpack"]) -> Plan:
-    """Return the plan that converts row-major bytes to the spec's layout, or back ("unpack")."""
+    """Return the plan that packs row-major bytes into the layout of *spec*, or unpacks them."""
     bare = Spec(spec.shape, spec.dtype, spec.layout)
 
     def make() -> Plan:
@@ -138,12 +138,12 @@ def packing_plan(device: Device, spec: Spec, what: Literal["pack", "unpack"]) ->
 
 
 def dense(spec: Spec) -> Spec:
-    """Return the spec of an 8-bit array's row-major bytes, as int32 words."""
+    """Return a spec of int32 words for the row-major bytes of an 8-bit array."""
     return Spec((math.ceil(spec.size / 4),), "int32")
 
 
 def copied(b: Builder, x: Value, spec: Spec, what: Literal["pack", "unpack"]) -> Value:
-    """Add a step that converts row-major bytes to an 8-bit array's layout, or back ("unpack")."""
+    """Add a step that packs row-major bytes into the layout of *spec*, or unpacks them; return its result."""
     y = b.new(spec if what == "pack" else dense(spec))
     constants = {"LAYOUT": layout_number(spec.layout), "FLIP": _flip(spec)}
     n, c, h, w = spec.extent

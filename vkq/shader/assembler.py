@@ -14,7 +14,7 @@ from ..numerics.software import soft_difference, soft_product, soft_sum
 from ..numerics.steps import Kind, Number
 from .module import INPUT, PUSH, SHARED, STORAGE, ModuleWriter, put
 
-# For every step of `vkq.numerics.steps.NUMPY`: the opcode of its op.
+# The SPIR-V opcode of each step of `vkq.numerics.steps.NUMPY`.
 OPCODES = {
     "fadd": 129, "fsub": 131, "fmul": 133, "flt": 184, "itof": 111, "ftoi": 110, "bnot": 168, "band": 167,
     "bor": 166, "bxor": 165, "umod": 137, "udiv": 134, "ult": 176, "ilt": 177, "ushr": 194, "ishr": 195,
@@ -192,7 +192,8 @@ class KernelWriter(ModuleWriter):
 
     @contextlib.contextmanager
     def flushing(self, flushes: bool) -> Iterator[None]:
-        """Context manager: set whether float results of the steps written inside the block are `flushed`."""
+        """Context manager: set whether the steps written inside the block replace subnormal float results
+        by 0."""
         before, self.flushes = self.flushes, flushes
         yield
         self.flushes = before
@@ -212,8 +213,9 @@ class KernelWriter(ModuleWriter):
         self, first: Number, end: Number, step: Number, values: tuple[Number, ...],
         turn: Callable[[Number, tuple[Number, ...]], tuple[Number, ...]], rolled: bool = False,
     ) -> tuple[Number, ...]:  # fmt: skip
-        """Return *values* after one call of *turn* for each index from *first* up to, not including, *end*,
-        in steps of *step* ("u"). *rolled*: ask the driver not to unroll the loop."""
+        """Write a loop over the indices from *first* up to, not including, *end*, in steps of *step* ("u").
+        *turn* gets an index and the values of the iteration before (first *values*), and returns the new
+        values. Return the last values. *rolled*: ask the driver not to unroll the loop."""
         before, head, test, body, again, after = (self._current, *(self._fresh() for _ in range(5)))
         put(self._body, 249, head)
         self._label(head)

@@ -116,7 +116,8 @@ def build(
 
 
 def compiler_of(folder: Path | None) -> str:
-    """Return the compiler that made the modules of a folder; for None, the compiler of this machine."""
+    """Return the name of the compiler that made the modules of a folder; for None, of this machine's
+    compiler."""
     if folder is None:
         return find_compiler().name
     file = folder / COMPILER

@@ -19,7 +19,7 @@ from vkq.shader.spec import Shader, Variant
 from vkq.turns import Turns
 from vkq.yamlfile import MAX_BYTES
 
-# operator -> patterns of its shaders, which are named after their arithmetic
+# operator -> patterns of its shaders' names, which name the arithmetic instead of the operator
 MEANT = {"linear": ("gemm_*", "gemv_*")}
 _NAME = re.compile(rb"^name: ([a-z0-9_]+)\r?$", re.MULTILINE)
 # The folder with the files that `vkq.shader.build` puts into a wheel.

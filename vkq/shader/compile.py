@@ -42,13 +42,13 @@ Includes = tuple[tuple[str, str], ...]  # names and texts of includes that are n
 
 
 class Sources:
-    """The source files of shaders: the path of each included name, and the text of each file, read once."""
+    """The source files of shaders. Each included name is searched once, and each file is read once."""
 
     def __init__(self, folders: Sequence[Path] = ()):
         self.folders = list(folders)
         self._found: dict[tuple[Path | None, str], Path | None] = {}
         self._texts: dict[Path, tuple[str, str]] = {}
-        self.bodies: dict[tuple[Path, Includes], str] = {}  # texts below #version
+        self.bodies: dict[tuple[Path, Includes], str] = {}  # expanded text below #version
 
     def read(self, path: Path) -> tuple[str, str]:
         """Return a file's name, relative to the folder that contains ``common``, and its text. The name is
@@ -78,8 +78,8 @@ def expand(
     virtual: Mapping[str, str] | None = None,
     defines: Mapping[str, int | str] | None = None,
 ) -> str:
-    """The GLSL file *path* as one text: ``#include "name"`` replaced, *defines* set, every part marked with
-    ``#line``.
+    """Return the GLSL file *path* as one text: ``#include "name"`` replaced, *defines* set, every part
+    marked with ``#line``.
 
     A name is searched in the including file's folder, then in *include_dirs*, then in *virtual* (name ->
     text). Each included file has an include guard, so the preprocessor uses only its first occurrence, even
@@ -124,7 +124,7 @@ def _parts(text: str, first: int, name: str) -> tuple[str | tuple[int, str], ...
     parts: list[str | tuple[int, str]] = []
     block: list[str] = []
     for number, line in enumerate(text.splitlines(), first):
-        if "#" not in line:  # the usual case
+        if "#" not in line:  # most lines are no directive
             block.append(line)
         elif match := _INCLUDE.fullmatch(line):
             parts += ["\n".join(block), (number, match[1])] if block else [(number, match[1])]
@@ -176,7 +176,7 @@ def _included(
             f'{where}: include "{wanted}" was not found; looked in {places} and the generated files.'
         )
     name, text = sources.read(found) if found else (wanted, virtual[wanted])
-    if name in including:  # a cycle: the outer file is already included, as with #pragma once
+    if name in including:  # a file that includes itself is ignored, as with #pragma once
         return
     guard = "VKQ_INCLUDED_" + re.sub(r"[\W_]+", "_", name)
     yield f'#ifndef {guard}\n#define {guard}\n#line 1 "{name}"'

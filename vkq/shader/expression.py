@@ -11,7 +11,7 @@ from functools import lru_cache
 from vkq.errors import ArgumentError
 
 MAX_LENGTH = 500
-MOST_KEPT = 4096  # maximum number of parsed expressions that are kept; all shaders together have some hundred
+MOST_KEPT = 4096  # maximum number of cached expressions; all shaders together have some hundred
 # A number followed by letters, such as 1if, which Python would parse with a warning.
 _GLUED = re.compile(r"\b\d+[^\W\d]")
 
@@ -70,7 +70,7 @@ class Expression:
             raise ArgumentError(f"'{self.text}' divides by zero with {given}.") from None
 
 
-@lru_cache(MOST_KEPT)  # called by each dispatch
+@lru_cache(MOST_KEPT)  # each dispatch calls it
 def _names(text: str) -> frozenset[str]:
     functions = {id(node.func) for node in ast.walk(_parse(text)) if isinstance(node, ast.Call)}
     nodes = (node for node in ast.walk(_parse(text)) if isinstance(node, ast.Name))

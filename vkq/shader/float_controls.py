@@ -62,7 +62,7 @@ def with_float_controls(spirv: bytes, *, rte: bool, denorm_preserve: bool) -> by
 
 
 def _function(entry_point: Instruction) -> int:
-    if len(entry_point.words) < 3:  # the opcode, an execution model, a function and a name
+    if len(entry_point.words) < 3:  # operands: execution model, function, name
         raise CompileError(
             f"an entry point of the SPIR-V has {len(entry_point.words)} words; it has at least 3."
         )
@@ -70,8 +70,8 @@ def _function(entry_point: Instruction) -> int:
 
 
 def _insert(old: list[Instruction], added: list[Instruction], after: set[int]) -> list[Instruction]:
-    """Return *old* with those instructions of *added* that it lacks, inserted after its last instruction with
-    an opcode in *after*."""
+    """Return *old* with the instructions of *added* that it lacks. They are inserted after the last
+    instruction with an opcode in *after*."""
     at = max((index + 1 for index, instruction in enumerate(old) if instruction.op in after), default=0)
     return old[:at] + [instruction for instruction in added if instruction not in old] + old[at:]
 

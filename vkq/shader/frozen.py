@@ -22,8 +22,8 @@ SUFFIX = ".json"
 
 
 def freeze(shader: Shader, module: Callable[[Variant], str]) -> bytes:
-    """Return the shader as JSON, its files relative to the folder of all shaders. *module*: returns the name
-    of a variant's SPIR-V module."""
+    """Return the shader as JSON, with paths relative to the folder of all shaders. *module*: returns the
+    name of a variant's SPIR-V module."""
     made, folder = shader.variants, shader.path.parent.parent
     frozen = {
         "name": shader.name,

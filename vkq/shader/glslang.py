@@ -86,8 +86,8 @@ class LibraryCompiler:
         self._compile.argtypes, self._compile.restype = [ctypes.POINTER(_Request)], ctypes.c_int
         # The library's state is shared by the whole process.
         self._lock = Turns("compiling a shader", again=True)
-        # The library's messages go through Python, which a daemon thread must not enter while the interpreter
-        # exits. So the exit waits for running compilations, and no other thread starts one.
+        # The library calls Python for its messages. A daemon thread must not run Python while the
+        # interpreter exits. So the exit waits for running compilations and prevents new ones.
         atexit.register(self._lock.close)
 
     def compile(self, source: str, path: str) -> bytes:
@@ -108,7 +108,7 @@ class LibraryCompiler:
             spirv_version=(ctypes.c_int * 3)(1, 3, 0),
             entry_point=b"main",
         )
-        # Keep the buffer alive as long as the request: the caller that made it may no longer wait.
+        # The request keeps the buffer alive: after Ctrl-C, this function ends before the compilation does.
         request.text = buffer
         codes: list[int] = []
 
@@ -117,8 +117,8 @@ class LibraryCompiler:
                 codes.append(self._compile(ctypes.byref(request)))
 
         if threading.current_thread() is threading.main_thread():
-            # In this thread Ctrl-C would raise its exception inside a callback, where the exception would be
-            # lost together with the result.
+            # In the main thread, Ctrl-C could raise KeyboardInterrupt inside the library's call of Python,
+            # where the exception and the result would be lost.
             worker = threading.Thread(target=call, daemon=True)
             worker.start()
             worker.join()
@@ -129,7 +129,7 @@ class LibraryCompiler:
         return bytes(output)
 
 
-_COMMANDS = {  # command -> its arguments; both write Vulkan 1.1 SPIR-V, optimized
+_COMMANDS = {  # command -> its arguments; all commands write optimized SPIR-V for Vulkan 1.1
     "glslang": ["-V", "--target-env", "vulkan1.1", "-Os", "-S", "comp"],
     "glslangValidator": ["-V", "--target-env", "vulkan1.1", "-Os", "-S", "comp"],
     "glslc": ["--target-env=vulkan1.1", "-O", "-fshader-stage=compute"],

@@ -42,7 +42,8 @@ ELEMENT = re.compile(r"([iu]?|f16|[iu]8|[iu]16|[iu]64)vec[234]|u?int((8|16|64)_t
 
 @dataclass(frozen=True)
 class _Choice:
-    """The additions of one axis value (or of the file, for all variants) to a variant."""
+    """The settings that one axis value adds to a variant. The file's own settings, which apply to all
+    variants, have the same form."""
 
     defines: Mapping[str, int | str] = field(default_factory=dict)
     specialization: Mapping[str, Node] = field(default_factory=dict)
@@ -69,7 +70,8 @@ def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
 
 
 def described(path: Path, known: Mapping[str, Words]) -> Shader:
-    """Return the shader without checking its variants; each is checked at its first use."""
+    """Return the shader that the YAML file *path* describes. Each variant is checked at its first use, not
+    here."""
     top = _keys(path)
     source, axes = beside(path, top["source"], "the source"), _axes(path, top.get("axes"))
     left_out = _except(top.get("except"), axes)
@@ -179,7 +181,8 @@ def _known_names(
     constants: Mapping[str, Constant],
     push: tuple[PushConstant, ...],
 ) -> tuple[set[str], set[str]]:
-    """Return (names that every expression may use, push constants that only the dispatch size may use)."""
+    """Return (names of integer defines and constants, which every expression may use; names of integer push
+    constants, which only the dispatch size may use)."""
     integers = {name for name, value in defines.items() if isinstance(value, int)}
     integers |= {name for name, constant in constants.items() if constant.type != "float"}
     pushed = {constant.name for constant in push if constant.type != "float"}

@@ -36,7 +36,7 @@ class ModuleWriter:
         self._globals: list[int] = []
         self._functions: list[int] = []
         self._body: list[int] = []
-        self._known: dict[tuple[object, ...], int] = {}  # types and constants
+        self._known: dict[tuple[object, ...], int] = {}  # type or constant -> its id
         self._buffers = [self._buffer(i, written, i in fours) for i, written in enumerate(buffers)]
         members = [self._type("u")] * words
         self._push = self._variable(self._struct(members, range(0, 4 * words, 4)), PUSH)
@@ -50,8 +50,8 @@ class ModuleWriter:
         return self._next - 1
 
     def _new(self, op: int, *operands: int) -> int:
-        """Add an instruction that defines a type: its result id is its first operand. Return the id. An equal
-        instruction is added only once."""
+        """Return the id of the type that an instruction defines; the id is its first operand. The
+        instruction is added if the module does not have it."""
         key = (op, *operands)
         found = self._known.get(key)
         if found is None:

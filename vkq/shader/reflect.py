@@ -148,7 +148,7 @@ def _constants(module: Module) -> dict[int, tuple[str, Constant]]:
         truth = instruction.op in (OP_SPEC_TRUE, OP_SPEC_FALSE)
         default = instruction.op == OP_SPEC_TRUE if truth else module.literal(instruction)
         name = module.names.get(identifier, "")
-        # local_size_x_id adds an unnamed constant next to the one that the GLSL declares.
+        # `local_size_x_id` adds an unnamed constant with the same id as the one that the GLSL declares.
         if number not in found or name:
             found[number] = name, Constant(number, module.type_name(instruction.words[0]), default)
     return found

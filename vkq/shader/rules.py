@@ -124,7 +124,8 @@ def check_module(variant: Variant, spirv: bytes) -> list[str]:
 
 
 def _has_chosen_length(spirv: bytes) -> bool:
-    """Return True if a driver would have to compute an array's length that a Select chooses."""
+    """Return True if an array's length depends on an OpSelect of constants: the driver would compute the
+    length."""
     _, instructions, _ = parse(spirv, lambda op: op != OP_FUNCTION)
     chosen = set[int]()
     for one in instructions:
@@ -190,7 +191,7 @@ def _fragile_matrices(code: str) -> Iterator[tuple[int, str]]:
 
 
 def _arguments(code: str, at: int) -> list[str]:
-    """Return the arguments of a call whose parenthesis opens before *at*."""
+    """Return the arguments of a call. *at*: the position after its opening parenthesis."""
     depth, found = 0, [""]
     for c in code[at:]:
         if c == ")" and depth == 0:
@@ -204,8 +205,8 @@ def _arguments(code: str, at: int) -> list[str]:
 
 
 def _heads(code: str, at: int) -> list[str]:
-    """Return the text that introduces each open block around a statement, then the text before the
-    statement."""
+    """Return, for each block that is open at position *at*, the text that introduces it, such as an
+    ``if``; then the text of the statement before *at*."""
     heads, start, depth = list[str](), 0, 0
     for i, c in enumerate(code[:at]):
         depth += {"(": 1, ")": -1}.get(c, 0)

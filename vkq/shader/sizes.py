@@ -29,8 +29,8 @@ def sizes_of(node: Node | None) -> dict[str, int]:
 
 
 def declare(known: Iterable[Mapping[str, int]], first: Sequence[Mapping[str, int]]) -> dict[str, Constant]:
-    """Return a constant for each size in *known*, with the value that the shader's *first* variant has; the
-    GLSL declares this value."""
+    """Return a constant for each size named in *known*. Its default is the size in *first*, the sizes of
+    the shader's first variant (0 if absent); the GLSL declares the same default."""
     names = dict.fromkeys(name for sizes in known for name in sizes)
     values = {name: value for sizes in first for name, value in sizes.items()}
     return {
@@ -40,8 +40,7 @@ def declare(known: Iterable[Mapping[str, int]], first: Sequence[Mapping[str, int
 
 
 def chosen(declared: Mapping[str, Constant], given: Sequence[Mapping[str, int]]) -> dict[str, Constant]:
-    """Return the constants of a variant with the sizes in *given*; later values of a size replace earlier
-    ones."""
+    """Return a variant's constants: a size gets its last value in *given*, or 0; other constants stay."""
     values = {name: value for sizes in given for name, value in sizes.items()}
     return {
         name: constant if constant.declared is None else replace(constant, default=values.get(name, 0))

@@ -233,7 +233,7 @@ class Variant:
         return reasons
 
     def integers(self, specialization: Mapping[str, Value]) -> dict[str, int]:
-        """Return the names that an expression may use, without the push constants."""
+        """Return name -> value of the integers that an expression may use, without the push constants."""
         constants = self.constants(specialization)
         return {
             **{name: value for name, value in self.defines.items() if isinstance(value, int)},

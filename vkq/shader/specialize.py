@@ -38,9 +38,9 @@ from vkq.shader.spirv import (
     words_of,
 )
 
-# Trip counts depend on the problem: they are specialization constants, never literals.
+# trip counts of loops: they depend on the problem, so they stay specialization constants
 COUNTS = ("TRIPS", "CHUNKS")
-# uints that are literals, like all bools and ints; other uints are parameters of a problem
+# names of uints that become literals; all bools and ints do, other uints are parameters of a problem
 CHOICES = ("AFTER",)
 _READ = {  # instruction -> minimum number of words, the opcode's word included
     OP_DECORATE: 3, OP_INT: 4, OP_BOOL: 2, OP_TRUE: 3, OP_FALSE: 3, OP_CONSTANT: 4, OP_SPEC_TRUE: 3,
