@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -39,51 +40,63 @@ def gather_block_quantized(w: Rewriting) -> bool:
     if found is None or 0 in (*ids.shape, *scales.shape):
         return False
     codes, middles = found
-    width = codes.shape[1]
-    rows = _rows(w, codes) if codes.max(initial=0) > 15 or width % 2 else _pairs(w, codes, ids.shape)
-    scale, middle = (
-        _along(w, w.constant(each), (*ids.shape, scales.shape[1]), block, width) for each in (scales, middles)
+    width = codes.array.shape[1] * (2 if codes.paired else 1)
+    rows = w.emit(
+        "Gather", [w.name(0) if codes.array is table else w.constant(codes.array, "uint8"), w.name(1)]
     )
+    rows = _apart(w, rows, (*ids.shape, width)) if codes.paired else rows
+    sizes = (*ids.shape, scales.shape[1]), block, width
+    scale = _along(w, w.name(2) if scales.dtype == np.float32 else w.constant(scales), *sizes)
+    whole = isinstance(middles, int)
+    middle = w.constant(middles) if whole else _along(w, w.constant(middles), *sizes)
     y = w.emit("Mul", [w.emit("Sub", [w.cast(rows, "float32"), middle]), scale])
     w.cast(y, scales.dtype.name, w.result(0))
     return True
 
 
+@dataclasses.dataclass(frozen=True)
+class _Codes:
+    """A table of uint8 codes, one for each element, or two of 4 bits in a byte if *paired*. The model's own
+    table is used where possible, because each preparation would keep another in host memory."""
+
+    array: Array
+    paired: bool
+
+    @classmethod
+    def of(cls, codes: Array) -> _Codes:
+        paired = codes.shape[1] % 2 == 0 and codes.max(initial=0) <= 15
+        return cls(packed(codes, 4), True) if paired else cls(codes, False)
+
+
 def _codes(
     table: Array, scales: Array, points: Array | None, bits: int, block: int
-) -> tuple[Array, Array] | None:
-    """Return the uint8 code of each element of the table, and the zero point of each block. Return None if
-    the sizes of table and scales do not fit, or if both one code and several codes in a byte would fit."""
+) -> tuple[_Codes, Array | int] | None:
+    """Return the codes of the table, and the zero point of each block, or of all. Return None if the sizes of
+    table and scales do not fit, or if both one code and several codes in a byte would fit."""
     blocks, own = scales.shape[1], table.shape[1]
     apart, several = (-(-size // block) == blocks if block > 0 else False for size in (own, own * 8 // bits))
-    zeros: Array | None
+    zeros: Array | int | None
     if table.dtype == np.int8 and apart:  # int4 codes, each in an int8
-        middle = np.full(scales.shape, 8) if points is None else points.astype(np.int32) + 8
-        return (table.view(np.uint8) + np.uint8(8)) & np.uint8(15), middle
+        zeros = 8 if points is None else points.astype(np.int32) + 8
+        return _Codes.of((table.view(np.uint8) + np.uint8(8)) & np.uint8(15)), zeros
     if table.dtype != np.uint8 or bits not in (2, 4, 8) or (apart == several and bits < 8):
         return None
     if bits < 8 and several:
-        codes = unpacked(table, bits)
+        codes = _Codes(table, True) if bits == 4 else _Codes.of(unpacked(table, bits))
         zeros = None if points is None else unpacked(points, bits)[:, :blocks]
     else:
-        codes, zeros = table, points
-    # the default zero point is the middle of the range for packed codes, and 0 for uint4
-    usual = 1 << bits - 1 if several else 0
-    found = np.full(scales.shape, usual) if zeros is None else zeros
-    return (codes, found) if found.shape == scales.shape else None
+        codes, zeros = _Codes.of(table), points
+    if zeros is None:
+        # the default zero point is the middle of the range for packed codes, and 0 for uint4
+        return codes, 1 << bits - 1 if several else 0
+    return (codes, zeros) if zeros.shape == scales.shape else None
 
 
-def _rows(w: Rewriting, codes: Array) -> str:
-    return w.emit("Gather", [w.constant(codes, "uint8"), w.name(1)], axis=0)
-
-
-def _pairs(w: Rewriting, codes: Array, shape: tuple[int, ...]) -> str:
-    """Gather rows of 4-bit codes. The table holds two codes in a byte; the result has one element for each
-    code."""
-    both = w.cast(_rows(w, packed(codes, 4)), "int32")
-    sixteen = w.constant(16, "int32")
-    parts = [w.reshape(w.emit(op, [both, sixteen]), (math.prod(shape), -1, 1)) for op in ("Mod", "Div")]
-    return w.reshape(w.emit("Concat", parts, axis=2), (*shape, codes.shape[1]))
+def _apart(w: Rewriting, pairs: str, shape: tuple[int, ...]) -> str:
+    """Return the codes of gathered rows in which a byte holds two codes, with one element for each code."""
+    both, sixteen = w.cast(pairs, "int32"), w.constant(16, "int32")
+    parts = [w.reshape(w.emit(op, [both, sixteen]), (math.prod(shape[:-1]), -1, 1)) for op in ("Mod", "Div")]
+    return w.reshape(w.emit("Concat", parts, axis=2), shape)
 
 
 def _along(w: Rewriting, each: str, shape: tuple[int, ...], block: int, width: int) -> str:
