@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import mmap
 import os
 import secrets
 import stat
+import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,9 @@ MAX_DIGITS = 20  # maximum number of digits of an integer in JSON; 2**64 has 20
 # Maximum number of lists and objects of a JSON text, because each takes far more memory than its text.
 MAX_CONTAINERS = 200_000
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+_LOCK = threading.Lock()
+_MAPS: weakref.WeakValueDictionary[tuple[int, ...], mmap.mmap] = weakref.WeakValueDictionary()
 
 
 def read(path: Path, most_bytes: int) -> bytes:
@@ -47,6 +53,31 @@ def read_start(path: Path, count: int) -> bytes:
             return file.read(min(count, facts.st_size + 1))
     finally:
         os.close(handle)
+
+
+def mapped(path: Path) -> mmap.mmap:
+    """Return a read-only memory map of a regular file that is not empty. Calls for an unchanged file return
+    the same map. Raises OSError like `read`."""
+    handle = os.open(path, _FLAGS)
+    try:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        key = facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
+        with _LOCK:
+            found = _MAPS.get(key)
+            if found is None:
+                found = _MAPS[key] = mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
+        return found
+    finally:
+        os.close(handle)
+
+
+def release_maps() -> None:
+    """Give back the memory of all memory maps. The system reads the pages again when they are needed."""
+    with _LOCK:
+        for one in list(_MAPS.values()) if hasattr(mmap, "MADV_DONTNEED") else []:
+            one.madvise(mmap.MADV_DONTNEED)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import AccumulatorOverflowError, ArgumentError, DTypeError, UnsupportedModelError
+from ..files import release_maps
 from ..layout.extent import Spec
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
@@ -32,6 +33,7 @@ from .graph import Array, Graph, Node
 from .stream import Lane, results_of
 
 NAMED = 3  # maximum number of further nodes that `listed` names in a line
+RELEASED_BYTES = 64 << 20  # bytes of packed constants after which the memory of read files is released
 PACKING_THREADS = 4  # more would not help: packing holds the interpreter lock between copies
 
 
@@ -82,6 +84,21 @@ def add_nodes(
     return context
 
 
+def _upload(residents: Sequence[Resident]) -> None:
+    """Pack and upload constants in parallel. The memory of a file's weights is released after each
+    RELEASED_BYTES, so that the host does not hold all weights a second time."""
+    packed = 0
+    with ThreadPoolExecutor(PACKING_THREADS, "vkq-packing") as packing:
+        started = [(x, begun(packing, functools.partial(getattr, x, "buffer"))) for x in residents]
+        for resident, one in started:
+            one.result()
+            packed += resident.bytes
+            if packed >= RELEASED_BYTES:
+                release_maps()
+                packed = 0
+    release_maps()
+
+
 class Executable:
     """A lowered graph that has been planned for a device and recorded on it."""
 
@@ -117,9 +134,7 @@ class Executable:
             # Pack only after planning, because packing threads compete with the planning for the interpreter
             # lock.
             if new:
-                with ThreadPoolExecutor(PACKING_THREADS, "vkq-packing") as packing:
-                    for one in [begun(packing, functools.partial(getattr, x, "buffer")) for x in new]:
-                        one.result()
+                _upload(new)
 
     @functools.cached_property
     def inputs(self) -> dict[str, Tensor]:

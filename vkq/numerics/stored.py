@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,16 @@ Int8 = npt.NDArray[np.int8]
 
 
 def owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a read-only array with these values. It is the array itself if nobody can write to its memory,
-    else a copy: a caller may write to its array after the call."""
+    """Return a read-only array with these values. It is the array itself if nobody can write to its memory
+    (that of bytes, or a read-only memory map), else a copy: a caller may write to its array after the
+    call."""
     owner: Any = values
     while isinstance(owner, np.ndarray) and not owner.flags.writeable:
         owner = owner.base
-    if owner is not None and not isinstance(owner, bytes):
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    kept = owner is None or isinstance(owner, bytes)
+    if not kept and not (isinstance(owner, mmap.mmap) and memoryview(owner).readonly):
         values = values.copy()
         values.flags.writeable = False
     return values

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError
-from ..files import MAX_DIGITS
+from ..files import MAX_DIGITS, mapped
 from ..graph.graph import Array, Spec
 from ..numerics.grouped import unpacked
 from .protobuf import DATA_TYPES, NIBBLES, messages, numbers_of, package
@@ -29,6 +29,7 @@ BROKEN = (
 )
 
 
+LEAST_MAPPED = 1 << 16  # external data of at least this many bytes stay in the file, as a memory map
 Shape = tuple[int | str, ...]
 
 
@@ -105,12 +106,20 @@ def _external(
                 f"{what} needs {size} bytes;"
                 f" {location!r} offers {length} from {offset} of {path.stat().st_size}"
             )
-        with path.open("rb") as file:
-            file.seek(offset)
-            data = np.frombuffer(file.read(size), dtype.newbyteorder("<"))
+        data = _numbers(path, offset, size, dtype.newbyteorder("<"))
     except (OSError, RuntimeError) as error:  # a cycle of links, or a name that is too long
         raise ModelError(f"{what} has external data that cannot be read: {str(error)[:200]}") from error
-    return np.asarray(data.astype(dtype.newbyteorder("=")).reshape(shape))
+    return np.asarray(data.astype(dtype.newbyteorder("="), copy=False).reshape(shape))
+
+
+def _numbers(path: Path, offset: int, size: int, dtype: np.dtype[Any]) -> Array:
+    """Return *size* bytes of a file as read-only numbers: a part of the file's memory map, or a copy of few
+    or unaligned bytes."""
+    if size >= LEAST_MAPPED and offset % dtype.itemsize == 0:
+        return np.frombuffer(mapped(path), dtype, size // dtype.itemsize, offset)
+    with path.open("rb") as file:
+        file.seek(offset)
+        return np.frombuffer(file.read(size), dtype)
 
 
 def _inside(folder: Path, location: str, what: str) -> Path:
