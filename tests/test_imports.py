@@ -36,7 +36,7 @@ LAYERS = [
     {"cli", "__main__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-# The oracle tests the other modules, so they must not import it.
+# These modules test the others, which must not import them.
 JUDGES = {"reference", "check", "bench"}
 
 

@@ -82,7 +82,7 @@ def test_it_is_quantized_and_runs_whole(
     out, err = capfd.readouterr()
     assert all(f"  {name}: " in out for name in "yzu")  # a line for each output
     assert "Exception" not in err  # ONNX Runtime prints no message
-    session = vkq.onnx.InferenceSession(target, device)  # raises if a node cannot run there
+    session = vkq.onnx.InferenceSession(target, device)  # raises an error if a node cannot run on the device
     names, real, beside = ["y", "z", "u"], cpu_session(path, "test"), cpu_session(target, "test")
     agreement = Agreement(names)
     for feed in feeds(3):

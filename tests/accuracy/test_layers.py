@@ -150,8 +150,8 @@ def test_a_value_is_read_by_branches_too() -> None:
 
 
 def test_a_tally_of_many_shapes() -> None:
-    """Each channel is counted separately while all samples have the same channels. From the first other
-    sample on, all values count as one channel."""
+    """Each channel is counted separately while all samples have the same channels. As soon as a sample has
+    other channels, all values count as one channel."""
     x = np.float32([[[1, 5], [2, 3]]])
     tally = Tally()
     for _ in range(2):

@@ -83,7 +83,7 @@ def saved(kind: Any, folder: Path, seed: int = 3) -> tuple[Path, Net]:
 def on_device(device: vkq.Device, real: Path, target: Path, feeds: list[dict[str, Any]]) -> Agreement:
     """Return the agreement of the device's outputs with the float model's. Check that every node runs on the
     device, and that its outputs differ from ONNX Runtime's much less than from the float model's."""
-    session = vkq.onnx.InferenceSession(target, device)  # raises if a node cannot run there
+    session = vkq.onnx.InferenceSession(target, device)  # raises an error if a node cannot run on the device
     beside, floats = cpu_session(target.read_bytes(), "test"), ort.InferenceSession(real)
     names = [value.name for value in session.get_outputs()]
     found = Agreement(names)
@@ -201,7 +201,7 @@ def test_biases_take_up_the_mean_error(tmp_path: Path, groups: int) -> None:
     proto = net.model(y)
     tensor = next(t for t in proto.graph.initializer if t.name == proto.graph.node[1].input[1])
     w = numpy_helper.to_array(tensor).copy()
-    w[0] *= 40  # with one scale for all channels, the other channels then have few steps
+    w[0] *= 40  # so with one scale for all channels, the other channels have few steps
     tensor.CopyFrom(numpy_helper.from_array(w, tensor.name))
     for i, node in enumerate(proto.graph.node):
         node.name = f"n{i}"
@@ -222,7 +222,7 @@ def test_biases_take_up_the_mean_error(tmp_path: Path, groups: int) -> None:
         return np.abs(total)[1:]
 
     low, high = plan.ranges[proto.graph.node[1].input[0]]
-    # the error of two samples is at most twice half a step
+    # rounding the bias has an error of at most half a step in each of the two samples
     bias_step = (high - low) / 255 * np.abs(w).max() / 127
     after, before = error(placed(new, plan)), error(made)
     assert after.max() < 1.5 * bias_step

@@ -47,7 +47,7 @@ def test_codes_are_those_of_onnxruntime(software_device: vkq.Device, network: st
 
 
 def assert_same_codes(device: vkq.Device, network: str) -> None:
-    """Check that every 8-bit value of the network equals the referee's, also with float operators between
+    """Check that every 8-bit value of the network equals ONNX Runtime's, also with float operators between
     them."""
     model = onnx.ModelProto.FromString(made(network))
     codes = [node.output[0] for node in model.graph.node if node.op_type == "QuantizeLinear"]
@@ -57,7 +57,8 @@ def assert_same_codes(device: vkq.Device, network: str) -> None:
     )
     data = model.SerializeToString()
     (feed,) = feeds(network, 1, False)
-    got = vkq.onnx.InferenceSession(data, device).run(codes, feed)  # raises if a node cannot run
+    # raises an error if a node cannot run on the device
+    got = vkq.onnx.InferenceSession(data, device).run(codes, feed)
     want = cpu_session(data, "test").run(codes, feed)
     assert len(codes) > 4
     for name, a, b in zip(codes, got, want, strict=True):

@@ -173,7 +173,8 @@ def test_a_deleted_working_directory(software_device: vkq.Device, tmp_path: Path
     code = "import os, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')"
     code += "; os.execv(sys.executable, sys.argv[1:])"
     command = [sys.executable, "-m", "vkq", "run", f"{tmp_path}/m.onnx", "-i", f"x={tmp_path}/right.npy"]
-    environment = {**os.environ, "VKQ_CACHE_DIR": f"{tmp_path}/cache"}  # empty: drivers are probed
+    # an empty cache, so drivers are probed
+    environment = {**os.environ, "VKQ_CACHE_DIR": f"{tmp_path}/cache"}
     child = subprocess.run(
         [sys.executable, "-c", code, *command], capture_output=True, text=True, env=environment
     )

@@ -16,7 +16,7 @@ def test_pieces_are_done_in_this_thread_and_a_call_is_waited_for() -> None:
     def piece(name: str) -> None:
         done.append((name, threading.get_ident()))
         if name == "second":
-            wait.set()  # now the call returns, so the third piece runs after it
+            wait.set()  # ends the call, so the third piece runs after it
 
     def call() -> str:
         assert wait.wait(10), "the pieces are done while the call takes its time"

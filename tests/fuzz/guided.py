@@ -15,7 +15,7 @@ import time
 
 import atheris
 
-# share of mutations that insert one of the target's tokens; libFuzzer's own tokens have at most 64 bytes
+# share of mutations that insert a token of the target; libFuzzer itself has only tokens of at most 64 bytes
 LONG = 0.1
 
 # Atheris adds no counters to modules that the finder of an editable installation loads. So modules are

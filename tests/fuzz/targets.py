@@ -1,5 +1,6 @@
 """The fuzz targets. Each takes the bytes of a file, or a text, from outside, and either returns or raises a
-`VkqError`. Any other exception is a defect, and so are more than a second and hundreds of megabytes."""
+`VkqError`. Any other exception is a defect, and so is an input that needs more than a second or hundreds of
+megabytes."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def rearranged(x: np.ndarray, w: np.ndarray, rows: Axis, columns: Axis) -> np.nd
     for rh, rw, oy, ox in np.ndindex(rows.residues, columns.residues, rows.plain_out, columns.plain_out):
         at = rh + rows.residues * oy, rw + columns.residues * ox
         if at[0] >= rows.out or at[1] >= columns.out:
-            continue  # this residue has no such output
+            continue  # with this residue, there is no output at this position
         for ph, pw, ky, kx in np.ndindex(taps.shape):
             i = rows.start(rh, ph) + (oy + ky) * rows.step
             j = columns.start(rw, pw) + (ox + kx) * columns.step

@@ -34,7 +34,7 @@ def run(op: str, inputs: list[Array | None], output: str, **attributes: Any) -> 
 
 
 def parameters(q: QParams) -> list[Array]:
-    """Return scale and zero point as inputs of an operator."""
+    """Return scale and zero point as arrays, which are inputs of an operator."""
     return [np.asarray(q.scale, np.float32), np.asarray(q.zero_point, q.dtype)]
 
 

@@ -18,7 +18,8 @@ from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Value, Variant, Written
 
 LOOP = re.compile(r"(\[\[unroll\]\]\s*)?\b(for|while)\s*\(")
-# names of constants; loops with constant bounds, or bounds in capitals, are unrolled
+# Names of constants. A loop with [[unroll]] is not counted if its bound consists of numbers, these constants
+# and names in capitals.
 CONSTANT = re.compile(r"\bconst u?int (\w+)")
 NAME = re.compile(r"\b[a-z]\w*")
 FUNCTIONS = """

