@@ -135,6 +135,8 @@ def test_accumulators_above_2_to_24_equal_onnx_runtime(types):
     compare_with_onnx_runtime(data)
 
 
+# quantize and dequantize
+
 # requantize and activations
 
 

@@ -1,4 +1,4 @@
-"""Compares a quantized model with its float model layer by layer."""
+"""Compares a quantized model with its float model, one layer after the other."""
 
 from __future__ import annotations
 

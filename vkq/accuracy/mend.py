@@ -27,9 +27,9 @@ def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
     A pair is a convolution, an optional activation in `EQUIVARIANT`, and a second convolution that is its
     only reader. Channel c between them is divided by s_c, and the elements of the second weight for this
     channel are multiplied by s_c, so that the function stays the same. ``s_c = sqrt(a_c / w_c)`` up to a
-    common factor, where a_c is the largest magnitude of the channel and w_c that of these elements. If the
-    second convolution is depthwise, its weight has a scale for each channel, and ``s_c = a_c``. (Nagel et al.
-    2019, https://arxiv.org/abs/1906.04721; weights per channel as Xiao et al. 2022.)
+    common factor, where a_c is the largest magnitude of the channel and w_c the largest magnitude of these
+    elements. If the second convolution is depthwise, its weight has a scale for each channel, and ``s_c =
+    a_c``. (Nagel et al. 2019, https://arxiv.org/abs/1906.04721; weights per channel as Xiao et al. 2022.)
     """
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor = _Editor(copy)

@@ -50,7 +50,7 @@ class Found:
         return min((row.same for row in self.agreement.rows()), default=1.0)
 
     def model(self) -> Any:
-        """Return the quantized model."""
+        """Return the quantized model of this plan."""
         return placed(self.proto, self.plan)
 
 

@@ -188,7 +188,7 @@ def give_back() -> None:
 
 
 def in_order(nodes: Iterable[Any]) -> list[Any]:
-    """Return the nodes in topological order."""
+    """Return the nodes in topological order: each node after the nodes that compute its inputs."""
     nodes = list(nodes)
     maker = {name: node for node in nodes for name in node.output if name}
     found: dict[int, Any] = {}

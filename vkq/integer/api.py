@@ -54,25 +54,26 @@ def conv2d(
     path: str = "auto",
     device: Device | int | str | None = None,
 ) -> Array:
-    """Integer 2-D convolution (cross-correlation, as PyTorch's conv2d and ONNX ConvInteger), exactly.
+    """Return the integer 2-D convolution of x and w, exactly. It is the cross-correlation that PyTorch's
+    conv2d and ONNX ConvInteger compute:
 
         y[n,o,i,j] = bias[o] + sum_{c,a,b} x[n, c, i*stride + a*dilation - pad, j*stride + b*dilation - pad] *
         w[o,c,a,b]
 
     Args:
         x: (N, C, H, W), int8, uint8, int16, uint16 or int32.
-        w: (OC, C/groups, KH, KW), of any of these dtypes; windows may be larger than the image if they fit
+        w: (OC, C/groups, KH, KW), of any of these dtypes. Windows may be larger than the image if they fit
             the padded image.
         bias: None or integers (OC,).
         stride, dilation, padding, groups: as `vkq.Conv2d`; padding has the value 0.
-        accumulate: "int32", "int64" or "auto". A template (output channel o) fits the accumulator if both
-            ends of the range ``[lo*P + hi*Q + bias, hi*P + lo*Q + bias]`` fit. lo = min(x, 0) and hi = max(x,
-            0) over the given data; P is the sum of the template's positive taps, Q that of its negative taps.
-            All results are in this range.
+        accumulate: "int32", "int64" or "auto". All results of a template (output channel o) are in the range
+            ``[lo*P + hi*Q + bias, hi*P + lo*Q + bias]``, and both ends must fit the accumulator. Here lo =
+            min(x, 0) and hi = max(x, 0) over the given data, P is the sum of the template's positive taps,
+            and Q the sum of its negative taps.
         path: "auto" chooses the path with the lowest estimate (`explain`). "dot", "dot_s8s8", "dot_u8s8",
-            "dot_u8u8" and "portable" name a form of the dot product, "coopmat" matrix units, and "transform"
-            number-theoretic transforms; the last two use other paths for problems that they do not support.
-            All paths give the same results.
+            "dot_u8u8" and "portable" choose a form of the dot product. "coopmat" chooses matrix units, and
+            "transform" number-theoretic transforms; both use another path for problems that they do not
+            support. All paths give the same results.
         device: None is the default device.
 
     Returns:

@@ -64,7 +64,8 @@ def integers(name: str, what: str, values: npt.ArrayLike) -> Array:
 
 
 def bias_of(name: str, bias: npt.ArrayLike | None, channels: int) -> npt.NDArray[np.int64]:
-    """Return the bias of each template, zeros if *bias* is None."""
+    """Return the bias of each template as int64; zeros if *bias* is None. Raises DTypeError or ArgumentError
+    for a wrong dtype or shape."""
     if bias is None:
         return np.zeros(channels, np.int64)
     values = np.asarray(bias)

@@ -1,4 +1,4 @@
-"""Exact integer correlations of host arrays of any size, one chunk at a time on the device."""
+"""Exact integer correlations of arrays of any size. The device computes one chunk after the other."""
 
 from __future__ import annotations
 

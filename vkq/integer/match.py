@@ -1,4 +1,4 @@
-"""Template matching from exact integer sums."""
+"""Template matching: scores that are computed from exact integer sums."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def match_template(
     path: str = "auto",
     device: Device | int | str | None = None,
 ) -> Any:
-    """Return how well each template fits at every position of the image, from exact integer sums.
+    """Return a score for each template at every position of the image, computed from exact integer sums.
 
     Sums run over a window I and the template T of n elements (all channels together):
 
@@ -38,18 +38,18 @@ def match_template(
     | "ccoeff_normed" | cov(I, T) / sqrt(var(I) * var(T)) | float64 | largest; 1 where I = a*T + b, a > 0 |
       cv2.TM_CCOEFF_NORMED, skimage.feature.match_template |
 
-    The products run on the device. "ccoeff_normed" divides exact integers in float64 on the host, and is 0
-    where the window or the template is constant, as in scikit-image. Its best position is also found on the
+    The products run on the device. "ccoeff_normed" divides exact integers in float64 on the host. As in
+    scikit-image, it is 0 where the window or the template is constant. Its best position is also found on the
     host, because Vulkan does not guarantee equal float64 rounding on all devices.
 
     Args:
-        image: (H, W) or (C, H, W), of the dtypes of `conv2d`, or such a Tensor.
-        templates: (h, w) or (T, h, w) for an image (H, W); (C, h, w) or (T, C, h, w) for an image (C, H, W);
-            h <= H, w <= W. Or `Templates` of (T, h, w) or (T, C, h, w) without options, which stay on the
-            device.
-        best: True returns ``Best(score, place)`` of each template instead of the maps: (T,) and (T, 2), or
-            one number and (2,). "ccorr" and "ssd" find the best window on the device, so that no map is
-            downloaded.
+        image: (H, W) or (C, H, W), an array or Tensor of the dtypes of `conv2d`.
+        templates: (h, w) or (T, h, w) for an image (H, W); (C, h, w) or (T, C, h, w) for an image (C, H, W).
+            They must not be larger than the image. Or `Templates` of (T, h, w) or (T, C, h, w) without
+            options, which stay on the device.
+        best: if True, return ``Best(score, place)`` of each template instead of the maps: arrays (T,) and
+            (T, 2), or one number and (2,) for a single template. For "ccorr" and "ssd" the device finds the
+            best window, so that no map is downloaded.
         path, device: as `conv2d`.
 
     Returns:
@@ -57,8 +57,8 @@ def match_template(
         with the top left pixel (i, j).
 
     Raises:
-        DTypeError, ArgumentError: as `conv2d`. AccumulatorOverflowError: sums of squares beyond int64 (32-bit
-        data alone).
+        DTypeError, ArgumentError: as `conv2d`. AccumulatorOverflowError: sums of squares beyond int64, which
+        only 32-bit data can cause.
 
     >>> image = np.arange(20, dtype=np.uint8).reshape(4, 5) ** 2
     >>> score = match_template(image, image[1:3, 2:4], "ssd")

@@ -81,7 +81,7 @@ class Tiles:
 
 
 def _words(taps: npt.NDArray[Any], how: DigitArithmetic, width: int) -> npt.NDArray[np.int32]:
-    """Pack taps as words [group][block][digit][channel][ky][word][template of the block]."""
+    """Pack taps as words in the order [group][block][digit][channel][ky][word][template of the block]."""
     g, t, c, kh, kw = taps.shape
     blocks, kwords = -(-t // width), -(-kw // how.word_taps)
     padded = np.zeros((g, blocks * width, c, kh, kwords * how.word_taps), taps.dtype)

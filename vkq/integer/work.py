@@ -222,7 +222,7 @@ class Division:
 
     @property
     def splits(self) -> int:
-        """The number of workgroups that add to the same result."""
+        """The number of workgroups that add to each result."""
         return -(-self.steps // self.per_split)
 
     @property

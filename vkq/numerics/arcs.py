@@ -26,7 +26,8 @@ from .steps import (
     scaled,
 )
 
-# (f(x) / x - 1) / x^2 as polynomials in x^2, fitted for x^2 in [0, 0.1717] (arctangent) or [0, 0.25]
+# Polynomials in x^2 for (f(x) / x - 1) / x^2, fitted for x^2 in [0, 0.1717] (arctangent) or [0, 0.25]
+# (others).
 ATAN = (
     0.05046648875608924, -0.0862409863998892, 0.11071287551546859, -0.14284147012133833,
     0.19999977181137085, -0.33333333279030264,
@@ -112,7 +113,7 @@ def hyperbolic_cosine(x: Number) -> Number:
 
 
 def _half_sum(x: Number, sign: float) -> Number:
-    """Return (e^|x| + sign * e^-|x|) / 2."""
+    """Return (e^|x| + sign * e^-|x|) / 2. *sign* is 1 (cosh) or -1 (sinh)."""
     size = clamped(magnitude(x), 0.0, 100.0)
     s, t, n = exp_parts(size)
     other, more, _ = exp_parts(-size)
@@ -135,7 +136,7 @@ def inverse_hyperbolic_cosine(x: Number) -> Number:
 
 
 def _log_of_sum(x: Number, one: float) -> Number:
-    """Return log(x + sqrt(x^2 + one)) for x >= 1/2."""
+    """Return log(x + sqrt(x^2 + one)) for x >= 1/2. *one* is 1 (asinh) or -1 (acosh)."""
     large = x > LARGE
     product, lost = exact_product(*[clamped(x, 0.5, LARGE)] * 2)
     high, low = exact_sum(product, x.of(one))
@@ -147,8 +148,8 @@ def _log_of_sum(x: Number, one: float) -> Number:
 
 
 def inverse_hyperbolic_tangent(x: Number) -> Number:
-    """Return atanh(x) = log((1 + |x|) / (1 - |x|)) / 2 with the sign of x, within 0.75 ulp; infinite if |x| =
-    1, NaN if |x| > 1."""
+    """Return atanh(x), within 0.75 ulp. It is log((1 + |x|) / (1 - |x|)) / 2 with the sign of x: infinite if
+    |x| = 1, and NaN if |x| > 1."""
     size = clamped(magnitude(x), 0.0, 1.0 - 2.0**-24)
     ratio = pair_quotient(exact_sum(x.of(1.0), size), (x.of(1.0) - size, x.of(0.0)))
     high, low = log_of_pair(ratio, x.of(0, "i"))

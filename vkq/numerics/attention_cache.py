@@ -36,7 +36,7 @@ def words_of(width: int) -> int:
 
 
 def scale_of(largest: Number) -> Number:
-    """Return the scale of a vector from the largest magnitude of its numbers (NaN if one of them is NaN)."""
+    """Return the scale of a vector whose largest magnitude is *largest* (NaN if an element is NaN)."""
     return (largest.u >= INFINITY).where(np.nan, divide(largest, largest.of(LARGEST_CODE)))
 
 
@@ -53,7 +53,7 @@ def number(word: Number, column: Number) -> Number:
 
 
 def packed(x: Array) -> Array:
-    """Quantize float32 vectors (..., d) to words (..., `words_of` (d)).
+    """Quantize float32 vectors (..., d) to int32 words (..., ``words_of(d)``).
 
     >>> packed(np.array([[127, -1, 2, 0.5]], np.float32)).view(np.int8)[0, :4].tolist()
     [127, -1, 2, 0]

@@ -35,7 +35,7 @@ def divides(q: QParams) -> bool:
 
 
 def reciprocal(q: QParams) -> float:
-    """Return the float32 reciprocal of the scale's significand, which is in [1, 2)."""
+    """Return the float32 reciprocal of the significand (in [1, 2)) of the scale."""
     return float(np.float32(1) / np.float32(2 * math.frexp(q.scale)[0]))
 
 

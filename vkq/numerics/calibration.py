@@ -41,11 +41,11 @@ def quantize_weight(
     scale_dtype: str = "float32",
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]] | GroupedWeight:
     """Quantize a float weight to int8, symmetrically, with one scale for each output channel. Layers accept
-    the two results as *weight* and *w_scale*. With *group*, the result is a `GroupedWeight`, which `Linear`
-    accepts as *weight*.
+    the two results as *weight* and *w_scale*. With *group*, quantize in groups along K instead, and return a
+    `GroupedWeight`, which `Linear` accepts as *weight*.
 
-    weight: float16, float32 or float64 of any shape, finite. axis: the axis of the output channels: 0 for
-    `Linear` and `Conv2d`; None for a single scale. For each channel, in float32:
+    weight: float16, float32 or float64 of any shape, finite. axis: the axis of the output channels, which is
+    0 for `Linear` and `Conv2d`; None for a single scale. For each channel, in float32:
 
         scale = max(|w|) / 127, at least 2**-126; 1 for a channel of zeros
         q = round_half_even(w / scale), which is in [-127, 127]
@@ -53,9 +53,9 @@ def quantize_weight(
     onnxruntime.quantization computes the same for symmetric int8 weights. Returns int8 of the weight's shape,
     and float32 scales of shape (channels,), or (1,) if axis is None.
 
-    In groups: weight is (N, K); bits is 4 or 8; a group is 16, 32, 64 or 128 neighbours along K, and the last
-    group may have fewer. For each group, with ``scale`` rounded to *scale_dtype* ("float16" or "float32"),
-    and a scale of 1 instead of 0:
+    In groups: weight is (N, K), bits is 4 or 8, and a group has 16, 32, 64 or 128 consecutive elements along
+    K; the last group may have fewer. Each scale is rounded to *scale_dtype* ("float16" or "float32"), and a
+    scale of 0 becomes 1. For each group:
 
         symmetric: scale = w of the largest |w| / -2**(bits - 1), which keeps that number; zero_point =
                    2**(bits - 1)
@@ -99,10 +99,11 @@ def quantize_weight(
 def rounded_bias(
     bias: npt.NDArray[np.float32], x_scale: float, w_scale: npt.NDArray[np.float32], what: str
 ) -> npt.NDArray[np.int32]:
-    """Return a float32 bias as int32 with the scale ``x_scale * w_scale``:
-    ``round_half_even(bias / (x_scale * w_scale))`` in float32, like ONNX Runtime's quantizer.
+    """Return a float32 bias as int32 with the scale ``x_scale * w_scale``: ``round_half_even(bias / (x_scale
+    * w_scale))``, computed in float32 as ONNX Runtime's quantizer does.
 
-    Raises ArgumentError, with the channel, if a result exceeds int32; *what* names the tensor in errors.
+    Raises ArgumentError, with the channel, if a result exceeds int32. *what* is the name of the tensor in
+    errors.
 
     >>> rounded_bias(np.float32([0.25, -1.0]), 0.5, np.float32([0.5, 0.25]), "bias").tolist()
     [1, -8]
@@ -170,8 +171,9 @@ class Calibrator:
     def qparams(self, dtype: QDType = "int8", symmetric: bool = False, percentile: float = 100.0) -> QParams:
         """Return the parameters for the observed range, computed by `QParams.from_range`.
 
-        percentile: above 50, at most 100. This percentage of the values is below the upper bound of the
-        range, and the same percentage is above the lower bound; 100 means the whole range.
+        percentile: above 50, at most 100. The bounds of the range are chosen such that this percentage of the
+        values is below the upper bound, and the same percentage above the lower bound. 100 means the whole
+        range.
 
         Raises ArgumentError if nothing was observed, and for a percentile out of range.
         """

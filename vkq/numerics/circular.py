@@ -17,11 +17,11 @@ from .steps import HIDDEN, INFINITY, SIGN, Number, exact_product, magnitude, pol
 # a word of zeros, then the first 224 bits of 2 / pi
 WORDS = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
 HALF_PI = (1.5707963705062866, -4.371138828673793e-08)
-# (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4 as polynomials in r^2, for r^2 in [0, 0.62]
+# Polynomials in r^2 for (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4, for r^2 in [0, 0.62].
 SINE = (2.7248364773036666e-06, -0.00019840074665737465, 0.008333331852310973, -0.16666666663797544)
 COSINE = (-2.7299656316022867e-07, 2.4800590303711416e-05, -0.0013888887653322967, 0.04166666666427301)
 
-# (tan(h) / h - 1) / h^2 as a polynomial in h^2, for h^2 in [0, 0.1545]
+# Polynomial in h^2 for (tan(h) / h - 1) / h^2, for h^2 in [0, 0.1545].
 TANGENT = (
     0.010404745550780022, 0.021654184893895752, 0.053980308718833664, 0.13333309898555729,
     0.33333333405837595,

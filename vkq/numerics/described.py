@@ -168,7 +168,7 @@ def takes(op: str, dtype: str) -> bool:
 
 
 def applied(op: str, attributes: Attributes, dtype: str, *x: Number) -> Number:
-    """Apply an operator to operands of type *dtype*, for which `takes` is True."""
+    """Return the result of an operator on operands of type *dtype*. `takes` must be True for both."""
     if op == "Where":
         return x[0].where(x[1], x[2])
     if op == "Cast":
@@ -202,7 +202,7 @@ def cast(x: Number, dtype: str, to: str) -> Number:
 
 
 def number_of(array: Array) -> Number:
-    """Return an array as a `Number`; subnormal float32 values become zero."""
+    """Return an array as a `Number`. Subnormal float32 values become zero."""
     kind = KINDS[array.dtype.name]
     value = Computed(array.astype(DTYPES[kind]), kind)
     return flushed(value) if array.dtype == np.float32 else value

@@ -1,4 +1,4 @@
-"""Rounding, selection, comparison and conversion of values, in steps that give the same bits on every
+"""Rounding, comparisons, conversions and simple activations, in steps that give the same bits on every
 device."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ WHOLE = 0x4B000000  # the bits of 2^23: every float of this magnitude or more is
 
 
 def truncated(x: Number) -> Number:
-    """Return x, truncated toward zero."""
+    """Return x, rounded toward zero to an integer."""
     cut = (magnitude(x).as_int().as_float()) | (x.u & SIGN)
     return (magnitude(x).u < WHOLE).where(cut, x)
 
@@ -27,7 +27,7 @@ def ceil(x: Number) -> Number:
 
 
 def round_even(x: Number) -> Number:
-    """Return the nearest integer, ties to even."""
+    """Return x, rounded to the nearest integer, ties to even."""
     near = ((magnitude(x) + 8388608.0) - 8388608.0) | (x.u & SIGN)
     return (magnitude(x).u < WHOLE).where(near, x)
 

@@ -28,8 +28,8 @@ BINARY_OPS: tuple[BinaryOp, ...] = ("add", "sub", "mul")
 def fused_multiply_add(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> Float32:
     """Return ``float32(a * b + c)`` of float32 values, rounded once.
 
-    The product is exact in float64. The float64 sum is rounded to odd, so that the rounding to float32 gives
-    the correctly rounded sum.
+    The product is exact in float64. The float64 sum is rounded to odd (its last bit is set if it is inexact),
+    so that rounding it to float32 gives the correctly rounded sum.
 
     >>> float(fused_multiply_add(1 + 2.0**-12, 1 + 2.0**-12, -1.0)) == 2.0**-11 + 2.0**-24
     True

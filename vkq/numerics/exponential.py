@@ -26,7 +26,7 @@ from .steps import (
 
 # Chebyshev fits by mpmath.chebyfit. Each comment states the function and the interval of the fit.
 EXP = (1.9891970e-4, 1.3934532e-3, 8.3333100e-3, 4.1666457e-2, 1.6666667e-1, 0.5)
-# (log(1 + f) - f + f^2 / 2) / f^3 on [sqrt(1/2) - 1, sqrt(2) - 1]
+# (log(1 + f) - f + f^2 / 2) / f^3 for f on [sqrt(1/2) - 1, sqrt(2) - 1]
 LOG = (
     0.05555094556064493, -0.09727659389760898, 0.09804564386097082, -0.09931553137948022,
     0.11048250377157395, -0.12499927717186018, 0.14287886099982502, -0.1666671980607466,

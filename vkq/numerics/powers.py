@@ -67,7 +67,7 @@ def _log(x: Number) -> Pair:
 
 
 def _end(size: Number, y: Number) -> Number:
-    """Return size^y for a size that is zero or infinite."""
+    """Return size^y for a size that is 0 or infinite, and a finite y."""
     up = size.u.equals(0) ^ (y.u < SIGN)
     return up.where(np.inf, 0.0)
 

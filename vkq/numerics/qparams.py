@@ -59,9 +59,9 @@ class QParams:
 
     @classmethod
     def of(cls, scale: Any, zero_point: Any = 0) -> QParams:
-        """Return the parameters from NumPy scalars or one-element arrays, as in ONNX files.
+        """Return the parameters from NumPy scalars or one-element arrays, which are the form in ONNX files.
 
-        The dtype of ``zero_point`` (int8 or uint8) sets ``dtype``; a plain Python int means int8.
+        ``dtype`` is the dtype of ``zero_point`` (int8 or uint8); for a Python int it is int8.
 
         >>> QParams.of(np.float32(0.5), np.uint8(128))
         QParams(scale=0.5, zero_point=128, dtype='uint8')

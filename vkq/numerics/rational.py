@@ -1,8 +1,8 @@
 """Products, quotients and roots of float32 values, rounded to nearest even, in steps that give the same bits
 on every device (`vkq.numerics.steps`).
 
-Operands and results are `flushed`. A subnormal product that rounds to 2^-126 also becomes zero, because a
-device that flushes may return zero or 2^-126.
+Operands and results are `flushed`. A subnormal product that rounds up to 2^-126 also becomes zero, because
+devices that flush may return zero or 2^-126 for it.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ def pair_quotient(n: Pair, d: Pair) -> Pair:
 
 def pair_root(a: Pair) -> Pair:
     """Return the square root of a pair that is 0 or in [2^-60, 2^60]."""
-    guess = (a[0].of(0x5F375A86, "u") - (a[0].u >> 1)).f  # the first estimate of 1 / sqrt(a)
+    guess = (a[0].of(0x5F375A86, "u") - (a[0].u >> 1)).f  # a first estimate of 1 / sqrt(a)
     for _ in range(3):
-        guess = guess * (a[0].of(1.5) - ((a[0] * 0.5) * guess) * guess)  # this form is finite for 0 too
+        # in this order of factors, the step is finite for a = 0, too
+        guess = guess * (a[0].of(1.5) - ((a[0] * 0.5) * guess) * guess)
     q = a[0] * guess
     product, lost = exact_product(q, q)
     return quick_sum(q, (((a[0] - product) - lost) + a[1]) * (guess * 0.5))
@@ -94,10 +95,10 @@ def square_root(x: Number) -> Number:
     even = ((bits >> 23) & 1) ^ 1  # x = m * 4^k, m in [1, 4); m >= 2 if the biased exponent is even
     m = ((bits & FRACTION) | HIDDEN) << even
     value = ((bits & FRACTION) | (even << 23) + ONE).f
-    guess = (value.of(0x5F375A86, "u") - (value.u >> 1)).f  # the first estimate of 1 / sqrt(m)
+    guess = (value.of(0x5F375A86, "u") - (value.u >> 1)).f  # a first estimate of 1 / sqrt(m)
     for _ in range(3):
         guess = guess * (value.of(1.5) - (value * 0.5) * (guess * guess))
-    q = (value * guess * 2.0**23).as_int()  # sqrt(m) * 2^23, with an error of at most 2
+    q = (value * guess * 2.0**23).as_int()  # sqrt(m) * 2^23; it may be wrong by at most 2
     rest = (m << 23).i - q * q
     for _ in range(3):
         over, under = rest > q, rest <= -q

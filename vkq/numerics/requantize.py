@@ -111,12 +111,13 @@ def check_accumulator(
     bias: npt.NDArray[Any] | None = None,
     w_zero_point: npt.ArrayLike | None = None,
 ) -> None:
-    """Raise an error if the int32 accumulator of a linear layer or a convolution could overflow.
+    """Raise AccumulatorOverflowError if the int32 accumulator of a linear layer or a convolution could
+    overflow. The error names the worst channel.
 
-    weight: int8 or uint8, output channels first. x: parameters of the activation. bias: int32 of shape
-    (channels,). w_zero_point: one integer, or one per channel; None means 0. Raises AccumulatorOverflowError,
-    with the worst channel, if ``max(|qmin - x.zero_point|, |qmax - x.zero_point|) * sum_k |w[n,k] -
-    w_zero_point[n]| + |bias[n]| >= 2**31`` for a channel n.
+    weight: int8 or uint8, output channels first. x: parameters of the activation. bias: int32 (channels,).
+    w_zero_point: one integer, or one for each channel; None means 0. A channel n could overflow if
+    ``max(|qmin - x.zero_point|, |qmax - x.zero_point|) * sum_k |w[n,k] - w_zero_point[n]| + |bias[n]| >=
+    2**31``.
 
     >>> check_accumulator(np.full((2, 1000), 127, np.int8), QParams(1.0))
     """

@@ -82,8 +82,8 @@ class Number(abc.ABC):
         return self._bits("xor", other)
 
     def _bits(self, op: str, other: Any) -> Number:
-        """Apply a bitwise operator. If the first operand is a float, the operator uses its bits, and the
-        result is a float."""
+        """Apply the bitwise operator *op*. If the first operand is a float, the operator works on the bits of
+        both operands, and the result is a float."""
         if self.kind == "b":
             return self._with(op, other)
         if self.kind == "f":
@@ -142,7 +142,7 @@ class Number(abc.ABC):
         return self._with("high", other)
 
     def to(self, kind: Kind) -> Number:
-        """Return the same 32 bits as a value of another kind."""
+        """Return the same 32 bits as a `Number` of another kind."""
         return self if kind == self.kind else self.emit(f"{self.kind}as{kind}", kind, self)
 
     @property

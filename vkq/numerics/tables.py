@@ -66,10 +66,10 @@ def clamp(low: float, high: float) -> Function:
 def table_of(function: str | Function, x: QParams, y: QParams) -> Array:
     """Return the 256 results of ``quantize(function(dequantize(x_q)))``; entry i is for x_q = ``x.qmin + i``.
 
-    function: a name in `UNARY`, or a callable that maps a float64 array of 256 real numbers to 256 numbers,
-    which are rounded to float32 and quantized. The table therefore has the results of the three ONNX
-    operators in sequence, with a correctly rounded function. Raises ArgumentError for an unknown name or a
-    result of another shape.
+    function: a name in `UNARY`, or a function that maps a float64 array of 256 real numbers to 256 numbers.
+    These are rounded to float32 and quantized. So the table has the results of the three ONNX operators in
+    sequence, with a correctly rounded function. Raises ArgumentError for an unknown name or a result of
+    another shape.
 
     >>> table_of("relu", QParams(0.5), QParams(0.5, -128))[[0, 128, 130, 255]]
     array([-128, -128, -126,   -1], dtype=int8)
@@ -93,7 +93,8 @@ def table_of(function: str | Function, x: QParams, y: QParams) -> Array:
 
 @functools.lru_cache(maxsize=64)
 def exponentials(scale: float) -> npt.NDArray[np.int32]:
-    """Return ``round_half_even(exp(-d * scale) * 2**30)`` for d = 0 to 255, with the same bits on every host.
+    """Return ``round_half_even(exp(-d * scale) * 2**30)`` for d = 0 to 255. The bits are the same on every
+    host.
 
     >>> exponentials(1.0)[:2].tolist()
     [1073741824, 395007542]

@@ -1,9 +1,9 @@
-"""ONNX models on Vulkan devices, with ONNX Runtime's bytes.
+"""ONNX models on Vulkan devices, with results that equal those of ONNX Runtime byte for byte.
 
     session = vkq.onnx.InferenceSession("model.onnx")
     (scores,) = session.run(None, {"x": image})
 
-Needs the package ``onnx`` (``pip install vkq[onnx]``). Imported with ``import vkq.onnx``.
+This package needs the package ``onnx`` (``pip install vkq[onnx]``). Import it with ``import vkq.onnx``.
 """
 
 from .._version import __version__

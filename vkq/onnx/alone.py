@@ -176,5 +176,5 @@ def _referenced(node: Node, model: bytes) -> list[Any] | None:
 
 
 def is_graph(value: Any) -> bool:
-    """Return True if an attribute is a graph, or a list of graphs."""
+    """Return True if the value of an attribute is a graph, or a tuple of graphs."""
     return hasattr(value, "node") or (isinstance(value, tuple) and any(hasattr(v, "node") for v in value))

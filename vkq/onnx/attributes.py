@@ -1,4 +1,5 @@
-"""The types of attributes. An attribute has one type in all ONNX operators that vkq knows."""
+"""The types of attributes. A name of an attribute has the same type in all of ONNX's operators that vkq
+knows."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ _BY_NAME = {name: (kind, fits) for kind, (fits, names) in KINDS.items() for name
 
 
 def check_attributes(node: Node) -> None:
-    """Raise an error if an attribute of a known operator has the wrong type."""
+    """Raise ModelError if an attribute of a known operator has the wrong type."""
     for name, value in node.attributes.items():
         kind, fits = _BY_NAME.get(name, ("", None))
         if fits is not None and not fits(value):

@@ -79,7 +79,7 @@ def prepare(model: Any, device: str | None = None, **options: Any) -> Prepared:
 
 
 def run_model(model: Any, inputs: Any, device: str | None = None, **options: Any) -> tuple[Array, ...]:
-    """Prepare a model, run it once, and return its outputs."""
+    """Prepare a model and run it once. Return its outputs."""
     return prepare(model, device, **options).run(inputs)
 
 
@@ -106,7 +106,7 @@ def run_node(
 
 
 def supports_device(device: str) -> bool:
-    """Return True if `prepare` accepts this device."""
+    """Return True if `prepare` accepts the device name *device*."""
     which = _which(device)
     if isinstance(which, str):
         return any(which.lower() in d.name.lower() for d in devices())

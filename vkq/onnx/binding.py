@@ -49,7 +49,7 @@ class IOBinding:
 
     @checked
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
-        """Bind an array to an input. Its content is read when the binding is run."""
+        """Bind an array to an input. Each run of the binding reads the array's content at that time."""
         self._input(name, OrtValue(array_of(name, arr_on_cpu)))
 
     @checked
@@ -88,7 +88,7 @@ class IOBinding:
 
     @checked
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
-        """Bind an output to an OrtValue or a `vkq.Tensor` of its shape and type."""
+        """Bind an OrtValue or a `vkq.Tensor`, which must have the output's shape and type, to an output."""
         self._output(name, _checked(ortvalue))
 
     def _output(self, name: str, where: OrtValue | Tensor | str) -> None:
@@ -163,7 +163,7 @@ def _on_device(where: OrtValue | Tensor | str) -> bool:
 
 
 def _read(value: OrtValue | Tensor) -> Array | Tensor:
-    """Return a value as `InferenceSession.run` accepts it."""
+    """Return a bound value in the form that `InferenceSession.run` accepts: a tensor or an array."""
     if isinstance(value, Tensor):
         return value
     return value.numpy() if value.tensor is None else value.tensor

@@ -1,4 +1,4 @@
-"""Counters of a session, for metrics of a service."""
+"""Counters of a session, which a service may export as metrics."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ class Counters:
 
 
 def host_bytes(values: Iterable[Any]) -> int:
-    """Return the total bytes of the values that are arrays on the host. Tensors on a device count as 0."""
+    """Return the total bytes of those *values* that are arrays on the host."""
     return sum(int(x.nbytes) for x in values if hasattr(x, "__array_interface__"))

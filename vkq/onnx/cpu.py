@@ -1,5 +1,5 @@
-"""ONNX Runtime's CPU provider: the reference for comparisons, and the fallback for nodes that a device cannot
-run."""
+"""Sessions of ONNX Runtime on the CPU. They are the reference for comparisons, and the fallback for nodes
+that a device cannot run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..graph.graph import Array
 # bits on processors without VNNI. ONNX Runtime refuses the second for int8 activations, for which nothing
 # saturates.
 EXACT = ("session.qdqisint8allowed", "session.x64quantprecision")
-# This optimizer quantizes float weights to 8 bits per tensor wherever activations are quantized, which
-# changes the model's results.
+# This optimizer quantizes float weights to 8 bits per tensor where activations are quantized, and so changes
+# the model's results.
 CHANGES_NUMBERS = ["WeightBiasQuantization"]
 
 
@@ -62,5 +62,5 @@ def cpu_session(
 
 
 def unequal(got: Array, want: Array) -> npt.NDArray[np.bool_]:
-    """Return True for elements that differ; NaN equals NaN."""
+    """Return flags: True for each element that differs. NaN equals NaN."""
     return np.asarray((got != want) & ((got == got) | (want == want)))

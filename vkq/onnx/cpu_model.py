@@ -54,7 +54,7 @@ class CpuModel:
         )
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """Return the results by name."""
+        """Run the model, and return its results by name."""
         # vkq passes uint8 for bool and int32 for int64, the types that a device stores.
         wide = {"tensor(bool)": np.bool_, "tensor(int64)": np.int64}
         types = {name: wide[kind] for name, kind in self._types.items() if kind in wide}

@@ -1,4 +1,5 @@
-"""The models of ``onnxruntime.datasets``, with which ONNX Runtime's examples work unchanged."""
+"""``vkq.onnx.datasets``: the example models of ``onnxruntime.datasets``, so that ONNX Runtime's examples run
+unchanged."""
 
 from __future__ import annotations
 

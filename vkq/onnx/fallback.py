@@ -133,7 +133,8 @@ def caller_warned(message: str, kind: type[Warning]) -> None:
 
 
 def _callers() -> int:
-    """Return the ``stacklevel`` with which a warning points at the line that called vkq."""
+    """Return the ``stacklevel`` that lets a warning point at the line of the caller's code that called
+    vkq."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "vkq":
         level, frame = level + 1, frame.f_back

@@ -21,7 +21,7 @@ def _cast(reading: Reading, node: Node, x: str) -> str:
 
 
 def _summed(reading: Reading, node: Node, names: Sequence[str]) -> str:
-    """Add values in float32, from left to right; omitted values ("") are skipped."""
+    """Emit the sum of values in float32, added from left to right. Omitted values ("") are skipped."""
     total, *rest = (_cast(reading, node, name) for name in names if name)
     for one in rest:
         total = reading.emit(node, "Add", [total, one])

@@ -9,7 +9,7 @@ from typing import Any
 from .. import files
 from ..errors import ModelError
 
-MOST_BYTES = 1 << 24  # maximum bytes of a configuration file
+MOST_BYTES = 1 << 24  # maximum bytes of genai_config.json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Genai:
     mask: str
     places: str
     logits: str
-    past: tuple[str, ...]  # names of the past keys and values, layer by layer
+    past: tuple[str, ...]  # names of the past keys and the past values of each layer, in order
     present: tuple[str, ...]
 
 

@@ -31,5 +31,5 @@ class Initials(Generic[Session]):
         return self._sessions.get(names)
 
     def clear(self) -> None:
-        """Drop all sessions."""
+        """Drop all cached sessions."""
         self._sessions.clear()

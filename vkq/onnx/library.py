@@ -33,7 +33,7 @@ def get_device() -> str:
 
 
 def get_version_string() -> str:
-    """Return vkq's version."""
+    """Return the version of vkq."""
     return __version__
 
 
@@ -69,7 +69,7 @@ def set_seed(seed: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class OrtDevice:
-    """ONNX Runtime's name of a device, such as ``OrtDevice.make("cpu", 0)``."""
+    """ONNX Runtime's description of a device, such as ``OrtDevice.make("cpu", 0)``."""
 
     name: str
     index: int = 0
@@ -80,7 +80,7 @@ class OrtDevice:
         return cls(str(ort_device_name).lower(), int(device_id))
 
     def device_type(self) -> int:
-        """Return 0 for the CPU, 1 for a GPU."""
+        """Return 0 for the CPU, and 1 for a GPU."""
         return int(self.name != "cpu")
 
     def device_id(self) -> int:
@@ -88,12 +88,12 @@ class OrtDevice:
         return self.index
 
     def device_mem_type(self) -> int:
-        """Return 0, ONNX Runtime's default kind of memory."""
+        """Return 0, which stands for the default kind of memory in ONNX Runtime."""
         return 0
 
 
 class OrtAllocatorType(enum.IntEnum):
-    """ONNX Runtime's allocators, which vkq ignores."""
+    """The kinds of allocators in ONNX Runtime. vkq ignores them."""
 
     INVALID = -1
     ORT_DEVICE_ALLOCATOR = 0
@@ -101,7 +101,7 @@ class OrtAllocatorType(enum.IntEnum):
 
 
 class OrtMemType(enum.IntEnum):
-    """ONNX Runtime's kinds of memory, which vkq ignores."""
+    """The kinds of memory in ONNX Runtime. vkq ignores them."""
 
     CPU_INPUT = -2
     CPU_OUTPUT = -1
@@ -110,7 +110,7 @@ class OrtMemType(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class OrtMemoryInfo:
-    """The device and memory type of an allocator."""
+    """The device and the kind of memory of an allocator in ONNX Runtime."""
 
     name: str
     allocator_type: Any
@@ -119,7 +119,7 @@ class OrtMemoryInfo:
 
 
 class OrtArenaCfg(dict[str, int]):
-    """The options of an allocator."""
+    """Options of an allocator in ONNX Runtime: positional numbers, or one dictionary."""
 
     def __init__(self, *given: Any) -> None:
         keys = "max_mem", "arena_extend_strategy", "initial_chunk_size_bytes", "max_dead_bytes_per_chunk"

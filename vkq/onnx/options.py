@@ -19,7 +19,7 @@ VULKAN, CPU = "VulkanExecutionProvider", "CPUExecutionProvider"
 # Options for which no warning is issued: vkq uses them, or they could not change its results.
 HARMLESS = {
     "use_deterministic_compute", "logid", "only_execute_path_to_fetches",
-    "enable_profiling", "profile_file_prefix",  # used by `InferenceSession.end_profiling`
+    "enable_profiling", "profile_file_prefix",  # options that `InferenceSession.end_profiling` uses
 }  # fmt: skip
 
 USED = {"sizes", "initializers", "providers"}  # `SessionOptions` attributes that vkq uses
@@ -105,7 +105,7 @@ class SessionOptions(Entries):
     providers: list[Any] = dataclasses.field(default_factory=list)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Store an entry, which vkq ignores."""
+        """Store a text entry under a key. vkq does not use it."""
         self._add(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
@@ -117,7 +117,7 @@ class SessionOptions(Entries):
         self.sizes[str(name)] = int(size)
 
     def add_initializer(self, name: str, ort_value: Any) -> None:
-        """Replace the model's initializer *name* by an OrtValue of its type and shape."""
+        """Replace the model's initializer *name* by an OrtValue, which must have its type and shape."""
         self.initializers[str(name)] = ort_value
 
     def add_external_initializers(self, names: Sequence[str], ort_values: Sequence[Any]) -> None:
@@ -129,7 +129,7 @@ class SessionOptions(Entries):
         self.providers.append((provider_name, dict(options or {})))
 
     def has_providers(self) -> bool:
-        """Return True if a provider was added."""
+        """Return True if `add_provider` was called."""
         return bool(self.providers)
 
     def register_custom_ops_library(self, path: str) -> None:
@@ -153,7 +153,7 @@ class RunOptions(Entries):
     terminate: bool = False
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Store an entry, which vkq ignores."""
+        """Store a text entry under a key. vkq does not use it."""
         self._add(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
@@ -188,7 +188,8 @@ class Asked:
     path_or_bytes: Any = None
 
     def given(self, model: Any) -> Any:
-        """Return the model (from *model* or ``path_or_bytes``) with the initializers of the options."""
+        """Return the model, which was given as *model* or as ``path_or_bytes``, with the initializers of the
+        options. Raises DTypeError unless exactly one of the two was given."""
         if (model is None) == (self.path_or_bytes is None):
             raise DTypeError("InferenceSession takes one model: a path, bytes, or an onnx.ModelProto")
         model = model_of(self.path_or_bytes if model is None else model)
@@ -269,7 +270,7 @@ def _index(value: Any) -> int:
 
 
 def _is_options(value: Any) -> bool:
-    """Return True if the object is a SessionOptions of vkq or of ONNX Runtime."""
+    """Return True if an object is a SessionOptions of vkq or of ONNX Runtime."""
     return hasattr(value, "add_session_config_entry") and hasattr(value, "graph_optimization_level")
 
 

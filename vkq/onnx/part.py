@@ -129,12 +129,12 @@ def _name_once(nodes: list[Any]) -> None:
         named.add(node.name)
 
 
-MICROSOFTS = ("QuickGelu", "MatMulNBits")  # operators of the graph in the domain com.microsoft
+MICROSOFTS = ("QuickGelu", "MatMulNBits")  # the graph's operators that belong to the domain com.microsoft
 LOGIC = ("And", "Or", "Xor", "Not")
 
 
 def domain_of(node: Node) -> str:
-    """Return the ONNX domain of a graph's operator."""
+    """Return the ONNX domain of an operator of the graph."""
     return MICROSOFT if node.op in MICROSOFTS else ""
 
 

@@ -65,7 +65,7 @@ class Executables:
         heap = max(kind.heap_bytes for kind in device.capabilities.memory_types)
         # Maximum bytes of all cached shapes but the newest, without weights that the newest shape uses.
         self.limit = heap // KEPT_SHARE
-        self._lock = Turns("preparing a model")  # always acquired before the lock of the layers
+        self._lock = Turns("preparing a model")  # acquire this lock before the lock of `layers`
 
     def of(self, arrays: Mapping[str, Array], lowered: Graph | None = None) -> Prepared:
         """Return the executable for the types and shapes of *arrays*; make it if it is not cached.
@@ -98,7 +98,7 @@ class Executables:
     def _forget(self) -> None:
         """Drop the least recently used shapes until all but the newest use at most `limit` bytes."""
         newest = next(reversed(self.kept.values()))
-        weights = {id(x) for x in _memory(newest)[1]}  # weights that the newest shape uses
+        weights = {id(x) for x in _memory(newest)[1]}  # the weights of the newest shape do not count
         known, total, sizes = set(weights), 0, list[int]()
         for one in reversed(self.kept.values()):
             own, residents = _memory(one)
@@ -144,13 +144,13 @@ class Executables:
         return Staged(self, model, graph, rest) if rest.nodes else self.one(graph)
 
     def one(self, graph: Graph) -> Executable | Mixed:
-        """Return the executable of a graph whose shapes are all known."""
+        """Return the executable of a graph with known shapes; refused nodes run on the CPU."""
         if refusals(graph):
             return Mixed(graph, self.device, self.layers, self.model.constants, self._progress)
         return Executable(graph, self.device, self.layers, progress=self._progress)
 
     def after(self, model: Model, constant: set[str]) -> Executables:
-        """Return the executables of *model*, a later stage, with these layers and settings."""
+        """Return the executables of *model*, a later stage. They share these layers and settings."""
         more = self.device, self._fallback, constant, self._progress, None, self.layers
         made = Executables(model, *more)
         # A later stage belongs to the same session, so it does not count as another user of the layers.
@@ -230,11 +230,11 @@ class Staged:
 
     @property
     def cpu_nodes(self) -> int:
-        """The number of nodes on the CPU in the stages that are already planned."""
+        """The number of nodes that run on the CPU in the stages that have been planned."""
         return len(self.found) + (self.first.cpu_nodes if isinstance(self.first, Mixed) else 0)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the results by name."""
+        """Run all stages, and return the results by name. Plan the stages after the first if necessary."""
         with self._lock:
             values = {**self._model.constants, **inputs}
             if self.first is not None:

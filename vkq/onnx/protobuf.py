@@ -24,7 +24,7 @@ DATA_TYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool",
     10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
 }  # fmt: skip
-# TensorProto.DataType: (type, dtype of the array that vkq reads)
+# 4-bit types by number: (name, dtype of the array as which vkq reads them)
 NIBBLES = {21: ("uint4", "uint8"), 22: ("int4", "int8")}
 ATTRIBUTES = {
     1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 9: "tensors", 10: "graphs",
@@ -52,9 +52,10 @@ def package() -> Any:
 
 @functools.cache
 def messages() -> Any:
-    """Return the module that has the package's message classes. It is the package itself if it is already
-    imported, else only the module in which protobuf defines the classes. Raises ModelError if the package
-    is missing."""
+    """Return the module that defines the message classes of the package onnx.
+
+    It is the package itself if it is already imported. Otherwise only the module in which protobuf defines
+    the classes is imported. Raises ModelError if the package is missing."""
     if hasattr(sys.modules.get("onnx"), "ModelProto"):
         return sys.modules["onnx"]
     found = importlib.util.find_spec("onnx")

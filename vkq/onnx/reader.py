@@ -31,7 +31,7 @@ from .reading import Reading
 from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dtype_of
 from .unknown_operators import unknown
 
-LARGEST_FILE = (1 << 31) - 1  # maximum bytes of a protobuf message
+LARGEST_FILE = (1 << 31) - 1  # maximum bytes of a protobuf file
 DEQUANTIZE = "DequantizeLinear", "GatherBlockQuantized"  # operators that accept 4-bit constants
 DOMAINS = {"": "", "ai.onnx": "", "com.microsoft": "com.microsoft"}
 
@@ -54,7 +54,7 @@ class Model:
     def at(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
         """Return the graph for the input shapes *shapes*. Errors name the node. Raises OpenShape if a shape
         depends on run-time values."""
-        return fold_constants(self._graph(shapes), _otherwise)  # folding also infers the spec of every value
+        return fold_constants(self._graph(shapes), _otherwise)  # folding infers the specs of all values
 
     def known(self, shapes: Mapping[str, Sequence[int]]) -> tuple[Graph, Rest]:
         """Return (graph, rest): the part of the graph that can be planned for the input shapes *shapes*
@@ -63,7 +63,7 @@ class Model:
 
     @functools.cached_property
     def _specs(self) -> dict[str, Spec]:
-        """The specs of the constants."""
+        """The spec of each constant, by name."""
         return {name: Spec.of(array) for name, array in self.constants.items()}
 
     def _graph(self, shapes: Mapping[str, Sequence[int]]) -> Graph:

@@ -36,7 +36,7 @@ class NodeRow:
     shaders: tuple[str, ...] = ()
 
     def line(self, width: int) -> str:
-        """Return the row as text, with ``where`` padded to *width* characters."""
+        """Return the row as lines of text. The first column, ``where``, is *width* characters wide."""
         line = f"{self.where:{width}} {self.operator:18} {self.result:24} {self.source}"
         details = [*self.shaders, *([self.why] if self.why else [])]
         return "\n".join([line, *(f"          {detail}" for detail in details)])
@@ -44,7 +44,7 @@ class NodeRow:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """All nodes of a model for one set of input shapes."""
+    """The nodes of a model for one set of input shapes, and notes on the model. ``str()`` is a text."""
 
     title: str
     rows: tuple[NodeRow, ...]

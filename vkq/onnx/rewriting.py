@@ -1,4 +1,4 @@
-"""A node with known input shapes, and the nodes that replace it."""
+"""The node that a rule rewrites once its input shapes are known, and the nodes that replace it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Rewriting:
 
     @property
     def given(self) -> dict[int, Spec]:
-        """The specs of the inputs that exist."""
+        """The specs of the inputs that are not omitted, by index."""
         return {i: spec for i, spec in enumerate(self.specs) if spec is not None}
 
     def spec(self, i: int) -> Spec | None:
         return self.specs[i] if i < len(self.specs) else None
 
     def name(self, i: int) -> str:
-        """Return the name of an input, "" if it is omitted."""
+        """Return the name of input *i*, "" if it is omitted."""
         return self.node.input(i)
 
     def result(self, i: int) -> str:
@@ -68,7 +68,7 @@ class Rewriting:
         return self.emit("Transpose", [x], perm=perm)
 
     def part(self, x: str, axis: int, first: int, end: int) -> str:
-        """Emit a Slice from *first* to *end* along an axis."""
+        """Emit a Slice of x from *first* to *end* along an axis. Return the result's name."""
         return self.emit("Slice", [x, *(self.constant([n], "int64") for n in (first, end, axis))])
 
     def parts(self, x: str, axis: int, sizes: Sequence[int]) -> list[str]:

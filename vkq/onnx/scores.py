@@ -114,7 +114,7 @@ def append(w: Rewriting, past: str, held: int, x: str, at: Scores, output: str =
 
 
 def heads_first(w: Rewriting, x: str, heads: int) -> str:
-    """Rearrange x (batch, tokens, heads * d) to (batch, heads, tokens, d)."""
+    """Emit x (batch, tokens, heads * d) rearranged to (batch, heads, tokens, d)."""
     return w.transpose(w.reshape(x, (0, 0, heads, -1)), 0, 2, 1, 3)
 
 

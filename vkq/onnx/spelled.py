@@ -1,5 +1,5 @@
-"""Rewrites vkq's operators on 8-bit values in ONNX's form, DequantizeLinear, a float operator and
-QuantizeLinear, for operators that a device refuses."""
+"""Rewrites vkq's operators on 8-bit values in ONNX's form: DequantizeLinear, a float operator and
+QuantizeLinear. ONNX Runtime gets operators in this form if a device refuses them."""
 
 from __future__ import annotations
 

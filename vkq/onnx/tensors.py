@@ -16,7 +16,7 @@ from ..graph.graph import Array, Spec
 from ..numerics.grouped import unpacked
 from .protobuf import DATA_TYPES, NIBBLES, messages, numbers_of, package
 
-OLDEST, NEWEST = 7, 27  # the opsets of ai.onnx that vkq reads
+OLDEST, NEWEST = 7, 27  # the oldest and the newest opset of ai.onnx that vkq reads
 BROKEN = (
     ValueError,
     TypeError,
@@ -136,7 +136,8 @@ def _inside(folder: Path, location: str, what: str) -> Path:
 
 
 def _byte_count(text: str, what: str) -> int:
-    """Parse an offset or a length in bytes."""
+    """Return an offset or a length in bytes, which the file has as a decimal text. Raises ModelError if it is
+    not a number."""
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
         raise ModelError(f"{what} has external data at the byte {text[:40]!r}; it must be a whole number")
     return int(text)

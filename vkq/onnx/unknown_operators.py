@@ -17,7 +17,7 @@ from .tensors import NEWEST, Argument, argument_of
 
 # Operators whose result has the spec of their first input. onnx infers it only from their definitions.
 LIKE_X = ("GroupNormalization", "MeanVarianceNormalization")
-# Operators whose results differ in each run. They are never folded.
+# Operators whose results differ in each run, so that they must not be folded.
 RANDOM = (
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",
 )  # fmt: skip

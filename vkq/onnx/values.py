@@ -58,7 +58,7 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: Any) -> OrtValue:
-        """Return an OrtValue that shares the memory of an object with ``__dlpack__`` on the host."""
+        """Return an OrtValue of an object with ``__dlpack__`` on the host. Both share the object's memory."""
         return cls(np.from_dlpack(data))
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -98,7 +98,7 @@ class OrtValue:
         return list(self._value.shape)
 
     def data_type(self) -> str:
-        """Return the type, such as "tensor(float)"."""
+        """Return the name of the type, such as "tensor(float)"."""
         return type_name(self._dtype)
 
     def element_type(self) -> int:

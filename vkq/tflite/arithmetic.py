@@ -45,7 +45,7 @@ def bounds_of(limits: tuple[float, float], y: QParams) -> tuple[float, float] | 
 
 
 def clamped(table: Array, limits: tuple[float, float] | None, y: QParams) -> Array:
-    """Clip a table to the bounds of `bounds_of`."""
+    """Return a table with its entries clipped to *limits*, a result of `bounds_of`."""
     if limits is None:
         return table
     low, high = (round(v / y.scale) + y.zero_point for v in limits)

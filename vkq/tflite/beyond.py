@@ -9,7 +9,7 @@ from ..numerics.qparams import QParams
 from .arithmetic import by_fixed, every, fixed_multiplier, stored
 from .lowering import Unsupported
 
-SUM_ROOM = 20  # bits by which the operands of a sum are shifted left
+SUM_ROOM = 20  # bits by which the operands of a sum are shifted left for precision
 
 
 def ratio(*factors: float, y: QParams) -> float:
@@ -22,7 +22,7 @@ def ratio(*factors: float, y: QParams) -> float:
 
 
 def sums_supported(a: QParams, b: QParams, y: QParams) -> bool:
-    """Return True if XNNPACK supports a sum with these scales."""
+    """Return True if XNNPACK supports a sum with the scales of a, b and y."""
     return all(2**-10 <= ratio(q.scale, y=y) < 2**8 for q in (a, b))
 
 
@@ -44,7 +44,7 @@ def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
 
 
 def products_supported(a: QParams, b: QParams, y: QParams) -> bool:
-    """Return True if XNNPACK supports a product with these scales."""
+    """Return True if XNNPACK supports a product with the scales of a, b and y."""
     return bool(2**-16 <= ratio(a.scale, b.scale, y=y) < 2**8)
 
 

@@ -113,7 +113,7 @@ def of_floats(op: str) -> Callable[[Lowering, FileOperator, str], None]:
 
 
 def square(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SQUARE of floats."""
+    """Lower SQUARE of floats as a product of the operand with itself."""
     of_floats("Mul")(low, dataclasses.replace(operator, inputs=operator.inputs * 2), activation)
 
 
@@ -121,14 +121,14 @@ OF_FLOATS = {"POW": "Pow", "LOGICAL_AND": "And", "LOGICAL_OR": "Or", "LOGICAL_NO
 
 
 def by_table(low: Lowering, operator: FileOperator, table: Array) -> None:
-    """Lower a function of one 8-bit value to a lookup in *table*."""
+    """Lower an operator on one 8-bit value to a lookup in *table*."""
     x, y = operator.inputs[0], operator.outputs[0]
     first = low.channels_first([x])
     low.give(y, low.emit("lookup", [low.of(x, first)], table=table), first)
 
 
 def by_node(low: Lowering, operator: FileOperator, op: str, **attributes: Any) -> None:
-    """Lower a function of floats to the graph's operator *op*."""
+    """Lower an operator on floats to the graph's operator *op*."""
     x, y = operator.inputs[0], operator.outputs[0]
     first = low.channels_first([x])
     low.give(y, low.emit(op, [low.of(x, first)], **attributes), first)

@@ -60,7 +60,7 @@ class FlatTable:
         return self.at + offset, kind
 
     def number(self, name: str) -> Any:
-        """Return a scalar field, or its default if it is omitted."""
+        """Return a scalar field. If the table omits it, return its default."""
         place, kind = self._field(name), self.fields[name][1]
         default = self.fields[name][2]
         if place is None:
@@ -122,7 +122,7 @@ class FlatTable:
         return [FlatTable(self.data, at + WORD * i + step, kind) for i, step in enumerate(distances)]
 
     def options(self) -> dict[str, Any]:
-        """Return all fields of a table of options, by name."""
+        """Return all fields of this table of options, by name."""
         return {
             name: self.array(name).tolist() if kind.startswith("[") else self.number(name)
             for name, (_, kind, _) in self.fields.items()

@@ -59,7 +59,7 @@ def _same_parameters(low: Lowering, operator: FileOperator) -> QParams:
 
 
 def max_pool(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower MAX_POOL_2D."""
+    """Lower MAX_POOL_2D. 8-bit operands must have the parameters of the result."""
     if low.dtype(operator.inputs[0]) in BYTES:
         _same_parameters(low, operator)
     _pool(low, operator, "MaxPool", activation)
@@ -136,7 +136,7 @@ def _axes(low: Lowering, operator: FileOperator) -> list[int]:
 
 
 def total(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SUM. For 8-bit values XNNPACK uses the formula of `mean` with a count of 1."""
+    """Lower SUM. For 8-bit values XNNPACK uses the formula of MEAN (`mean`) with a count of 1."""
     x, axes = operator.inputs[0], _axes(low, operator)
     if low.dtype(x) not in BYTES:
         numbers, keep = low.constant(np.array(axes, np.int64), "axes"), int(operator.options["keep_dims"])
@@ -164,7 +164,7 @@ def extreme(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def place(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower ARG_MAX or ARG_MIN."""
+    """Lower ARG_MAX or ARG_MIN along one axis, which is removed."""
     x, y = operator.inputs[0], operator.outputs[0]
     (axis,) = low.numbers(operator.inputs[1], "axis")
     op = "ArgMax" if operator.op == "ARG_MAX" else "ArgMin"
@@ -213,7 +213,7 @@ def _sizes(low: Lowering, operator: FileOperator) -> str:
 
 
 def nearest(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower RESIZE_NEAREST_NEIGHBOR, with the rows and columns that LiteRT's own kernel selects."""
+    """Lower RESIZE_NEAREST_NEIGHBOR. It reads the rows and columns that LiteRT's own kernel selects."""
     x, y, o = operator.inputs[0], operator.outputs[0], operator.options
     if low.dtype(x) in BYTES:
         _same_parameters(low, operator)

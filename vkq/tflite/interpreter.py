@@ -82,7 +82,7 @@ class Interpreter:
 
     @checked
     def set_tensor(self, tensor_index: int, value: npt.ArrayLike) -> None:
-        """Set an input to a copy of *value*."""
+        """Set an input to a copy of *value*. Raises DTypeError or ArgumentError for a wrong type or shape."""
         self._known(tensor_index, self._file.inputs, "inputs")
         detail, array = self._detail(tensor_index), np.array(value)
         if array.dtype != detail["dtype"]:
@@ -106,7 +106,7 @@ class Interpreter:
 
     @checked
     def get_tensor(self, tensor_index: int) -> Array:
-        """Return a copy of an output, or of an input that was set."""
+        """Return a copy of an output of the last `invoke`, or of an input that was set."""
         found: Array | None = self._results.get(tensor_index, self._given.get(tensor_index))
         if found is None:
             self._known(tensor_index, (*self._file.outputs, *self._given), "tensors that can be read")

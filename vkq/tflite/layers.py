@@ -30,7 +30,7 @@ def real_range(operator: FileOperator, activation: str) -> tuple[float, float]:
 
 
 def activated(low: Lowering, name: str, limits: tuple[float, float]) -> str:
-    """Clip floats to the bounds of a fused activation."""
+    """Return *name*, clipped to the bounds of a fused activation. Without bounds, emit nothing."""
     if limits == RANGES[""]:
         return name
     if limits == RANGES["RELU"]:
@@ -43,8 +43,8 @@ def window_padding(
     padding: int, size: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
     dilation: Sequence[int] = (1, 1),
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Return the padding (top, left, bottom, right) of a window. With SAME padding the result has the size
-    ``ceil(size / stride)``, and of an odd number of added elements the last one is at the end."""
+    """Return the padding (top, left, bottom, right) of a window. SAME padding gives the result the size
+    ``ceil(size / stride)``; if it is odd, the additional element is at the end."""
     before, after = [], []
     for s, k, step, d in zip(size, kernel, stride, dilation, strict=True):
         reach = (k - 1) * d + 1

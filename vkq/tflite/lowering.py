@@ -26,7 +26,8 @@ LARGEST_FOLDED = 1 << 24  # maximum bytes of a value that the lowering computes 
 # All computed constants together may have MOST_COPIES times the bytes of the file's constants, and always
 # LEAST_ROOM bytes.
 MOST_COPIES, LEAST_ROOM = 8, 1 << 30
-FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)  # permutations that move the channels to the front, or to the end
+# permutations that move the channels to the front, and back to the end
+FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
 def names_of(file: File) -> tuple[str, ...]:
@@ -133,7 +134,7 @@ class Lowering:
     # ------------------------------------------------------------------------------------------------- values
 
     def fresh(self, hint: str) -> str:
-        """Return a name that no value has."""
+        """Return an unused name that begins with *hint*."""
         return unused(hint, self.taken)
 
     def constant(self, value: Any, hint: str = "constant") -> str:
@@ -190,7 +191,7 @@ class Lowering:
         return self.plain[number]
 
     def first_of(self, number: int) -> str:
-        """Return the value of an image with its channels first."""
+        """Return the value of a tensor with its channels first. The tensor must have 4 axes."""
         if number not in self.first:
             if len(self.shape(number)) != 4:
                 raise Unsupported(

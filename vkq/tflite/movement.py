@@ -36,7 +36,8 @@ def reshaped(low: Lowering, operator: FileOperator, shape: Sequence[int]) -> Non
 
 
 def reshape(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower RESHAPE. The new shape is the second input, an option, or the shape of the result."""
+    """Lower RESHAPE. The new shape is the second input, else an option, else the shape of the result in the
+    file."""
     shape = low.file.tensors[operator.outputs[0]].shape
     if len(operator.inputs) > 1 and operator.inputs[1] in low.arrays:
         shape = tuple(low.numbers(operator.inputs[1], "shape"))
@@ -62,7 +63,7 @@ def squeeze(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def expand_dims(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower EXPAND_DIMS, which adds an axis of size 1."""
+    """Lower EXPAND_DIMS. It adds an axis of size 1."""
     given = list(low.shape(operator.inputs[0]))
     (axis,) = low.numbers(operator.inputs[1], "axis")
     if not -len(given) - 1 <= axis <= len(given):

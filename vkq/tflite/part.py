@@ -57,8 +57,8 @@ def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Se
 
 
 class LitertPart:
-    """Runs operators of a file in LiteRT. *inputs* and *outputs* map the names of values in the graph to
-    tensor numbers in the file."""
+    """Runs some operators of a file in LiteRT. *inputs* and *outputs* map names of values in the graph to
+    numbers of tensors in the file."""
 
     def __init__(
         self, file: File, operators: Sequence[int], inputs: Mapping[str, int], outputs: Mapping[str, int]
@@ -103,7 +103,7 @@ class LitertPart:
         return [by_number[number] for number in self.outputs.values()]
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the results by name."""
+        """Run the operators, and return the results by name."""
         inputs = {**inputs, **self.fed}
         self.sized({name: inputs[name].shape for name in self.inputs})
         try:

@@ -22,7 +22,8 @@ def _axis(operator: FileOperator, axis: int, rank: int) -> int:
 
 
 def _sliced(low: Lowering, x: int, slices: Sequence[slice], first: bool) -> str:
-    """Emit a Slice along all axes of x."""
+    """Emit a Slice of the tensor x along all its axes, with channels first if *first*. Return the result's
+    name."""
     order = FIRST if first else range(len(slices))
     lists = np.array([[slices[a].start, slices[a].stop, i, slices[a].step] for i, a in enumerate(order)])
     names = [low.constant(column.astype(np.int64), "slice") for column in lists.T]

@@ -85,7 +85,7 @@ def mirror_pad(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def reverse(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower REVERSE_V2."""
+    """Lower REVERSE_V2. It reverses the order of elements along some axes."""
     shape = low.shape(operator.inputs[0])
     axes = {a % max(len(shape), 1) for a in low.numbers(operator.inputs[1], "axes")}
     _gathered(low, operator, {axis: range(shape[axis])[::-1] for axis in sorted(axes)})

@@ -137,4 +137,4 @@ OPERATORS: dict[int, str] = dict(enumerate(_NAMES.split()))
 CUSTOM = 32
 OLD_CODES = 127  # operators with this number or a larger one are stored only in ``builtin_code``
 ACTIVATIONS = {0: "", 1: "RELU", 2: "RELU_N1_TO_1", 3: "RELU6", 4: "TANH", 5: "SIGN_BIT"}
-SAME, VALID = 0, 1  # numbers of the padding modes
+SAME, VALID = 0, 1  # numbers of the padding modes in the file

@@ -18,7 +18,7 @@ from .reader import read
 
 
 def nothing() -> None:
-    """Do nothing: reading a .tflite file needs no package."""
+    """Do nothing. ONNX models import a package here, but .tflite files need none."""
 
 
 class InferenceSession(session.InferenceSession):

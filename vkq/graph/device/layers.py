@@ -88,9 +88,9 @@ def _transposed(context: Context, node: Node) -> Value:
 def _finished(
     context: Context, node: Node, layer_of: Callable[..., Any], build: Callable[[Any, Value | None], Value]
 ) -> Value:
-    """Add a layer with its epilogue to the plan. ``build(layer, residual)`` adds the layer's dispatch,
-    which overwrites the residual with the sum; the residual is None if there is none or if a second
-    dispatch adds it."""
+    """Add a layer with its epilogue to the plan. ``build(layer, residual)`` adds the dispatch of the layer.
+    If the residual is not None, the dispatch adds it and overwrites it with the sum. A residual that must not
+    be overwritten is added by a second dispatch."""
     b, x = context.builder, context.value(node.inputs[0])
     other = context.value(node.inputs[3]) if node.input(3) else None
     # The kernel may overwrite the residual with the sum if no other node reads the residual.

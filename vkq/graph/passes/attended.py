@@ -94,9 +94,9 @@ def _before(sweep: Sweep, laid: Laid) -> Laid | None:
 
 
 def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> str:
-    """Return the input of the Expand that repeats heads before a Reshape to *shape* (batch, heads, tokens,
-    features), reshaped to four axes. Return *name* if this input of the Reshape already has the shape
-    *shape*, and "" in all other cases."""
+    """Return the value before its heads were repeated. *name* is the input of a Reshape to *shape* (batch,
+    heads, tokens, features). If an Expand repeats the heads of *name*, return its input, reshaped to four
+    axes. If *name* has the shape *shape* already, return *name*. Otherwise return ""."""
     if sweep.specs[name].shape == shape:
         return name
     repeated = sweep.producer(name, "Expand")
@@ -152,8 +152,8 @@ def _shown(array: Array, mask: Mask) -> Array | None:
 
 
 def causal(shown: Array, queries: int, keys: int) -> Seen | None:
-    """Return the causal rule with these flags: a query sees the keys up to its own position, or some last
-    keys of these. Return None if no rule has these flags."""
+    """Return the causal rule that has these flags: a query sees the keys up to its own position, or only the
+    last keys of these (a window). Return None if no causal rule has these flags."""
     if shown.ndim < 2 or shown.shape[-2:] != (queries, keys) or math.prod(shown.shape[:-2]) != 1:
         return None
     flags = shown.reshape(queries, keys)

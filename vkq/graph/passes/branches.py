@@ -1,4 +1,4 @@
-"""Interleaves independent branches, because no barrier separates nodes of different branches: a device can
+"""Interleaves independent branches. Nodes of different branches need no barrier between them, so a device can
 run small nodes of several branches at the same time.
 
 Nodes are sorted by level, the length of the longest path from an input. So the first nodes of all branches

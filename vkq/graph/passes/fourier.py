@@ -46,7 +46,7 @@ def dft(w: Words) -> bool:
     if axis is None:
         return False
     parts, inverse = spec.shape[-1], bool(w.attributes.get("inverse", 0))
-    # only the first half of a spectrum, which belongs to a real signal
+    # True if a spectrum is only its first half, because the signal is real
     half = bool(w.attributes.get("onesided", 0))
     whole = 2 * (spec.shape[axis] - 1) if half and inverse else spec.shape[axis]
     asked = w.given(1) if w.node.input(1) else np.array(whole)

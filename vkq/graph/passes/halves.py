@@ -109,7 +109,7 @@ class _Halves:
         return True
 
     def _rounded(self, name: str) -> str:
-        if name in self.sweep.made:  # a dequantized weight exists in float16, too
+        if name in self.sweep.made:  # *name* is a dequantized weight, which exists in float16, too
             return name
         if name not in self.rounded:
             self.rounded[name] = self.sweep.emit("Cast", [self.wide[name]], to=HALF)

@@ -48,7 +48,8 @@ def hold_types(graph: Graph) -> Graph:
 
 
 class _Types:
-    """The pass for inputs in [-half, half). ``wide`` has the nodes whose results could overflow int32."""
+    """Runs the pass under the assumption that all integer inputs are in [-half, half). ``wide`` collects the
+    nodes whose results could overflow int32."""
 
     def __init__(self, graph: Graph, half: int):
         self.sweep = Sweep(graph)
