@@ -96,7 +96,7 @@ class Network:
         )
 
 
-def squeezenet(n: Network) -> None:  # version 1.1
+def squeezenet(n: Network) -> None:  # SqueezeNet 1.1
     x = n.pool(n.conv(n.every[0], 64, 3, 2, pad=0))
     for place, (few, many) in enumerate(
         ((16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256))

@@ -80,8 +80,6 @@ def spread(paths: list[Path], session: vkq.onnx.InferenceSession) -> tuple[int, 
     count = max(2, len(devices))  # at least two workers, so that one is left after the other is killed
     # Dask spawns the workers, and a "nanny" process restarts a killed worker. Another worker repeats the
     # tasks of the killed worker.
-
-    # work.
     with (
         LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,

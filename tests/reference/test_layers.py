@@ -135,8 +135,6 @@ def test_accumulators_above_2_to_24_equal_onnx_runtime(types):
     compare_with_onnx_runtime(data)
 
 
-# quantize and dequantize
-
 # requantize and activations
 
 

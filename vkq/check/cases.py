@@ -246,7 +246,7 @@ def random_conv2d(rng: np.random.Generator) -> Conv2dProblem:
 
 
 def long_linear(rng: np.random.Generator) -> LinearProblem:
-    """Return a linear problem with a K of up to a million, to find drivers that end such long loops early."""
+    """Return a linear problem with a K of up to a million: some drivers end the loop over a large K early."""
     k = int(2 ** rng.uniform(12, 20))
     m, n = (int(rng.integers(1, 2 + min(20, (1 << 21) // k))) for _ in range(2))
     return LinearProblem.of((m, k), (n, k))

@@ -174,7 +174,8 @@ def random_data(
 
 
 def _weight_zero_points(rng: np.random.Generator, dtype: QDType, channels: int) -> dict[str, Array | None]:
-    """Draw weight zero points of every kind, so that later random values do not depend on the kind."""
+    """Return kind -> random weight zero points. All kinds are drawn for each problem, which uses one, so that
+    later random values do not depend on the kind."""
     return {
         "none": None,
         "tensor": np.array([_zero_point(rng, dtype)], np.int32),

@@ -22,7 +22,7 @@ from .cores import told_cores
 from .profile_fields import value_of
 
 FILE = Path(__file__).with_name("profiles.yaml")
-PICKS = "picks"  # key, among the preferred values, of the kernels that `picks` returns
+PICKS = "picks"  # the key of `picks` among the overrides of a `preferred` block
 
 
 # Compared and hashed by identity, because `_merged` makes only one profile for the same arguments.

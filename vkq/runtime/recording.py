@@ -78,8 +78,7 @@ class Recording:
         self._queue = device.queue
         if not device.capabilities.timestamp_valid_bits:
             timestamps = marks = 0  # the queue has no timestamps; writing one would be an error
-        # The queue owns the chain of operations that the next read submits, and `steps` does not list its
-        # operations.
+        # A *chain* belongs to the queue, and the next read submits it. `steps` does not list its operations.
         self._native = chain or self._queue.recording(timestamps, marks)
         self._replays = chain is None
         self._running = Turns("Recording.run")  # held during a run
