@@ -192,7 +192,7 @@ def begin() -> Callable[..., None]:
     channel = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)
     if hasattr(signal, "alarm"):
-        signal.alarm(int(os.environ.get(CHILD, "0")))  # 0: a user started this process
+        signal.alarm(int(os.environ.get(CHILD, "0")))  # 0 (no alarm): a user started this process
 
     def say(**what: Any) -> None:
         channel.write(json.dumps(what) + "\n")

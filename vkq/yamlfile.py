@@ -130,7 +130,7 @@ class Node:
             )
         if tag == "int" and _INT.fullmatch(text):
             return int(text, 0)
-        # A float is neither sexagesimal nor .inf or .nan.
+        # Refuse sexagesimal floats, .inf and .nan.
         if tag == "float" and not re.search("[:_n]", text.lower()):
             value = float(text)
             if math.isfinite(value):

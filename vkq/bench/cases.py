@@ -21,7 +21,7 @@ from vkq.problem.names import MOST_LETTERS, Problem, check_work, parse
 from vkq.yamlfile import Node, load
 
 MAX_CASES = 10_000  # maximum number of cases of one sweep, or of a list with its included lists
-MAX_LISTS = 100  # maximum number of lists that one list may include
+MAX_LISTS = 100  # maximum number of lists that a list may include
 MAX_DEPTH = 16  # maximum number of levels of includes
 # Lists without a file, for `include`: the shapes that `vkq check` and the tests use.
 CHECKED: Mapping[str, list[Case]] = {

@@ -167,7 +167,7 @@ def _copy(device: Device) -> float | None:
         return None
     try:
         buffers = [device.allocate(size) for _ in range(2)]
-    except DeviceError:  # the device has no memory for this size
+    except DeviceError:  # the device has no memory for a copy of this size
         return None
     with device.record(timestamps=1) as recording:
         recording.dispatch(program, buffers, {"count": size // 16})
@@ -197,7 +197,7 @@ class Sentinel:
 
     def __init__(self, device: Device):
         program = _program(device, "ceiling__rate", what="fp32_fma")
-        assert program is not None  # the variant has no requirements
+        assert program is not None  # not None, because this variant has no requirements
         self._kernel = _scalar_kernel(device, program, "fp32_fma")
         self._rates = [self._kernel.run() for _ in range(RUNS)]
 

@@ -9,7 +9,7 @@ from vkq.bench.fitted import shown_names
 from vkq.bench.result import Row
 from vkq.check.cases import Case
 
-Key = tuple[str, str, str, str]  # (name, scheme, scale, method)
+Key = tuple[str, str, str, str]  # (name, scheme, scale, method) of a case
 MODEL = "model"  # the scheme of rows that are models, which have no options
 
 

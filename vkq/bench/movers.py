@@ -173,7 +173,7 @@ class MoverLayer:
         """Return an operand on the device, in the problem's layout."""
         if x.dtype == np.float32:
             return Tensor.from_numpy(x, self.device)
-        rows = x.ndim == 2 and self.problem.block == 4  # True for kPackedInt8_4H4W
+        rows = x.ndim == 2 and self.problem.block == 4  # True if the layout is kPackedInt8_4H4W
         return Tensor.from_numpy(x, self.device, None if rows else LAYOUTS[self.problem.block], X)
 
     def __call__(self, x: Any) -> Any:

@@ -137,7 +137,7 @@ def measure(network: Network, device: Device, request: Request, result: Result, 
     measured."""
     try:
         _measure(network, device, request, result, progress)
-    except VkqError as error:  # rows that were added before the error stay
+    except VkqError as error:  # the result keeps the rows that were added before the error
         skip(network, result, str(error))
     finally:
         vars(network).pop("executable", None)  # frees this model's memory: the next model may need it
@@ -210,7 +210,7 @@ def _nodes(network: Network, device: Device, floors: list[tuple[int, int]], resu
     found = []
     for (node, first, end), (operations, size) in zip(network.executable.steps, floors, strict=True):
         if first == end:
-            continue  # a view needs no dispatch
+            continue  # a node that is a view has no dispatch
         shapes = (graph.specs[name] for name in (node.inputs[0], node.outputs[0]))
         found.append(
             NodeTime(

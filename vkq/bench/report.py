@@ -45,7 +45,7 @@ def header(result: Result) -> list[str]:
 
 
 _WIDE_WIDTHS = (11, 19, 11, 11, 9, 10, 18, 9, 8, 24)
-# Together with the case column, a row has 80 characters.
+# Widths of the columns. With the case's name, a row has 80 characters.
 _WIDTHS = {"path": 8, "us": 9, "p20..p80": 20, "GOP/s": 8, "of ceiling": 10}
 _LEAST = 20  # minimum number of characters of a case's name
 

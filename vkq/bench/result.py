@@ -15,7 +15,7 @@ from vkq.errors import ArgumentError
 
 SCHEMA = 1
 INTERRUPTED = "interrupted"  # the reason of cases that were not timed because the user ended the run
-MOST_BYTES = 8 << 20  # a larger file is refused
+MOST_BYTES = 8 << 20  # maximum bytes of a result file
 MOST_SAMPLES = 5000  # maximum number of samples of one row
 
 
@@ -31,7 +31,7 @@ class Row:
     scale: str
     method: str | None
     path: str  # vkq's path, or the peer's name
-    arm: str  # "vkq" or "peer"
+    arm: str  # whose arm it is: "vkq" or "peer"
     variant: str  # the shader variants in order of dispatch, or a text about the peer's kernels
     clock: str
     verified: str  # how the results were compared with the reference
@@ -41,7 +41,7 @@ class Row:
     samples_us: list[float]
     dispatches: int  # dispatches of one pass
     passes: int  # passes of one sample
-    sets: int  # number of rotating copies of all data
+    sets: int  # number of copies of all data, which passes use in turn
     operations: int
     bytes: int
     compute_ceiling: str | None
@@ -140,7 +140,7 @@ class Total:
     clock: str
     layers: int
     missing: int
-    time_us: float  # the sum of the medians
+    time_us: float  # the sum of the layers' median times
     operations: int
     compute_ceiling: str | None
     compute_share: float | None
@@ -269,7 +269,7 @@ def _text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-_TYPES: dict[str, Callable[[Any], bool]] = {  # the keys are annotations of the dataclasses' fields
+_TYPES: dict[str, Callable[[Any], bool]] = {  # annotation of a dataclass field -> check of a JSON value
     "str": _text,
     "str | None": lambda v: v is None or _text(v),
     "int": lambda v: isinstance(v, int) and not isinstance(v, bool),

@@ -88,7 +88,7 @@ def _warm_up(arm: Arm, clock: str, limit_s: float) -> bool:
 
     A single pass that is longer than the limit suffices.
     """
-    if getattr(arm, "pass_us", 0.0) > 1e6 * limit_s:  # `prepare` already ran such a pass
+    if getattr(arm, "pass_us", 0.0) > 1e6 * limit_s:  # `prepare` has already run one pass of this length
         return True
     begin, seen = time.perf_counter(), [arm.sample(clock)]
     if seen[0] > 1e6 * limit_s:

@@ -61,7 +61,7 @@ class Expected:
         """Return the mask of wrong elements in a result of this shape; -0.0 differs from 0.0, and NaN is
         always wrong."""
         if self.bound is not None:
-            with np.errstate(invalid="ignore"):  # the difference of two infinities is invalid
+            with np.errstate(invalid="ignore"):  # inf - inf is an invalid operation
                 return np.asarray(~(np.abs(got - self.y) <= self.bound))
         bits = {1: np.uint8, 2: np.uint16, 4: np.uint32}[self.y.dtype.itemsize]
         return np.asarray(np.ascontiguousarray(got).view(bits) != np.ascontiguousarray(self.y).view(bits))

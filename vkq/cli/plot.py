@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         for row in measured.rows
         if options.case in row.case and (options.path is None or row.path == options.path)
     ]
-    # the name of a model has no sizes
+    # omit whole models, because their names have no sizes
     named = dict.fromkeys(row.case for row in measured.rows if row.scheme != "model")
     cases = [Case(expand(name)[0]) for name in named]
     plot.draw(measured, cases, options.output, options.theme)

@@ -255,7 +255,7 @@ def measured(
     from vkq.onnx import InferenceSession
     from vkq.onnx.cpu import cpu_session
 
-    session = InferenceSession(target, device, "onnxruntime")  # warns if the model needs the fallback
+    session = InferenceSession(target, device, "onnxruntime")  # warns if nodes must run in ONNX Runtime
     real = cpu_session(options.model, "quantizing")
     found = Agreement([value.name for value in session.get_outputs()])
     for feed in samples("measuring", which):

@@ -59,7 +59,7 @@ def measured(options: argparse.Namespace, target: Path, samples: GivenSamples) -
 
     real = Litert(options.model, "quantizing")
     with Device(options.device) as device:
-        session = InferenceSession(target, device, "litert")  # warns if the model needs the fallback
+        session = InferenceSession(target, device, "litert")  # warns if nodes must run in LiteRT
         inputs = [value.name for value in session.get_inputs()]
         found = Agreement([value.name for value in session.get_outputs()])
         for feed in samples("measuring"):

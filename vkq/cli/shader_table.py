@@ -103,7 +103,7 @@ def loop_cost(text: str) -> float | None:
     best, cost = 0, None
     for start, end in ends.items():
         if any(start < other and ends[other] <= end for other in ends):
-            continue  # this loop contains another loop
+            continue  # skip a loop that contains another loop
         body = [one for one in lines[start : end + 1] if one.strip() and not LABEL.match(one)]
         macs = sum(count * len(re.findall(pattern, one)) for one in body for pattern, count in MULTIPLY_ADDS)
         if macs > best:

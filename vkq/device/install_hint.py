@@ -17,8 +17,8 @@ PACKAGES = {
     "arch": ("pacman -S", "vulkan-icd-loader", "vulkan-swrast"),
     "alpine": ("apk add", "vulkan-loader", "mesa-vulkan-swrast"),
 }
-NVIDIA = Path("/dev/nvidiactl")  # exists if NVIDIA's kernel driver is loaded
-TEGRA = Path("/etc/nv_tegra_release")  # exists on a Jetson
+NVIDIA = Path("/dev/nvidiactl")  # a file that exists if NVIDIA's kernel driver is loaded
+TEGRA = Path("/etc/nv_tegra_release")  # a file that exists only on a Jetson
 
 
 def loader() -> str:

@@ -153,7 +153,7 @@ def profile(c: Capabilities) -> Profile:
     return _profile(c, tuple(one for one in _preferred.get() or () if one[0] != PICKS))
 
 
-@functools.lru_cache(maxsize=256)  # every dispatch calls this
+@functools.lru_cache(maxsize=256)  # cached, because every dispatch calls it
 def _profile(c: Capabilities, instead: tuple[tuple[str, Any], ...]) -> Profile:
     facts = tuple((name, int(c.properties.get(name, c.features.get(name, 0)))) for name in _facts())
     return _merged(c.device_type, c.vendor_id, c.device_id, facts, told_cores(c), c.choices + instead)
@@ -229,7 +229,7 @@ def profiles() -> tuple[ProfileRule, ...]:
     return (default, *(_rule(node, None) for node in keys["rules"].sequence()))
 
 
-SETTINGS = {  # settings of the file, with their type annotations
+SETTINGS = {  # profile fields that profiles.yaml may set -> their type annotations
     f.name: str(f.type)
     for f in dataclasses.fields(Profile)
     if f.name not in {"names", "whys", "timed", "measured", *costs.SEED}
@@ -242,7 +242,7 @@ def _facts() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for rule in profiles() for name in rule.facts))
 
 
-@functools.cache  # the same arguments give the same object
+@functools.cache  # equal arguments give the same object
 def _merged(
     device_type: str,
     vendor_id: int,

@@ -28,7 +28,7 @@ from . import order
 from .packed import AS_IT_IS, in_columns, packed
 
 MAGIC, HEAD_AT, BLOB_ALIGNMENT = b"VKQFILE5", 40, 64
-BLOB = "QQQI"  # offset, stored bytes, unpacked bytes, compression
+BLOB = "QQQI"  # a blob in the head: offset, stored bytes, unpacked bytes, compression
 TYPES = {"int8": 1, "uint8": 2, "int32": 3, "float32": 4, "float16": 5}
 GOLDEN, MIXER = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 INT32 = np.iinfo(np.int32)
@@ -70,7 +70,7 @@ class FileStep:
     also drives a screen; libvkq begins a new submission if the sum gets too large."""
 
     program: int | None
-    slots: tuple[tuple[int, int], ...]  # slot, access: 1 reads, 2 writes
+    slots: tuple[tuple[int, int], ...]  # (slot, access) of each binding; access: 1 reads, 2 writes
     push: bytes
     first_group_at: int
     grids: tuple[tuple[int, int, int], ...]

@@ -38,7 +38,7 @@ LEAST = {
 }
 LLVMPIPE_ROUNDS = 65_535  # llvmpipe ends the loops of an invocation after this many iterations
 KEPT = ("maxMemoryAllocationCount", "maxMemoryAllocationSize", "maxBufferSize", "timestampPeriod")
-MOST_BYTES = 1 << 22  # limit for a file that describes devices
+MOST_BYTES = 1 << 22  # maximum bytes of a file that describes devices
 
 
 class AbsentDevice(Device):

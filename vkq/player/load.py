@@ -64,7 +64,7 @@ def check(status: int) -> None:
         raise ERRORS[status](library().vkq_error().decode(errors="replace"))
 
 
-Arrays = dict[str, tuple[str, tuple[int, ...]]]  # (type, shape) by name
+Arrays = dict[str, tuple[str, tuple[int, ...]]]  # name of an input or output -> (type, shape)
 
 
 class PlayedModel(OfOneProcess):

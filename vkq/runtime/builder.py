@@ -43,7 +43,7 @@ class Builder:
         self._given: set[int] = set()  # the slots of inputs
         self._bytes: list[int] = []
         self._residents: dict[int, Resident] = {}
-        self._kept: dict[Resident, Value] = {}  # the slot of each resident
+        self._kept: dict[Resident, Value] = {}  # constant data -> its value in the plan
         self._steps: list[Step] = []
         self.dispatches = 0  # number of dispatches among the steps
         self._writes: Counter[int] = Counter()  # number of writes to each slot

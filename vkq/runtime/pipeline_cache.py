@@ -43,7 +43,7 @@ def load(context: Any, c: Capabilities) -> int:
             context.load_cache(data)
             return len(data)
         except (OutOfMemoryError, DeviceLostError):
-            raise  # the cause of the error is not the cache
+            raise  # the device failed, not the cache
         except DeviceError as error:
             problem = str(error)
     cache.warn(path(c), f"the pipeline cache {path(c)} is ignored and made again: {problem}.")

@@ -81,7 +81,7 @@ class Recording:
         # A *chain* belongs to the queue, and the next read submits it. `steps` does not list its operations.
         self._native = chain or self._queue.recording(timestamps, marks)
         self._replays = chain is None
-        self._running = Turns("Recording.run")  # held during a run
+        self._running = Turns("Recording.run")  # a lock that `run` holds
         self.steps: list[Recorded] = []
         self.dispatches = 0
 

@@ -17,7 +17,7 @@ FIRST = ("uint", "first_group")
 TYPES = ("int", "uint", "float")
 MAX_BYTES = 128  # every Vulkan device allows this number (maxPushConstantsSize)
 
-Words = tuple[tuple[str, str], ...]  # (type, name), in the order of the block
+Words = tuple[tuple[str, str], ...]  # the words of a block: (type, name), in order
 
 _LINE = re.compile(rf"({'|'.join(TYPES)}) ([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*)")
 

@@ -9,7 +9,7 @@ import numpy as np
 from ..numerics.steps import Kind
 from .spirv import MAGIC
 
-STORAGE, INPUT, PUSH, SHARED = 12, 1, 9, 4  # storage classes
+STORAGE, INPUT, PUSH, SHARED = 12, 1, 9, 4  # SPIR-V storage classes
 BUILT_INS = {"group": 26, "groups": 24, "local": 27}
 
 

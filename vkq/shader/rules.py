@@ -21,7 +21,7 @@ from vkq.shader.spirv import (
     parse,
 )
 
-FORBIDDEN = (  # (pattern, reason)
+FORBIDDEN = (  # forbidden in GLSL: (pattern, reason)
     (r"\bround\s*\(", "round() leaves ties to the driver; use roundEven()"),
     (r"\w*AccSat\w*", "saturating dot products change the result; use the plain ones"),
     (
@@ -214,6 +214,7 @@ def _heads(code: str, at: int) -> list[str]:
             heads.append(code[start:i])
         elif c == "}" and heads:
             heads.pop()
-        if c in "{}" or (c == ";" and not depth):  # except the semicolons of a for statement
+        # a semicolon in the parentheses of a `for` does not end a statement
+        if c in "{}" or (c == ";" and not depth):
             start = i + 1
     return [*heads, code[start:at]]
