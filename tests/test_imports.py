@@ -169,7 +169,7 @@ def test_circles_of_packages_are_found() -> None:
 STARTED = {
     ("cli.check", "vkq.cli"),
     ("device.drivers", "vkq.device.trial"),
-    ("device.measured", "vkq.check.measuring"),
+    ("device.first_sight", "vkq.check.measuring"),
     ("device.verdict", "vkq.probe.child"),
 }
 

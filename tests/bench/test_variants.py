@@ -11,8 +11,8 @@ import pytest
 import vkq
 from tests.bench.test_run import SHORT, measured
 from vkq import cli
-from vkq.bench import variants
 from vkq.bench.cases import expand
+from vkq.check import tuning
 from vkq.check.cases import Case
 
 (LINEAR,) = [Case(p) for p in expand("linear[M=9,K=70,N=13]")]
@@ -35,7 +35,7 @@ def test_what_no_choice_runs_is_told_with_what_does(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = [{}, {"tile in registers": "4x8, workgroup 16x4"}]
-    monkeypatch.setattr(variants, "legal", lambda rankings: iter(few))
+    monkeypatch.setattr(tuning, "legal", lambda rankings: iter(few))
     found = measured(device, [LINEAR], paths=("portable",), variant="gemm_q8ta_q8csw__texels:u8u8.q8to.8x8")
     assert found.rows == []
     (failure,) = found.failures
@@ -55,11 +55,11 @@ def test_operators_without_a_choice(any_device: vkq.Device) -> None:
 
 
 def test_names() -> None:
-    assert variants.names("gemm_q8ta_q8csw__texels:float.q8to.8x8") == {
+    assert tuning.variant_names("gemm_q8ta_q8csw__texels:float.q8to.8x8") == {
         "gemm_q8ta_q8csw__texels:float.q8to.8x8"
     }
     with pytest.raises(vkq.ArgumentError, match=r"--variant is 'nothing', which names no shader; `vkq sh"):
-        variants.names("nothing")
+        tuning.variant_names("nothing")
 
 
 def test_the_command(any_device: vkq.Device, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ from vkq import cli
 from vkq.bench.cases import select
 from vkq.check import catalogue, replay, tuning, works
 from vkq.cli import bench, check, devices, doctor, evaluate, quantize, report, shader_table, tune
-from vkq.device import verdict
+from vkq.device import tuner, verdict
 
 KEPT = Path(__file__).parent / "captures"
 RESULTS = "benchmarks/results"
@@ -157,9 +157,8 @@ def place(
     c = dataclasses.replace(software_device.capabilities, choices=())
     known = verdict.report_of(c)
     assert known is not None
-    monkeypatch.setitem(
-        verdict._reports, c.key, dataclasses.replace(known, tuning=None, rates=RATES, clock="gpu")
-    )
+    monkeypatch.setitem(verdict._reports, c.key, dataclasses.replace(known, rates=RATES, clock="gpu"))
+    monkeypatch.setitem(tuner._stores, c.key, tuner.Store())
     monkeypatch.setattr(software_device, "capabilities", c)
     written(folder)
     made = shader_table.read(ROOT / RESULTS / "compiled-radv-gfx1100.json")

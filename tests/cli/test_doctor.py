@@ -18,8 +18,8 @@ from vkq.check.cases import FLOAT, SCHEMES
 from vkq.check.catalogue import check_of
 from vkq.cli import doctor, main
 from vkq.cli.devices import show_measured
-from vkq.device.measured import Measured
 from vkq.device.query import devices
+from vkq.device.tuner import Measured
 from vkq.errors import CompileError, NoDeviceError
 from vkq.runtime.device import Device
 from vkq.select import path as select

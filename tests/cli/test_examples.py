@@ -22,7 +22,7 @@ from PIL import Image
 import vkq
 from tests.bench.test_compare import row, run
 from tests.conftest import ROOT
-from tests.select.test_tuner import tune_apart
+from tests.device.test_tuner import tune_apart
 from vkq.bench import selftest, stats
 from vkq.check import catalogue, tuning, works
 from vkq.check.cases import Case
@@ -168,7 +168,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shaders, "_matching", lambda pattern: matching(pattern)[:1])
     few = registers.candidates
     monkeypatch.setattr(registers, "candidates", lambda capabilities: few(capabilities)[:2])
-    monkeypatch.setattr(tuning, "SAMPLE_US", 100.0)
+    monkeypatch.setattr(tuning, "SAMPLE_S", 1e-4)
     monkeypatch.setattr(tuning, "TRIED", 2)
 
 

@@ -13,12 +13,13 @@ import vkq
 from vkq.check import tuning
 from vkq.check.tuning import Trial
 from vkq.cli import main, tune
+from vkq.device import tuner
 from vkq.device.costs import SEED, Tuned
 from vkq.graph.executable import Executable
 from vkq.onnx.session import InferenceSession
-from vkq.select import registers, tuner
+from vkq.select import registers
 
-from ..select.test_tuner import NAME, STAGED, fresh  # noqa: F401  a fixture
+from ..device.test_tuner import NAME, STAGED, fresh  # noqa: F401  a fixture
 from .test_model import folder  # noqa: F401  a fixture
 
 
@@ -49,7 +50,7 @@ def test_the_best_is_kept(
     assert " * matrix product: 32x32 through shared memory" in said
     what = "kept" if kept else "best (not kept, as --dry-run asks)"
     assert f"\n  {what}: matrix product: 32x32 through shared memory, 2.00x the default" in said
-    found = tuner.stored(software_device.capabilities)
+    found = tuner.stored(software_device.capabilities).problems
     assert found == ({f"{NAME} q8ta_q8csw": kept} if kept else {})
 
 
@@ -133,7 +134,7 @@ def test_a_model_is_tuned_by_the_shapes_of_its_layers(
     before = variants()
     called(monkeypatch, [SLOW, trial({registers.KIND: "8x8, workgroup 16x4"}, 5.0)])
     assert main(["tune", model, "--device", "llvmpipe"]) == 0
-    kept = tuner.stored(device.capabilities)
+    kept = tuner.stored(device.capabilities).problems
     assert len(kept) > 3
     assert {name.partition("[")[0] for name in kept} == {"conv2d", "linear"}
     assert {name.split()[-1] for name in kept} <= {"q8ta_q8csw_q8to", "q8ta_q8csw"}

@@ -13,9 +13,9 @@ import pytest
 from vkq.device import costs, verdict
 from vkq.device.capabilities import Capabilities
 from vkq.device.cores import INTEL, XE_CORES, told_cores
-from vkq.device.measured import wanted
 from vkq.device.profiles import profile
 from vkq.device.structs import PROPERTIES
+from vkq.device.tuner import wanted
 from vkq.kernels.matrix_tiles import tilings
 
 from .reported import NAMES, reported

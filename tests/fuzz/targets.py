@@ -17,12 +17,11 @@ from pathlib import Path
 from vkq import cache, cli, onnx, yamlfile
 from vkq.bench import cases, compare, result
 from vkq.check import catalogue
-from vkq.device import drivers
+from vkq.device import drivers, tuner
 from vkq.device.verdict import Verdict
 from vkq.errors import VkqError
 from vkq.layout.spec import LayoutSpec
 from vkq.problem import names
-from vkq.select import tuner
 from vkq.shader import compile as shader_compile
 from vkq.shader import load, reflect
 from vkq.shader.catalog import catalog
@@ -127,7 +126,7 @@ def cached(data: bytes, folder: Path) -> None:
     path = folder / "file.json"
     for blob in (data, cache.seal(data, path.name)):
         path.write_bytes(blob)
-        for parse in (Verdict.parse, tuner._parse, drivers._parse, json.dumps):
+        for parse in (Verdict.parse, tuner.Store.parse, drivers._parse, json.dumps):
             cache._warned.clear()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", cache.CacheWarning)

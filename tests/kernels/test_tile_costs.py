@@ -3,19 +3,21 @@ which tile is chosen."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
 import vkq
-from vkq.check import measuring, tile_costs
-from vkq.check.tile_costs import NoCost
-from vkq.device import costs, measured
+from vkq.check import compare, measuring
+from vkq.check.measuring import NoCost, TimedTile, int8_tiles
+from vkq.device import costs, tuner
 from vkq.device.costs import INT8, SEED
-from vkq.device.measured import TILES, Measured
 from vkq.device.profiles import profile
+from vkq.device.tuner import TILES, Measured
 from vkq.kernels.half_configs import FLOAT16, OperandKind
 from vkq.kernels.matrix_tiles import tilings
 from vkq.runtime.plan import Plan
@@ -27,15 +29,19 @@ from . import emulated
 TILE = "64x32"
 
 
+def int8_tile() -> TimedTile:
+    return next(tile for tile in int8_tiles() if tile.name == TILE)
+
+
 @pytest.fixture
 def small(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
     """Return a device with two cores and with little work for each measurement."""
     c = matrices.capabilities
     told = dataclasses.replace(c, properties={**c.properties, "shaderSMCount": 2})
     monkeypatch.setattr(matrices, "capabilities", told)
-    monkeypatch.setattr(tile_costs, "DEPTHS", (128, 256))
-    monkeypatch.setattr(tile_costs, "LEAST", 1)
-    monkeypatch.setattr(tile_costs, "LEAST_S", 0.0)
+    monkeypatch.setattr(measuring, "DEPTHS", (128, 256))
+    monkeypatch.setattr(measuring, "LEAST_OF_TILE", 1)
+    monkeypatch.setattr(measuring, "TILE_S", 0.0)
     return matrices
 
 
@@ -44,18 +50,17 @@ def test_a_step_is_the_difference_of_two_depths(small: vkq.Device, monkeypatch: 
     call, and 3 ns for each k of each workgroup of the busiest core."""
     asked: list[tuple[int, int, int]] = []
 
-    def clock(device: object, subject: Any, pick: object, tile: str, shape: Any, dtype: object) -> float:
-        (m, k), n = shape, subject.weight_shape[0]
+    def clock(device: object, tile: TimedTile, m: int, n: int, k: int) -> float:
         asked.append((m, n, k))
         workgroups = -(-(m // 64) * (n // 32) // 2)
         return 500.0 + 3.0 * k * workgroups
 
-    monkeypatch.setattr(tile_costs, "_nanoseconds", clock)
-    assert tile_costs.int8_cost(small, TILE) == (96.0, 96.0)
+    monkeypatch.setattr(measuring, "_nanoseconds", clock)
+    assert measuring.cost(small, int8_tile()) == (96.0, 96.0)
     assert asked == [(64, 32, 128), (64, 32, 256), (128, 64, 128), (128, 64, 256)]
-    monkeypatch.setattr(tile_costs, "_nanoseconds", lambda *_: 500.0)
+    monkeypatch.setattr(measuring, "_nanoseconds", lambda *_: 500.0)
     with pytest.raises(NoCost, match="cannot distinguish k = 128 from k = 256"):
-        tile_costs.int8_cost(small, TILE)
+        measuring.cost(small, int8_tile())
 
 
 def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,24 +82,25 @@ def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch
     measuring.run(small, lambda **what: said.append(what), 600.0, {(TILES, "128x256")})
     assert [each["begin"] for each in said if "begin" in each] == [[TILES, TILE]]
     (end,) = (each for each in said if "end" in each)
-    if "wrong" not in end:  # "wrong" if the clock is too coarse
-        assert end["us"] == end["ns"][1] / 1e3 > 0
-        assert end["ns"][0] >= end["ns"][1]
+    if "wrong" not in end:  # fails if the clock is too coarse for so little work
+        assert end["ns"][0] >= end["ns"][1] > 0
     else:
         assert "cannot distinguish" in end["wrong"]
     assert ran
 
 
 def test_a_tile_that_computes_wrong_has_no_cost(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    tile_costs.check_tile(small, TILE)
-    true = tile_costs.Linear
+    measuring.verify(small, int8_tile())
+    true = compare.Linear
 
     def wrong(w: Any, *rest: Any, **options: Any) -> Any:
-        return true(w ^ (np.arange(w.size).reshape(w.shape) == 5), *rest, **options)
+        return true(
+            w ^ np.where(np.arange(w.size).reshape(w.shape) == 5, 64, 0).astype(w.dtype), *rest, **options
+        )
 
-    monkeypatch.setattr(tile_costs, "Linear", wrong)
-    with pytest.raises(NoCost, match="64 of 2048 results are wrong"):
-        tile_costs.check_tile(small, TILE)
+    monkeypatch.setattr(compare, "Linear", wrong)
+    with pytest.raises(NoCost, match=r"64x32: [1-6][0-9]? of 2048 elements differ"):
+        measuring.verify(small, int8_tile())
 
 
 def test_tiles_of_float16_are_measured_too(
@@ -103,9 +109,9 @@ def test_tiles_of_float16_are_measured_too(
     """Float16 tiles are measured with layers that run them. A kernel for few rows that would replace a tile
     is not measured as that tile."""
     emulated.emulate(strict_device, monkeypatch, "16x16x16", form="f16")
-    monkeypatch.setattr(tile_costs, "DEPTHS", (64, 128))
-    monkeypatch.setattr(tile_costs, "LEAST", 1)
-    monkeypatch.setattr(tile_costs, "LEAST_S", 0.0)
+    monkeypatch.setattr(measuring, "DEPTHS", (64, 128))
+    monkeypatch.setattr(measuring, "LEAST_OF_TILE", 1)
+    monkeypatch.setattr(measuring, "TILE_S", 0.0)
     c, able = strict_device.capabilities, OperandKind.able
     told = dataclasses.replace(c, properties={**c.properties, "shaderSMCount": 1})
     monkeypatch.setattr(strict_device, "capabilities", told)
@@ -113,19 +119,21 @@ def test_tiles_of_float16_are_measured_too(
         OperandKind, "able", lambda of, facts, forced=None: able(of, facts, forced or "32x32")
     )
     ran: list[str] = []
-    true = tile_costs._require
+    true = measuring._require
 
-    def required(plan: Plan, tile: str) -> None:
+    def required(plan: Plan, tile: TimedTile) -> None:
         ran.extend(plan.variants)
         true(plan, tile)
 
-    monkeypatch.setattr(tile_costs, "_require", required)
-    found = dict(tile_costs.half_costs(strict_device, FLOAT16))
-    assert found.keys() <= {"32x32"}, "a clock may be too coarse for so little"
+    monkeypatch.setattr(measuring, "_require", required)
+    (tile,) = (tile for tile in measuring.float_tiles(strict_device) if tile.table == FLOAT16.cycles)
+    assert tile.name == "32x32"
+    measuring.verify(strict_device, tile)
+    with contextlib.suppress(NoCost):  # a clock may be too coarse for so little work
+        measuring.cost(strict_device, tile)
     assert any("gemm_q8csw" in name and "32x32" in name for name in ran), ran
-    monkeypatch.setattr(tile_costs, "_nanoseconds", lambda *given: 100.0 + given[4][1] * given[4][0])
-    ((tile, (alone, shared)),) = tile_costs.half_costs(strict_device, FLOAT16)
-    assert (tile, alone, shared) == ("32x32", 32.0 * 32, 16.0 * 32)
+    monkeypatch.setattr(measuring, "_nanoseconds", lambda device, tile, m, n, k: 100.0 + k * m)
+    assert measuring.cost(strict_device, tile) == (32.0 * 32, 16.0 * 32)
 
 
 def test_what_is_measured_is_in_the_seed_s_unit_and_decides() -> None:
@@ -139,12 +147,12 @@ def test_what_is_measured_is_in_the_seed_s_unit_and_decides() -> None:
     assert table["128x64"] == pytest.approx(seed["128x64"], rel=0.01)
     assert table["64x64"] == pytest.approx([0.01 * one for one in seed["64x64"]], rel=0.05)
     assert table["32x32_wide"] == seed["32x32_wide"]
-    told = {TILES: Measured("64x64", {"64x64": 0.4}, found)}
-    assert Measured.parse(dataclasses.asdict(told[TILES]) | {"costs": {k: list(v) for k, v in found.items()}})
-    known = profile(dataclasses.replace(c, choices=measured.choices(told)))
+    told = {TILES: Measured("64x64", found)}
+    assert Measured.parse(json.loads(json.dumps(dataclasses.asdict(told[TILES])))) == told[TILES]
+    known = profile(dataclasses.replace(c, choices=tuner.choices(told)))
     assert known.measured
     assert tilings(known, 784, 512, 1024)[0].tile == "64x64"
     assert tilings(profile(c), 784, 512, 1024)[0].tile != "64x64"
     for bad in ({"64x64": [1.0]}, {"no tile": [1.0, 1.0]}, {"64x64": [1.0, -1.0]}, []):
         with pytest.raises(ValueError, match="not a measurement"):
-            Measured.parse({"taken": "64x64", "outcomes": {"64x64": 0.4}, "costs": bad})
+            Measured.parse({"taken": "64x64", "outcomes": bad})

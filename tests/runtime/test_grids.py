@@ -67,9 +67,7 @@ def test_a_watchdog_splits_by_work(any_device: vkq.Device, monkeypatch: pytest.M
         assert slow.groups_per_dispatch(1000, 0, 125_000_000) == 1000
         assert slow.groups_per_dispatch(1000, 2_500_000_000, 1_000_000_000) == 125
         assert any_device.groups_per_dispatch(1000, 4 * (1 << 33), 1 << 40) == 1000
-    fast = verdict.Verdict(
-        {}, soft_float=False, rates={"float": 1e15, "copy": 1e12}, isolated=True, tuning={}
-    )
+    fast = verdict.Verdict({}, soft_float=False, rates={"float": 1e15, "copy": 1e12}, isolated=True)
     monkeypatch.setitem(verdict._reports, c.key, fast)
     with vkq.Device(capabilities=dataclasses.replace(c, device_type="integrated")) as quick:
         assert quick.groups_per_dispatch(1000, (1 << 33)) == 1000  # here the profile's limit decides
@@ -153,7 +151,7 @@ def test_slow_memory_gets_short_dispatches(
     """On slow memory, operators that only copy bytes are split by the measured rate of copies, without a
     change of their bytes."""
     c = dataclasses.replace(device.capabilities, device_type="integrated")
-    report = Verdict({}, soft_float=False, rates={"float": 1e15, "copy": copy}, isolated=True, tuning={})
+    report = Verdict({}, soft_float=False, rates={"float": 1e15, "copy": copy}, isolated=True)
     monkeypatch.setitem(verdict._reports, c.key, report)
     x = np.random.default_rng(5).integers(-128, 128, (1, 8, 40, 30), np.int8)
     want = {

@@ -23,7 +23,7 @@ RATE = 2 * 8 * MACS * 10 * 2.5  # with this rate `watchdog` estimates 40 ms for 
 def slow(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[vkq.Device]:
     """Yield the device as an integrated GPU with very low measured rates."""
     c = dataclasses.replace(device.capabilities, device_type="integrated")
-    report = verdict.Verdict({}, soft_float=False, rates={"float": RATE}, isolated=True, tuning={})
+    report = verdict.Verdict({}, soft_float=False, rates={"float": RATE}, isolated=True)
     monkeypatch.setitem(verdict._reports, c.key, report)
     with vkq.Device(capabilities=c) as opened:
         yield opened

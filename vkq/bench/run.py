@@ -15,9 +15,9 @@ from vkq.bench.ceilings import Sentinel, of_path
 from vkq.bench.peers import Peer
 from vkq.bench.result import Comparison, Failure, Result, Row
 from vkq.bench.rows import VerifiedArm, row_of, warnings_of
-from vkq.bench.variants import with_variant
 from vkq.check.cases import CHANNELS, FLOAT, FLOAT_WEIGHTS, GROUPED, Case
 from vkq.check.expected import Expected
+from vkq.check.tuning import with_variant
 from vkq.errors import ArgumentError, VkqError
 from vkq.problem.linear import LinearProblem
 from vkq.runtime.device import Device
@@ -142,7 +142,7 @@ class Runner:
                 made[path, case.method] = data.layer(case, weights, path, self.device)
             layer = made[path, case.method]
             if self.request.variant:
-                layer = with_variant(layer, data.tensor(case, layer, x), self.request.variant)
+                layer = with_variant(layer, data.tensor(case, layer, x).spec, self.request.variant)
             taken = "auto" if case.scheme in FLOAT else layer.choice().path
             # "auto" or "dot" was resolved to a path that already has an arm
             if taken in self._taken.values():

@@ -1,15 +1,19 @@
-"""Time the candidates of each family of kernels on one device, in a child of `vkq.device.measured`. Each
-candidate is compiled, run once and compared with the reference before it is timed.
+"""Measure a whole device: the candidates of each family of kernels and the int8 tiles of matrix units, in a
+child of `vkq.device.first_sight`; and the costs of all tiles, for `vkq tune --export`.
 
 The child sends the parent one JSON object a line: ``{"device": key}``, then for each candidate ``{"begin":
-[family, name]}`` and ``{"end": ..., "us": microseconds}`` or ``"wrong": why``, each with the seconds
-``spent`` so far. A candidate that takes too long to compile ends the process with the exit code
-`measured.LATE`.
+[family, name]}`` and ``{"end": ..., "us": microseconds}``, ``"ns": [alone, shared]`` (the cost of a tile) or
+``"wrong": why``, each with the seconds ``spent`` so far. A candidate that takes too long to compile ends the
+process with the exit code `first_sight.LATE`.
+
+The cost of a tile is the time of a step of k for a workgroup that runs alone on a core, and for one that
+shares it. Both follow from timing calls with one and with two workgroups per core, at two depths of k.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
@@ -17,31 +21,43 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
 
 from .. import spawn
 from ..device import verdict
-from ..device.costs import INT8, SEED
-from ..device.measured import COMPILE_S, LATE, TILES, current
-from ..device.profiles import families
+from ..device.costs import INT8, SEED, CostTable, in_seed_units
+from ..device.first_sight import COMPILE_S, LATE
+from ..device.profiles import families, profile
+from ..device.tuner import TILES, Choice, current
 from ..errors import DeviceLostError, VkqError
+from ..kernels import matrix_tiles, matrix_units
+from ..kernels.half import kind_of
+from ..kernels.half_configs import FLOAT16, PARTS_OF_FLOAT32, STRAIGHT, WORDS
 from ..kernels.matrix_tiles import Tiling
-from ..ops.conv2d import Conv2d
-from ..ops.expanded import applied
+from ..probe.matrices import lacking, lacking_half
 from ..runtime.device import Device
+from ..runtime.plan import Plan
 from ..runtime.tensor import Tensor
 from ..select.path import COOPMAT, choose_path, without_matrices
 from ..shader.catalog import catalog
-from .catalogue import Check, check_of
-from .compare import layer
-from .tile_costs import NoCost, check_tile, int8_cost
+from .tuning import Chosen, Subject, Trial
 
-SAMPLE_S = 0.03  # seconds for each candidate, which has at least LEAST runs
-LEAST = 3
+SAMPLE_S, LEAST = 0.03, 3  # a candidate is timed for at least SAMPLE_S seconds, and at least LEAST times
+TILE_S, LEAST_OF_TILE = 0.005, 5  # the same for each of four calls with a tile
+PER_CORE = 2  # workgroups for each core in the second kind of call
+DEPTHS = (512, 2048)  # the two sizes of K that are timed
 
 Say = Callable[..., None]
+
+
+class NoCost(VkqError):
+    """A tile cannot run on this device, or its results are wrong."""
+
+
+# ---------------------------------------------------------------------------------------------- the child
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,111 +87,155 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
     units."""
     path = without_matrices(device).path
     _ = catalog().variants  # reads all shaders' YAML before anything is timed
-    subjects = {f.name: _subject(device, f.problem, path) for f in families() if f.problem}
-    jobs = {
-        (family.name, name): partial(subjects[family.name].tried, candidate)
-        for family in families() for name, candidate in family.candidates.items()
-    }  # fmt: skip
+    subjects = {f.name: Subject.of(device, f.problem, path) for f in families() if f.problem}
+    jobs = [(family.name, name) for family in families() for name in family.candidates]
     now = {(family.name, current(family, device.capabilities)) for family in families()}
+    tiles = {}
     if choose_path(device).path == COOPMAT:
         # Small tiles compile fastest.
-        by_size = sorted(SEED[INT8], key=lambda tile: math.prod(Tiling(tile).size))
-        jobs |= {(TILES, tile): partial(_tile, device, tile) for tile in by_size}
+        tiles = {tile.name: tile for tile in sorted(int8_tiles(), key=lambda tile: math.prod(tile.size))}
+        jobs += [(TILES, name) for name in tiles]
     start = time.perf_counter()
-    for key in sorted(jobs, key=lambda key: (key not in now, key[0] != TILES)):
-        if key in skipped:
+    for family, name in sorted(jobs, key=lambda job: (job not in now, job[0] != TILES)):
+        if (family, name) in skipped:
             continue
         if time.perf_counter() - start > seconds:
             return
-        say(begin=list(key), spent=time.perf_counter() - start)
-        said = jobs[key]()
-        say(end=key[1], spent=time.perf_counter() - start, **said)
+        say(begin=[family, name], spent=time.perf_counter() - start)
+        told = _tile(device, tiles[name]) if family == TILES else _timed(subjects[family], {family: name})
+        say(end=name, spent=time.perf_counter() - start, **told)
 
 
-def _tile(device: Device, tile: str) -> dict[str, Any]:
-    """Return ``{"us": time, "ns": [alone, shared]}`` for one step of k, or ``{"wrong": why}``."""
-    late = threading.Timer(COMPILE_S, os._exit, [LATE])
+def _timed(subject: Subject, choice: Choice) -> dict[str, Any]:
+    """Return ``{"us": time}``, or ``{"wrong": why}``."""
+    with _in_time():
+        trial = subject.tried(choice)
+    if trial.error:
+        return {"wrong": trial.error}
+    trial.sample(SAMPLE_S, LEAST)
+    return {"us": trial.time_us}
+
+
+def _tile(device: Device, tile: TimedTile) -> dict[str, Any]:
+    """Return ``{"ns": [alone, shared]}``, or ``{"wrong": why}``."""
     try:
-        late.start()
-        check_tile(device, tile)
-        late.cancel()
-        alone, shared = int8_cost(device, tile)
+        with _in_time():
+            verify(device, tile)
+        return {"ns": list(cost(device, tile))}
     except NoCost as error:
         return {"wrong": str(error)}
+
+
+@contextlib.contextmanager
+def _in_time() -> Iterator[None]:
+    """Context manager: end this process if the block takes longer than `COMPILE_S`."""
+    late = threading.Timer(COMPILE_S, os._exit, [LATE])
+    late.start()
+    try:
+        yield
     finally:
         late.cancel()
-    return {"us": shared / 1e3, "ns": [alone, shared]}
 
 
-def _subject(device: Device, problem: str, path: str) -> _Subject:
-    """Return the `_Subject` to time: a layer, or a convolution and the depthwise convolution that reads its
-    result (``conv2d[...] > conv2d[...]``)."""
-    first, *second = (check_of(name) for name in problem.split(" > "))
-    return _Pair(device, first, second[0]) if second else _Subject(device, first, path)
+# ------------------------------------------------------------------------------------- costs of tiles
 
 
-class _Subject:
-    """The representative problem of a family, on a device."""
+@dataclasses.dataclass(frozen=True)
+class TimedTile:
+    """A tile of matrix units. ``table``: its cost table; ``size``: (rows, columns); ``depths``: the sizes of
+    K to time; ``step``: the elements along K to which the cost refers; ``scheme`` and ``dtype``: the product
+    and its x."""
 
-    def __init__(self, device: Device, check: Check, path: str):
-        self.device, self.check, self.path = device, check, path
-        self.data = check.data()
-        self.given = check.input(self.data)
-        self.expected = check.expected(self.data, self.given, device)
-        self.x = Tensor.from_numpy(self.given, device)
+    table: str
+    name: str
+    choice: Choice
+    size: tuple[int, int]
+    scheme: str
+    dtype: Any
+    depths: tuple[int, ...] = ()
+    step: int = matrix_tiles.STEP
 
-    def made(self) -> Callable[[Tensor], Tensor]:
-        """Return a new layer, whose call is timed."""
-        return layer(self.device, self.check, self.data, self.path)
-
-    def tried(self, says: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``{"us": time}``, or ``{"wrong": why}``."""
-        c = self.device.capabilities
-        self.device.capabilities = dataclasses.replace(c, choices=tuple(says.items()))
-        late = threading.Timer(COMPILE_S, os._exit, [LATE])
-        try:
-            late.start()
-            subject = self.made()
-            wrong = self.expected.mismatch(subject(self.x).numpy())
-            late.cancel()
-            return {"wrong": wrong} if wrong else {"us": self._timed(subject)}
-        except DeviceLostError:
-            raise
-        except VkqError as error:
-            return {"wrong": f"{type(error).__name__}: {error}"}
-        finally:
-            late.cancel()
-            self.device.capabilities = c
-
-    def _timed(self, subject: Any) -> float:
-        """Return the shortest time of a run, because other programs can only add time."""
-        with self.device.record() as probe:
-            subject(self.x)
-        timed = probe.dispatches if self.device.capabilities.timestamp_valid_bits else 0
-        with self.device.record(timestamps=timed) as recording:
-            subject(self.x)
-        least, runs, end = float("inf"), 0, time.perf_counter() + SAMPLE_S
-        while runs < LEAST or time.perf_counter() < end:
-            start = time.perf_counter()
-            recording.run()
-            host = (time.perf_counter() - start) * 1e6
-            least = min(least, sum(recording.gpu_times_us()) if timed else host)
-            runs += 1
-        return max(least, 1e-3)
+    def subject(self, device: Device, m: int, n: int, k: int) -> Subject:
+        path = COOPMAT if self.dtype is np.int8 else "auto"
+        return Subject.of(device, f"linear[M={m},K={k},N={n}]/scheme={self.scheme}", path)
 
 
-class _Pair(_Subject):
-    """Two convolutions, of which the second reads the result of the first, on matrix units if the device has
-    any."""
+def int8_tiles() -> Iterator[TimedTile]:
+    """Yield the tiles of int8 products. They are timed at the least K that a tile allows, and at four times
+    that; tiles without a loop over K at the largest K allowed."""
+    for name in SEED[INT8]:
+        tiling, least = Tiling(name), matrix_tiles.LONG_LEAST
+        depths = (matrix_tiles.SHORT_MOST,) if tiling.short else DEPTHS
+        depths = (least, 4 * least) if name == matrix_tiles.LONG else depths
+        step = matrix_tiles.WIDE_STEP if tiling.wide else matrix_tiles.STEP
+        choice = {matrix_units.KIND: str(tiling)}
+        yield TimedTile(INT8, name, choice, tiling.size, "q8ta_q8csw_q8to", np.int8, depths, step)
 
-    def __init__(self, device: Device, first: Check, second: Check):
-        super().__init__(device, first, "auto")
-        self.second = second
-        data, between = second.data(), self.expected.y
-        self.behind = dataclasses.replace(data, x=between, x_q=self.data.y_q)
-        self.expected = second.expected(self.behind, between, device)
 
-    def made(self) -> Callable[[Tensor], Tensor]:
-        pairs = (self.check, self.data), (self.second, self.behind)
-        one, other = (cast(Conv2d, layer(self.device, *pair, self.path)) for pair in pairs)
-        return lambda x: applied(one, other, x)
+def float_tiles(device: Device) -> Iterator[TimedTile]:
+    """Yield the tiles of products with float activations that the device can run."""
+    c = device.capabilities
+    for of in (FLOAT16, STRAIGHT, WORDS, PARTS_OF_FLOAT32):
+        scheme, dtype = ("q8csw", np.float32) if of is PARTS_OF_FLOAT32 else ("q8csw_f16", np.float16)
+        for config in of.able(c) if lacking_half(c, of.form) is None else ():
+            variant = config.variant
+            choice = {kind_of(of): f"{variant.name}, k in 1"}
+            size = int(variant.sizes["BM"]), int(variant.sizes["BN"])
+            yield TimedTile(of.cycles, variant.axes["tile"], choice, size, scheme, dtype, DEPTHS)
+
+
+def measured_costs(device: Device, told: Callable[[str], None] = lambda _: None) -> CostTable:
+    """Return the cost tables of all products that the device's matrix units can run, in the seed's unit
+    (`in_seed_units`)."""
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for tile in (*(int8_tiles() if lacking(device.capabilities) is None else ()), *float_tiles(device)):
+        told(f"{tile.table}: {tile.name}")
+        with contextlib.suppress(NoCost):
+            verify(device, tile)
+            found.setdefault(tile.table, {})[tile.name] = cost(device, tile)
+    return in_seed_units(found)
+
+
+def verify(device: Device, tile: TimedTile) -> None:
+    """Raise NoCost if a tile's product is wrong, or if the device has too little memory for the tile."""
+    subject = tile.subject(device, *tile.size, tile.depths[0])
+    _require(Chosen(subject.layer, tile.choice).plan(subject.x.spec), tile)
+    if error := subject.tried(tile.choice).error:
+        raise NoCost(f"tile {tile.name}: {error}")
+
+
+def cost(device: Device, tile: TimedTile) -> tuple[float, float]:
+    """Return the nanoseconds (alone, shared) of a step of a tile. Raises NoCost."""
+    (rows, columns), first, last = tile.size, tile.depths[0], tile.depths[-1]
+    cores = profile(device.capabilities).multiprocessors
+    times = []
+    for m, n, workgroups in ((rows, columns, 1), (rows * cores, PER_CORE * columns, PER_CORE)):
+        at = [_nanoseconds(device, tile, m, n, k) for k in tile.depths]
+        took, steps = (at[-1] - at[0], (last - first) / tile.step) if last > first else (at[0], 1)
+        if took <= 0:
+            raise NoCost(f"{tile.choice}: the clock cannot distinguish k = {first} from k = {last}")
+        times.append(took / steps / workgroups)
+    return max(times), times[1]
+
+
+def _nanoseconds(device: Device, tile: TimedTile, m: int, n: int, k: int) -> float:
+    """Return the time of the last dispatch of a product by the tile. Raises NoCost if the product would use
+    another tile."""
+    # The layer does not depend on m, and data of many rows would take long to make.
+    call, trial = Chosen(tile.subject(device, 1, n, k).layer, tile.choice), Trial(tile.choice, ())
+    x = Tensor.from_numpy(np.resize(np.arange(k) * 37 % 251 - 125, (m, k)).astype(tile.dtype), device)
+    try:
+        _require(call.plan(x.spec), tile)
+        trial.record(device, call, x, last=True)
+    except DeviceLostError:
+        raise
+    except VkqError as error:
+        raise NoCost(str(error)) from error
+    trial.sample(TILE_S, LEAST_OF_TILE)
+    return 1e3 * (trial.time_us or math.inf)
+
+
+def _require(plan: Plan, tile: TimedTile) -> None:
+    """Raise NoCost if the plan uses another tile because the device has too little memory for *tile*."""
+    if all(step.program is None or step.program.variant.axes.get("tile") != tile.name for step in plan.steps):
+        raise NoCost(f"tile {tile.name} does not run here: {', '.join(plan.variants)}")

@@ -1,28 +1,34 @@
-"""Measure choices of kernels for a problem on a device. Each choice is compared with the reference before it
-is timed."""
+"""Measure choices of kernels for a problem on a device. There is one way to make, verify and time a choice
+(`Trial`): `vkq tune` and the measurement of a whole device (measuring.py) differ only in their choices and
+time limits."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 
 from ..device.profiles import preferred
-from ..errors import DeviceLostError, VkqError
+from ..device.tuner import Choice, legal, says, watched
+from ..errors import ArgumentError, DeviceLostError, PathError, VkqError
+from ..layout.extent import Spec
+from ..ops.conv2d import Conv2d
+from ..ops.expanded import applied
 from ..runtime.device import Device
 from ..runtime.plan import Plan
 from ..runtime.tensor import Tensor
-from ..select.tuner import Choice, legal, says, watched
-from .catalogue import Check
+from ..shader.catalog import catalog
+from .catalogue import Check, check_of
 from .compare import compare, layer
 
 # All choices run in turn, then only the fastest. Rounds are short, so that other programs slow all choices of
 # a round equally.
-SAMPLE_US = 4_000.0  # microseconds of each choice in a round of at least one run
+SAMPLE_S = 0.004  # seconds of each choice in a round of at least one run
 FIRST_ROUNDS, ROUNDS = 3, 15
 FINALISTS = 8
 # This percentile of the samples is compared, because other programs can only make a sample longer.
@@ -30,9 +36,41 @@ PERCENTILE = 10
 CANDIDATES = 6  # maximum number of choices that are timed for a problem, including the default
 TRIED = 40  # maximum number of plans that are made to find the candidates
 WORTH = 1.03  # factor by which a choice must be faster than the default to replace it
+LISTED = 12  # maximum number of variants that an error message names
 
 
-@dataclasses.dataclass(frozen=True)
+class Chosen:
+    """A layer (or another call with a tensor) that uses one choice of kernels, and ignores tuned choices."""
+
+    def __init__(self, layer: Any, choice: Choice):
+        self._layer, self._says, self.picks = layer, says(choice), choice
+
+    def __call__(self, x: Any) -> Any:
+        with preferred(self._says):
+            return self._layer(x)
+
+    def plan(self, x: Spec) -> Plan:
+        """Return the layer's plan with this choice."""
+        with preferred(self._says):
+            return cast(Plan, self._layer.plan(x))
+
+    def explain(self, shape: Sequence[int]) -> Any:
+        """Return the layer's explanation with this choice."""
+        with preferred(self._says):
+            return self._layer.explain(shape)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer, name)
+
+
+def choices(layer: Any, x: Spec) -> Iterator[Chosen]:
+    """Yield a layer with every choice of kernels for an input, the default first."""
+    with preferred({}), watched() as rankings:
+        layer.plan(x)
+    yield from (Chosen(layer, choice) for choice in legal(rankings))
+
+
+@dataclasses.dataclass
 class Trial:
     """The time of a choice for the whole call on the device (`PERCENTILE` of its samples), or why it was
     rejected.
@@ -42,7 +80,7 @@ class Trial:
 
     choice: Choice
     variants: tuple[str, ...]
-    time_us: float | None
+    time_us: float | None = None
     error: str = ""
     final: bool = False
 
@@ -51,92 +89,109 @@ class Trial:
         """The name of the choice: ``matrix product: 32x32 through shared memory``."""
         return next((f"{kind}: {name}" for kind, name in self.choice.items()), "default")
 
-
-class Candidate:
-    """A recorded call under a choice, with its samples in microseconds. The samples are device times; on a
-    CPU device, which other programs share, processor times."""
-
-    def __init__(self, device: Device, subject: Any, x: Tensor, choice: Choice, plan: Plan):
+    def record(self, device: Device, call: Chosen, x: Tensor, last: bool = False) -> Tensor:
+        """Record a call, and return its result, which the first `sample` computes. Samples are device times
+        (with *last*, of the last dispatch); on a CPU device, which other programs share, processor times."""
         c = device.capabilities
-        self.choice, self.variants = choice, plan.variants
-        self.clock = time.process_time if c.device_type == "cpu" else time.perf_counter
-        with preferred(says(choice)):
-            with device.record() as probe:
-                subject(x)
-            self.timed = probe.dispatches if c.timestamp_valid_bits and c.device_type != "cpu" else 0
-            with device.record(timestamps=self.timed) as self.recording:
-                self.y = subject(x)
-        self.samples: list[float] = []
+        cpu = c.device_type == "cpu"
+        self._clock = time.process_time if cpu else time.perf_counter
+        self._timed = slice(-1 if last else 0, None) if c.timestamp_valid_bits and not cpu else None
+        self._samples = list[float]()
+        with device.record() as probe:
+            call(x)
+        with device.record(timestamps=probe.dispatches if self._timed else 0) as self._recording:
+            return cast(Tensor, call(x))
 
-    def sample(self) -> None:
-        """Run for about `SAMPLE_US`."""
-        end = time.perf_counter() + SAMPLE_US * 1e-6
-        while True:
-            start = self.clock()
-            self.recording.run()
-            host = (self.clock() - start) * 1e6
-            self.samples.append(sum(self.recording.gpu_times_us()) if self.timed else max(host, 1e-3))
-            if time.perf_counter() >= end:
-                return
+    def sample(self, seconds: float, least: int = 1) -> None:
+        """Run the recorded call for about *seconds*, and at least *least* times."""
+        end, count = time.perf_counter() + seconds, len(self._samples) + least
+        while len(self._samples) < count or time.perf_counter() < end:
+            start = self._clock()
+            self._recording.run()
+            host = (self._clock() - start) * 1e6
+            found = sum(self._recording.gpu_times_us()[self._timed]) if self._timed else host
+            self._samples.append(max(found, 1e-3))
+        self.time_us = float(np.percentile(self._samples, PERCENTILE))
 
-    @property
-    def time_us(self) -> float:
-        return float(np.percentile(self.samples, PERCENTILE))
+
+class Subject:
+    """A check's problem on a device: its layer, input and reference result. *then*: a convolution that reads
+    the result of the first one; they are one dispatch if the device's profile says so."""
+
+    def __init__(self, device: Device, check: Check, path: str, then: Check | None = None):
+        data = check.data()
+        given = check.input(data)
+        self.device, self.check, self.path = device, check, path
+        self.want, self.x = check.expected(data, given, device), Tensor.from_numpy(given, device)
+        self.layer = layer(device, check, data, path)
+        self.call: Callable[[Tensor], Tensor] = self.layer
+        if then is not None:
+            behind = dataclasses.replace(then.data(), x=self.want.y, x_q=data.y_q)
+            second = layer(device, then, behind, path)
+            self.check, self.want = then, then.expected(behind, self.want.y, device)
+            self.call = partial(applied, cast(Conv2d, self.layer), cast(Conv2d, second))
+
+    @classmethod
+    def of(cls, device: Device, problem: str, path: str) -> Subject:
+        """Return the subject of a family's problem: ``conv2d[...]``, or ``conv2d[...] > conv2d[...]``, whose
+        second convolution reads the result of the first, on matrix units if the device has any."""
+        first, *second = (check_of(name) for name in problem.split(" > "))
+        return cls(device, first, "auto", second[0]) if second else cls(device, first, path)
+
+    def tried(self, choice: Choice, variants: tuple[str, ...] = ()) -> Trial:
+        """Record the call with a choice, run it once and compare its result. The trial has an error if the
+        call cannot run here or is wrong."""
+        trial = Trial(choice, variants)
+        try:
+            y = trial.record(self.device, Chosen(self.call, choice), self.x)
+            trial._recording.run()
+            wrong = compare(self.check, self.path, y.numpy(), self.want)
+        except DeviceLostError:
+            raise
+        except VkqError as error:
+            trial.error = f"{type(error).__name__}: {error}"
+        else:
+            if wrong:
+                trial.error = wrong.error or f"{wrong.wrong} of {wrong.total} elements differ"
+        return trial
 
 
 def trials(device: Device, check: Check, path: str, most: int | None = CANDIDATES) -> list[Trial]:
     """Time choices for a check's layer: the default, and further choices with different plans and correct
     results, *most* in all (None: no limit); then the fastest again in turn."""
-    found = list(_candidates(device, check, path, most))
-    right = [each for each in found if isinstance(each, Candidate)]
+    found = list(_trials(Subject(device, check, path), most))
+    right = [each for each in found if not each.error]
     for each in FIRST_ROUNDS * right:
-        each.sample()
-    finalists = sorted(right, key=lambda each: each.time_us)[:FINALISTS]
-    finalists = list(dict.fromkeys([*right[:1], *finalists]))
+        each.sample(SAMPLE_S)
+    finalists = sorted(right, key=lambda each: each.time_us or 0.0)[:FINALISTS]
+    finalists += [each for each in right[:1] if each not in finalists]
     for each in ROUNDS * finalists if len(finalists) > 1 else ():
-        each.sample()
-    return [
-        each
-        if isinstance(each, Trial)
-        else Trial(each.choice, each.variants, each.time_us, final=each in finalists)
-        for each in found
-    ]
+        each.sample(SAMPLE_S)
+    for each in finalists:
+        each.final = True
+    return found
 
 
-def _candidates(device: Device, check: Check, path: str, most: int | None) -> Iterable[Candidate | Trial]:
-    """Yield the recorded call of each choice, or a Trial with the reason of its rejection."""
-    data = check.data()
-    given = check.input(data)
-    want, x = check.expected(data, given, device), Tensor.from_numpy(given, device)
-    subject = layer(device, check, data, path)
+def _trials(subject: Subject, most: int | None) -> Iterator[Trial]:
+    """Yield the trial of each choice that has a plan of its own, and of each that cannot run here."""
     seen: set[object] = set()
     right = 0
-    with preferred({}), watched() as rankings:
-        subject.plan(x.spec)
-    for tried, choice in enumerate(legal(rankings)):
+    for tried, chosen in enumerate(choices(subject.layer, subject.x.spec)):
         if most is not None and (right >= most or tried >= TRIED):
             return
         try:
-            with preferred(says(choice)):
-                plan = subject.plan(x.spec)
-            made = tuple((s.program, s.push, s.grids) if s.program else s.value for s in plan.steps)
-            if made in seen:
-                continue
-            seen.add(made)
-            candidate = Candidate(device, subject, x, choice, plan)
-            candidate.recording.run()
-            wrong = compare(check, path, candidate.y.numpy(), want)
+            plan = chosen.plan(subject.x.spec)
         except DeviceLostError:
             raise
         except VkqError as error:
-            yield Trial(choice, (), None, f"{type(error).__name__}: {error}")
+            yield Trial(chosen.picks, (), error=f"{type(error).__name__}: {error}")
             continue
-        if wrong:
-            said = wrong.error or f"{wrong.wrong} of {wrong.total} elements differ"
-            yield Trial(choice, plan.variants, None, said)
-            continue
-        right += 1
-        yield candidate
+        made = tuple((s.program, s.push, s.grids) if s.program else s.value for s in plan.steps)
+        if made not in seen:
+            seen.add(made)
+            trial = subject.tried(chosen.picks, plan.variants)
+            right += not trial.error
+            yield trial
 
 
 def best(found: Sequence[Trial]) -> Trial:
@@ -157,3 +212,36 @@ def regret(found: Sequence[Trial], chosen: Trial) -> float:
 def mean_regret(regrets: Sequence[float]) -> float:
     """Return the geometric mean of regrets."""
     return math.exp(sum(math.log1p(one) for one in regrets) / len(regrets)) - 1
+
+
+def variant_names(pattern: str) -> set[str]:
+    """Return the variants that match a pattern (`Catalog.matching`). Raises ArgumentError if none does."""
+    found = {variant.name for variant in catalog().matching(pattern)}
+    if not found:
+        raise ArgumentError(
+            f"--variant is {pattern!r}, which names no shader; `vkq shaders list` has them all"
+        )
+    return found
+
+
+def with_variant(layer: Any, x: Spec, pattern: str) -> Chosen:
+    """Return the layer with the first choice of kernels whose plan for *x* runs a variant of this pattern.
+
+    Raises PathError, with the variants that the layer can run here, if no choice does.
+    """
+    wanted, seen = variant_names(pattern), dict[str, None]()
+    if not hasattr(layer, "plan"):
+        raise PathError("--variant: this operator has only one kernel on each path; leave it out")
+    for chosen in choices(layer, x):
+        try:
+            variants = chosen.plan(x).variants
+        except VkqError:  # this size or this device does not support the choice
+            continue
+        if not wanted.isdisjoint(variants):
+            return chosen
+        seen |= dict.fromkeys(variants)
+    more = f" and {len(seen) - LISTED} more" if len(seen) > LISTED else ""
+    raise PathError(
+        f"no choice of kernels runs {pattern} here; this path and method can run"
+        f" {', '.join(list(seen)[:LISTED])}{more}"
+    )

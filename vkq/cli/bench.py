@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vkq import files
 from vkq._version import __version__
-from vkq.bench import cases, ceilings, contest, data, network, nodes, plot, report, selftest, variants
+from vkq.bench import cases, ceilings, contest, data, network, nodes, plot, report, selftest
 from vkq.bench.environment import describe, host
 from vkq.bench.peers import PEERS, find_peer, installed_peers
 from vkq.bench.result import INTERRUPTED, MOST_SAMPLES, Result
@@ -22,6 +22,7 @@ from vkq.bench.run import Request, Runner, paths_of
 from vkq.bench.timer import CLOCKS, Settings
 from vkq.bench.totals import totals
 from vkq.check.cases import SCALES, SCHEMES, Case
+from vkq.check.tuning import variant_names
 from vkq.cli.common import (
     Parsers,
     add_command,
@@ -138,7 +139,7 @@ def run(options: argparse.Namespace) -> int:
     if models and (options.vs or options.variant or options.path != "auto"):
         raise ArgumentError("a model is measured on its own path: leave --path, --vs and --variant out")
     if options.variant:
-        variants.names(options.variant)
+        variant_names(options.variant)
     if models:
         contest.sides_of(options.peer)  # an unknown name is refused before anything is measured
     words = [word for word in options.cases if word not in models]

@@ -14,7 +14,8 @@ from vkq.device.choose import choose_device
 from vkq.device.profiles import profile
 from vkq.device.query import devices
 from vkq.device.refused import refused
-from vkq.device.verdict import Verdict, with_choices
+from vkq.device.tuner import stored
+from vkq.device.verdict import with_choices
 from vkq.errors import NoDeviceError, VkqError
 from vkq.probe import selftest
 from vkq.runtime.device import Device
@@ -91,7 +92,7 @@ def _report(c: Capabilities) -> dict[str, Any]:
         # The probe runs in a child process, so a driver that crashes ends only the child.
         probe = selftest.report_of(c)
         report |= {"rates": dict(probe.rates), "reason": probe.refusal, "refused": refused(probe.failures)}
-        report |= {"kernels": profile(with_choices(c)).reason, "measured": measured_on(probe)}
+        report |= {"kernels": profile(with_choices(c)).reason, "measured": measured_on(c)}
     if report["reason"] is None:
         try:
             with Device(c.index) as device:
@@ -117,9 +118,9 @@ def _show(report: dict[str, Any], why: bool) -> None:
         print(folded(f"     {path:<10} {'can run' if reason is None else reason}{measured}", 16))
 
 
-def measured_on(probe: Verdict) -> dict[str, str]:
+def measured_on(c: Capabilities) -> dict[str, str]:
     """Return a text on the measurement of each family of kernels."""
-    return {family: str(one) for family, one in (probe.tuning or {}).items()}
+    return {family: str(one) for family, one in (stored(c).families or {}).items()}
 
 
 def show_measured(found: dict[str, str], why: bool = True) -> None:

@@ -99,7 +99,7 @@ def examine(which: str | None, times: int, seconds: float = SECONDS) -> dict[str
     probe = selftest.probe_again(capabilities)
     report: dict[str, Any] = {"versions": versions(), "device": capabilities.as_dict()}
     report |= {"probe": dataclasses.asdict(probe), "path": None, "reason": probe.refusal}
-    report["measured"] = measured_on(probe)
+    report["measured"] = measured_on(capabilities)
     report |= {"paths": [], "refused_paths": {}, "texels": "unread", "replays": []}
     if probe.refusal is None:
         with Device(capabilities.index) as device:

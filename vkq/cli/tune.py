@@ -15,17 +15,17 @@ from typing import Any
 from vkq.check import catalogue, tuning
 from vkq.check.cases import FLOAT
 from vkq.check.catalogue import Check
-from vkq.check.tile_costs import measured_costs
+from vkq.check.measuring import measured_costs
 from vkq.check.tuning import Trial
 from vkq.cli.common import Parsers, add_command, columns, counted, device_argument, progress
 from vkq.device.profiles import profile
+from vkq.device.tuner import store, stored, subject
 from vkq.errors import ArgumentError
 from vkq.graph.executable import Executable
 from vkq.ops.layer import Layer
 from vkq.ops.linears import JoinedLinears
 from vkq.runtime.device import Device
 from vkq.select.path import PATHS, choose_path
-from vkq.select.tuner import store, stored, subject
 from vkq.tflite.either import SUFFIXES, session_of
 
 SHOWN = 8  # how many of the fastest choices the table shows; --json has all
@@ -136,7 +136,7 @@ def _regret(device: Device, check: Check, path: str) -> dict[str, Any]:
     right = [trial for trial in trials if trial.time_us is not None]
     if not right:
         raise ArgumentError(f"{check.name}: no choice is right: {trials[0].error}")
-    kept = stored(device.capabilities).get(subject(check.problem.name, check.scheme), {})
+    kept = stored(device.capabilities).problems.get(subject(check.problem.name, check.scheme), {})
     chosen = next((trial for trial in right if trial.choice == kept), right[0])
     first = [dataclasses.replace(trial, final=True) for trial in right[: tuning.CANDIDATES]]
     tuned = tuning.best(first)

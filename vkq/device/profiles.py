@@ -177,7 +177,7 @@ def preferred(says: Mapping[str, Any]) -> Iterator[None]:
 
 def picks() -> Mapping[str, str]:
     """Return the preferred kernels that are not fields of a profile: a name for each kind
-    (`vkq.select.tuner`)."""
+    (`vkq.device.tuner`)."""
     return dict(dict(_preferred.get() or ()).get(PICKS, ()))
 
 

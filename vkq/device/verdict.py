@@ -19,11 +19,11 @@ from typing import Any
 from .. import cache, spawn
 from .._version import __version__
 from ..turns import Turns
-from . import measured, vulkan
+from . import first_sight, tuner, vulkan
 from .capabilities import Capabilities
 from .cores import told_cores
 
-FORMAT = 20  # version of the kept report; to be raised when a test or a rate changes
+FORMAT = 21  # version of the kept report; to be raised when a test or a rate changes
 TIMEOUT_S = 60.0
 RESTARTS = 4
 OPENING = "open"  # the stage before the first: loading the driver, opening the device, compiling
@@ -44,8 +44,8 @@ class Verdict:
     ``open`` if the device could not be opened). ``soft_float``: floats are rounded in integers. ``rates``:
     see `vkq.probe.rates.Rates`; empty if not measured. ``clock``: how rates were timed, "gpu" or "host".
     ``isolated``: the probe ran in a child process. ``cores``: the measured number of cores, or None.
-    ``tuning``: the measurements by family of kernels (`measured`); None if there are none. ``loop_limit``:
-    the iterations after which the driver ends the loops of an invocation; None if it does not.
+    ``loop_limit``: the iterations after which the driver ends the loops of an invocation; None if it does
+    not.
     """
 
     failures: Mapping[str, str]
@@ -54,7 +54,6 @@ class Verdict:
     clock: str = ""
     isolated: bool = False
     cores: int | None = None
-    tuning: Mapping[str, measured.Measured] | None = None
     loop_limit: int | None = None
 
     @property
@@ -74,7 +73,7 @@ class Verdict:
         fields = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(value, dict) or value.keys() != fields:
             raise ValueError(f"its keys are not {', '.join(sorted(fields))}")
-        failures, rates, tuning = value["failures"], value["rates"], value["tuning"]
+        failures, rates = value["failures"], value["rates"]
         good = (
             isinstance(failures, dict)
             and all(isinstance(why, str) for why in failures.values())
@@ -82,14 +81,12 @@ class Verdict:
             and all(isinstance(r, float) and math.isfinite(r) and r > 0 for r in rates.values())
             and value["clock"] in ("", "gpu", "host")
             and all(isinstance(value[name], bool) for name in ("soft_float", "isolated"))
-            and (tuning is None or isinstance(tuning, dict))
             and (value["cores"] is None or (type(value["cores"]) is int and value["cores"] > 0))
             and (value["loop_limit"] is None or type(value["loop_limit"]) is int)
         )
         if not good:
             raise ValueError("a value has the wrong type")
-        parsed = tuning and {family: measured.Measured.parse(one) for family, one in tuning.items()}
-        return cls(**value | {"tuning": parsed})
+        return cls(**value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +99,6 @@ class _Outcome:
 
 
 _reports: dict[str, Verdict] = {}  # key: Capabilities.key
-_measured: set[str] = set()  # devices that this process measured once, even if there was no result
 _lock = Turns("asking a device", again=True)
 
 
@@ -114,17 +110,10 @@ def report_of(c: Capabilities, here: Callable[[], Verdict] | None = None) -> Ver
     because nothing is known.
     """
     with _lock:
-        kept = _reports.get(c.key) or cache.read_json(_place(c), Verdict.parse)
-        if kept is None:
-            found = _ask_and_keep(c, here)
-        elif kept.tuning is None and c.key not in _measured and measured.wanted(c):
-            found = _with_tuning(c, kept, None)
-            if found.tuning is not None:
-                _keep(c, found)
-        else:
-            found = kept
+        found = _reports.get(c.key) or cache.read_json(_place(c), Verdict.parse) or _ask_and_keep(c, here)
         if found is not None:
             _reports[c.key] = found
+            _look(c, found)
         return found
 
 
@@ -136,7 +125,14 @@ def ask_again(c: Capabilities, here: Callable[[], Verdict]) -> Verdict:
         found = _ask_and_keep(c, here, before)
         assert found is not None
         _reports[c.key] = found
+        _look(c, found, again=True)
         return found
+
+
+def _look(c: Capabilities, report: Verdict, again: bool = False) -> None:
+    """Measure the kernels of a device that nobody timed (`first_sight`)."""
+    if report.refusal is None and first_sight.is_due(c, again):
+        first_sight.look(c, dataclasses.asdict(report))
 
 
 def believe(c: Capabilities, report: Verdict) -> None:
@@ -154,7 +150,7 @@ def with_choices(c: Capabilities) -> Capabilities:
     """Return the capabilities with the choices measured on the device, if these are known and VKQ_TUNE allows
     them."""
     found = known(c)
-    choices = measured.choices(found.tuning if found else None)
+    choices = tuner.choices(tuner.stored(c).families if found else None)
     if found and found.cores and told_cores(c) is None:
         choices = (*choices, ("multiprocessors", found.cores))
     # If nothing was measured, return the same object. Caches with capabilities as keys then find it without
@@ -200,7 +196,7 @@ def _ask_and_keep(
         found, sure = here(), True
     else:
         return None
-    found = _with_tuning(c, _steady(found, before), before.tuning if before else None)
+    found = _steady(found, before)
     if sure:
         _keep(c, found)
     return found
@@ -221,17 +217,6 @@ def _steady(found: Verdict, before: Verdict | None) -> Verdict:
 
 def _keep(c: Capabilities, report: Verdict) -> None:
     cache.write(_place(c), json.dumps(dataclasses.asdict(report)).encode())
-
-
-def _with_tuning(c: Capabilities, report: Verdict, kept: Mapping[str, measured.Measured] | None) -> Verdict:
-    """Return the report with new measurements if the device should be measured; else with the measurements
-    that are kept."""
-    found = None
-    if report.refusal is None and measured.wanted(c):
-        _measured.add(c.key)
-        plain = dataclasses.asdict(dataclasses.replace(report, tuning=None))
-        found = measured.measure(c, plain, kept)
-    return dataclasses.replace(report, tuning=kept if found is None else found)
 
 
 def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:

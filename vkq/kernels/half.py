@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
 from ..device.profiles import picks, profile
+from ..device.tuner import is_asked, ranked
 from ..errors import PathError
 from ..probe.matrices import BRAIN, HALF, Matrices
 from ..problem.conv2d import Conv2dProblem
@@ -20,7 +21,6 @@ from ..runtime.builder import Builder, Value
 from ..runtime.plan import Resident
 from ..runtime.program import Program
 from ..select.path import pairs_refusal
-from ..select.tuner import is_asked, ranked
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
@@ -254,7 +254,7 @@ class HalfMatrices:
 
 
 def kind_of(elements: OperandKind) -> str:
-    """Return the name of this kind of operands in the tuner's rankings (`vkq.select.tuner`)."""
+    """Return the name of this kind of operands in the tuner's rankings (`vkq.device.tuner`)."""
     return f"tile of {elements.form} matrices"
 
 

@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
 from ..device.profiles import Profile, profile
+from ..device.tuner import is_asked, ranked
 from ..probe.matrices import Matrices, advertised
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..select.tuner import is_asked, ranked
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
@@ -25,7 +25,7 @@ from .matrix_units import MatrixWeights, centred, counts
 from .weights import Arithmetic, Int8, zeros_behind
 
 CONV = "conv2d_q8ta_q8csw__coopmat"
-KIND = "tile of a convolution"  # the name of this kind of tile in the tuner's rankings (`vkq.select.tuner`)
+KIND = "tile of a convolution"  # the name of this kind of tile in the tuner's rankings (`vkq.device.tuner`)
 
 
 class MatrixConv:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..device.profiles import profile
+from ..device.tuner import ranked
 from ..layout.pack import layout
 from ..probe.matrices import Matrices, advertised, counted
 from ..problem.conv2d import Conv2dProblem
@@ -23,7 +24,6 @@ from ..runtime.packing import pack
 from ..runtime.plan import Resident
 from ..runtime.program import Program
 from ..select import registers
-from ..select.tuner import ranked
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
@@ -37,7 +37,7 @@ WIDE = "gemm_q8ta_q8csw__wide_coopmat"
 DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
 SIGN_BITS = np.uint32(0x80808080)
 NOTHING: Mapping[str, Any] = {}
-KIND = "tile of matrix units"  # the name of this kind of tile in the tuner's rankings (`vkq.select.tuner`)
+KIND = "tile of matrix units"  # the name of this kind of tile in the tuner's rankings (`vkq.device.tuner`)
 # If a product has fewer rows, most of a matrix is padding, and loading the weights takes most of the time.
 LEAST_ROWS = 29
 

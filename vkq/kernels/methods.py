@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..device.profiles import profile
+from ..device.tuner import is_asked, ranked
 from ..errors import ArgumentError, MethodError
 from ..layout.extent import BLOCKED, IMAGE
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import lets_loop
 from ..select.path import COOPMAT
-from ..select.tuner import is_asked, ranked
 from ..shader.catalog import catalog
 from .depthwise import Depthwise
 from .direct import LAYOUTS, Direct, words_of
@@ -138,7 +138,7 @@ def _direct(kind: type[Direct]) -> Callable[[Convolution, Conv2dProblem], Kernel
 
 
 DEPTHWISE, DIRECT = "conv2d_q8ta_q8csw__depthwise", "conv2d_q8ta_q8csw__direct"
-KIND = "method of a convolution"  # the name of this choice in the tuner's rankings (`vkq.select.tuner`)
+KIND = "method of a convolution"  # the name of this choice in the tuner's rankings (`vkq.device.tuner`)
 METHODS = [
     Method(
         "pointwise",

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy.typing as npt
 
 from ..arguments import checked
+from ..device import tuner
 from ..device.profiles import preference
 from ..errors import ArgumentError
 from ..kernels import methods
@@ -26,7 +27,6 @@ from ..problem.options import ConvOptions, Padding
 from ..runtime.builder import Builder, Value
 from ..runtime.caches import keep
 from ..runtime.device import Device
-from ..select import tuner
 from .applied import applied
 from .layer import Layer, as_tuned
 from .torch_modules import operands

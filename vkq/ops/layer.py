@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import numpy.typing as npt
 
 from ..arguments import checked
+from ..device import tuner
 from ..device.profiles import preference
 from ..device.refused import without
 from ..errors import ArgumentError, DTypeError
@@ -27,7 +28,6 @@ from ..runtime.tensor import Tensor
 from ..runtime.transfer import as_array
 from ..schemes.base import COMPUTE, Weight, XParams
 from ..schemes.choose import scheme_of
-from ..select import tuner
 from ..select.path import PATHS, Choice
 from .torch_modules import OUTPUTS, tensor_of
 
@@ -50,7 +50,7 @@ Build = TypeVar("Build", bound=Callable[..., Value])
 
 def as_tuned(build: Build) -> Build:
     """Make a layer's ``build`` method use the kernels that were tuned for the layer's problem
-    (`vkq.select.tuner`)."""
+    (`vkq.device.tuner`)."""
 
     @functools.wraps(build)
     def building(self: Any, b: Builder, x: Value, *rest: Any, **options: Any) -> Value:

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 from ..device.capabilities import Capabilities
 from ..device.profiles import PICKS, Profile, picks, preference, preferred, profile
+from ..device.tuner import is_asked, ranked
 from ..errors import SpecError
 from ..runtime.device import Device
 from ..shader.catalog import catalog
 from ..shader.spec import Value
-from .tuner import is_asked, ranked
 
 SHADER, FLOAT_SHADER = "gemm_q8ta_q8csw__tiled", "gemm_q8csw__tiled"
 KIND = "tile in registers"

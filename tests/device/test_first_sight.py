@@ -4,17 +4,16 @@ kept."""
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import vkq
 from vkq import spawn
-from vkq.check import measuring
-from vkq.device import measured, verdict, vulkan
-from vkq.device.measured import Measured
+from vkq.check import measuring, tuning
+from vkq.device import first_sight, tuner, verdict, vulkan
 from vkq.device.profiles import families, profile
+from vkq.device.tuner import Measured, Store
 from vkq.probe import selftest
 
 from .reported import NAMES, reported
@@ -48,7 +47,7 @@ def faked(monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Any]) -> list[lis
     started: list[list[str]] = []
 
     def command(module: str, *options: str) -> list[str]:
-        assert module == measured.CHILD
+        assert module == first_sight.CHILD
         started.append(list(options))
         told = json.dumps([[PRODUCT, name, what] for name, what in outcomes.items()])
         return [sys.executable, "-c", CHILD, told, TILES.key, *options[2:]]
@@ -58,7 +57,7 @@ def faked(monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Any]) -> list[lis
 
 
 def measure(kept: dict[str, Measured] | None = None) -> dict[str, Measured] | None:
-    return measured.measure(TILES, {"any": "report"}, kept)
+    return first_sight.measure(TILES, {"any": "report"}, kept)
 
 
 def test_the_fastest_that_is_right_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +72,9 @@ def test_the_fastest_that_is_right_is_taken(monkeypatch: pytest.MonkeyPatch) -> 
     assert "SIGABRT" in str(taken.outcomes[SMALL])
     assert [len([o for o in options if o.startswith("--skip")]) for options in started] == [0, 2, 3]
     seconds = [float(next(o for o in options if "seconds" in o).split("=")[1]) for options in started]
-    assert seconds[0] == measured.TOTAL_S
-    assert seconds[1] == pytest.approx(measured.TOTAL_S - 0.1 - measured.COMPILE_S)
-    says = dict(measured.choices(found))
+    assert seconds[0] == first_sight.TOTAL_S
+    assert seconds[1] == pytest.approx(first_sight.TOTAL_S - 0.1 - first_sight.COMPILE_S)
+    says = dict(tuner.choices(found))
     assert says == {"staged": None, "tile": "4x4", "texels": False}
     chosen = profile(dataclasses.replace(TILES, choices=tuple(says.items())))
     assert (chosen.tile, chosen.measured, "measured here" in chosen.reason) == ("4x4", True, True)
@@ -119,21 +118,43 @@ def test_no_child_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measure() is None
 
 
+def test_each_driver_is_measured_in_a_child(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real child tries the present choice of each family first, and reports that each candidate is
+    right."""
+    seen: dict[tuple[str, str], tuner.Outcome] = {}
+    told = first_sight._told
+
+    def noted(said: Any, outcomes: dict[tuple[str, str], tuner.Outcome]) -> Any:
+        result = told(said, outcomes)
+        seen.update(outcomes)
+        return result
+
+    monkeypatch.setattr(first_sight, "_told", noted)
+    monkeypatch.setattr(first_sight, "TOTAL_S", 0.4)
+    c = device.capabilities
+    found = first_sight.measure(c, dataclasses.asdict(selftest.report(device)), None)
+    assert found is not None
+    now = {(family.name, tuner.current(family, c)) for family in families()}
+    assert not [outcome for outcome in seen.values() if isinstance(outcome, str)], seen
+    assert {*list(seen)[: len(now)]} <= now
+    assert {*found} <= {family for family, _ in seen}
+
+
 def test_who_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     devices = {name: reported(name) for name in NAMES}
     monkeypatch.delenv("VKQ_TUNE", raising=False)
-    timed = {name for name, c in devices.items() if not measured.wanted(c)}
+    timed = {name for name, c in devices.items() if not tuner.wanted(c)}
     assert timed == {"lavapipe", "swiftshader", "nvidia-h200"}
     monkeypatch.setenv("VKQ_TUNE", "off")
-    assert not any(measured.wanted(c) for c in devices.values())
-    assert measured.choices({PRODUCT: Measured(PLAIN, {PLAIN: 1.0})}) == ()
+    assert not any(tuner.wanted(c) for c in devices.values())
+    assert tuner.choices({PRODUCT: Measured(PLAIN, {PLAIN: 1.0})}) == ()
     monkeypatch.setenv("VKQ_TUNE", "always")
-    assert all(measured.wanted(c) for c in devices.values())
+    assert all(tuner.wanted(c) for c in devices.values())
     monkeypatch.setenv("VKQ_TUNE", "never")
     with pytest.raises(
         vkq.ArgumentError, match=r"VKQ_TUNE is .never.; it must be one of auto, always, fresh"
     ):
-        measured.mode()
+        tuner.mode()
 
 
 def test_each_problem_shows_its_candidates() -> None:
@@ -141,35 +162,38 @@ def test_each_problem_shows_its_candidates() -> None:
     for family in families():
         assert len({tuple(sorted(says.items(), key=str)) for says in family.candidates.values()}) > 2
         for name in NAMES:
-            says = family.candidates[measured.current(family, reported(name))]
+            says = family.candidates[tuner.current(family, reported(name))]
             known = {field: getattr(profile(reported(name)), field) for field in says}
             assert says == known, (family.name, name)
 
 
-def test_a_report_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe's report keeps the choices. They are measured once, and again by `ask_again`, which passes on
-    the old choices."""
+def test_the_store_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store keeps the choices. They are measured once, and again by `ask_again`, which passes on the old
+    choices; choices for problems stay."""
     c = any_device.capabilities
     known = selftest.report(any_device)
     asked: list[object] = []
     found = {PRODUCT: Measured(PLAIN, {PLAIN: 2.5})}
 
     def fake(c: object, report: Any, kept: object) -> dict[str, Measured]:
-        assert report["tuning"] is None
+        assert verdict.Verdict.parse(report) == known
         asked.append(kept)
         return found
 
     written: dict[str, bytes] = {}
-    monkeypatch.setattr(measured, "measure", fake)
-    monkeypatch.setattr(verdict.cache, "write", lambda path, data: written.update(kept=data))
-    monkeypatch.setattr(verdict, "_reports", {c.key: dataclasses.replace(known, tuning=None)})
-    monkeypatch.setattr(verdict, "_measured", set())  # forget the measurements of earlier tests
+    monkeypatch.setattr(first_sight, "measure", fake)
+    monkeypatch.setattr(first_sight, "_looked", set())  # forget the measurements of earlier tests
+    monkeypatch.setattr(tuner.cache, "read_json", lambda *_: None)
+    monkeypatch.setattr(tuner.cache, "write", lambda path, data: written.update({path.parent.name: data}))
+    monkeypatch.setattr(verdict, "_reports", {c.key: known})
+    monkeypatch.setattr(tuner, "_stores", {c.key: Store(problems={"p q8csw": {PRODUCT: PLAIN}})})
     monkeypatch.setenv("VKQ_TUNE", "always")
-    first = verdict.report_of(c)
-    assert first is not None
-    assert (first.tuning, asked) == (found, [None])
-    assert verdict.Verdict.parse(json.loads(written["kept"])) == first
-    assert verdict.report_of(c) is first
+    assert verdict.report_of(c) == known
+    first = tuner.stored(c)
+    assert (first.families, list(first.problems), asked) == (found, ["p q8csw"], [None])
+    assert Store.parse(json.loads(written["tune"])) == first
+    verdict.report_of(c)
+    assert (tuner.stored(c), asked) == (first, [None])
     assert dict(verdict.with_choices(c).choices) == {"staged": None, "tile": "4x4", "texels": False}
     monkeypatch.setattr(verdict, "_ask", lambda c: (known, True))
     verdict.ask_again(c, lambda: known)
@@ -196,7 +220,7 @@ def test_every_candidate_is_right(software_device: vkq.Device, monkeypatch: pyte
     assert device.capabilities is before
     began = [tuple(each["begin"]) for each in said if "begin" in each]
     assert set(began) == {(f.name, name) for f in families() for name in f.candidates} - large
-    assert began[0] == (PRODUCT, measured.current(families()[0], before))
+    assert began[0] == (PRODUCT, tuner.current(families()[0], before))
     assert all(each["us"] > 0 for each in said if "end" in each)
 
 
@@ -209,31 +233,21 @@ def test_the_child_ends_a_slow_one_and_tells_a_wrong_one(
     ended: list[int] = []
     monkeypatch.setattr(measuring.os, "_exit", ended.append)
     monkeypatch.setattr(measuring, "COMPILE_S", 0.0)
-    monkeypatch.setattr(measuring._Subject, "_timed", lambda *_: 1.0)
-
-    def off_by_one(real: Callable[..., Any]) -> Callable[..., Any]:
-        def made(self: Any) -> Any:
-            right = real(self)
-            return lambda x: vkq.Tensor.from_numpy(right(x).numpy() ^ 1, software_device)
-
-        return made
-
-    for kind in (measuring._Subject, measuring._Pair):
-        monkeypatch.setattr(kind, "made", off_by_one(kind.made))
+    compare = tuning.compare
+    monkeypatch.setattr(tuning, "compare", lambda check, path, got, want: compare(check, path, got ^ 1, want))
     said: list[dict[str, Any]] = []
     measuring.run(software_device, lambda **what: said.append(what), seconds, set())
     ends = [each for each in said if "end" in each]
     assert len(ends) == least
     assert all("differ" in each["wrong"] and "us" not in each for each in ends)
-    assert set(ended) == ({measured.LATE} if least else set())
+    assert set(ended) == ({first_sight.LATE} if least else set())
 
 
 def test_a_device_can_leave_it_out(monkeypatch: pytest.MonkeyPatch, software_device: vkq.Device) -> None:
     c = software_device.capabilities
-    known = dataclasses.replace(
-        selftest.report(software_device), tuning={PRODUCT: Measured(PLAIN, {PLAIN: 2.5})}
-    )
-    monkeypatch.setattr(verdict, "_reports", {c.key: known})
+    monkeypatch.setattr(verdict, "_reports", {c.key: selftest.report(software_device)})
+    found = {PRODUCT: Measured(PLAIN, {PLAIN: 2.5})}
+    monkeypatch.setattr(tuner, "_stores", {c.key: Store(found)})
     with vkq.Device(c.index) as device, vkq.Device(c.index, tune="off") as other:
         assert (profile(device.capabilities).tile, profile(other.capabilities).tile) == ("4x4", "8x8")
     with pytest.raises(vkq.ArgumentError, match="tune is 'fast'; it must be 'auto' or 'off'"):

@@ -12,8 +12,9 @@ import pytest
 
 import vkq
 from vkq import cache
+from vkq.device import tuner
 from vkq.device.profiles import preferred
-from vkq.select import registers, tuner
+from vkq.select import registers
 
 NAME = "linear[M=40,K=32,N=48]"
 STAGED = {"matrix product": "32x32 through shared memory"}
@@ -26,7 +27,7 @@ def tune_apart(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     for kind in ("spirv", "probe"):
         (folder / kind).symlink_to(cache.cache_dir() / kind)
     monkeypatch.setenv("VKQ_CACHE_DIR", str(folder))
-    monkeypatch.setattr(tuner, "_tuned", {})
+    monkeypatch.setattr(tuner, "_stores", {})
 
 
 @pytest.fixture
@@ -46,15 +47,15 @@ def test_a_layer_takes_what_was_tuned_for_its_problem(software_device: vkq.Devic
     usual = taken(device)
     assert "__staged" not in usual[0]
     tuner.store(c, NAME, "q8ta_q8csw", STAGED)
-    tuner._tuned.clear()  # as in another process
+    tuner._stores.clear()  # forget tuned choices, as in another process
     assert taken(device) == ("gemm_q8ta_q8csw__staged:float.f32.32x32",)
     assert taken(device, 41) == (usual[0],)
     with preferred({}):  # inside the block, tuned choices are not used
         assert taken(device) == usual
     tuner.store(c, NAME, "q8ta_q8csw", REGISTERS)
     assert taken(device) == ("gemm_q8ta_q8csw__texels:float.f32.4x4",)
-    tuner.store(c, NAME, "q8ta_q8csw", {})  # storing the default deletes the choice
-    assert (taken(device), tuner.stored(c)) == (usual, {})
+    tuner.store(c, NAME, "q8ta_q8csw", {})  # the default is not stored
+    assert (taken(device), tuner.stored(c).problems) == (usual, {})
 
 
 @pytest.mark.parametrize(
@@ -76,16 +77,18 @@ def test_choices_of_another_process_are_kept(
     c = any_device.capabilities
     tuner.store(c, "first", "q8csw", STAGED)
     with monkeypatch.context() as other:
-        other.setattr(tuner, "_tuned", {})
+        other.setattr(tuner, "_stores", {})
         tuner.store(c, "second", "q8csw", STAGED)
     tuner.store(c, "third", "q8csw", STAGED)
     want = {f"{name} q8csw": STAGED for name in ("first", "second", "third")}
-    assert tuner.stored(c) == want
-    tuner._tuned.clear()
-    assert tuner.stored(c) == want
+    assert tuner.stored(c).problems == want
+    tuner._stores.clear()
+    assert tuner.stored(c).problems == want
 
 
-@pytest.mark.parametrize("damage", [b"[]", b"{", b'{"a": 1}', b'{"a": {"b": 4}}', None])
+@pytest.mark.parametrize(
+    "damage", [b"[]", b"{", b'{"a": 1}', b'{"families": null, "problems": {"b": {"c": 4}}}', None]
+)
 def test_a_file_of_another_form_is_ignored_with_a_warning(
     damage: bytes | None, any_device: vkq.Device, fresh: Path
 ) -> None:
@@ -96,9 +99,9 @@ def test_a_file_of_another_form_is_ignored_with_a_warning(
         path.write_bytes(path.read_bytes()[:-3])
     else:
         cache.write(path, damage)
-    tuner._tuned.clear()
+    tuner._stores.clear()
     with pytest.warns(cache.CacheWarning):
-        assert tuner.stored(c) == {}
+        assert tuner.stored(c) == tuner.Store()
 
 
 def test_each_kind_has_its_turn() -> None:

@@ -1,0 +1,275 @@
+"""Choices of kernels: what a choice is, and the store of everything that was measured on a device.
+
+A choice maps a kind of kernel to a name: that of a candidate in a family of profiles.yaml (``candidates``,
+``tuned``), or that of an option that kernels rank themselves (`ranked`: tiles in registers or of matrix
+units). Choices change the speed and never a result: only choices whose results were compared with the
+reference on that device are stored.
+
+Two commands measure with the same code (`vkq.check.tuning`): the first use of a device that was never timed
+(`vkq.device.first_sight`), for whole families of kernels, and `vkq tune`, for one problem. The store is one
+file for each device, driver and version of vkq.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from .. import cache
+from .._version import __version__
+from ..errors import ArgumentError
+from ..turns import Turns
+from .capabilities import Capabilities
+from .costs import FRESH, INT8, SEED, VARIABLE, in_seed_units
+from .profiles import (
+    PICKS,
+    Family,
+    families,
+    picks,
+    preference,
+    preferred,
+    profile,
+    tuned_families,
+)  # fmt: skip
+
+MODES = ("auto", "always", FRESH, "off")
+FORMAT = 2  # version of the store's file
+TILES = "tiles of matrix units"  # a family of kernels without candidates
+
+Choice = Mapping[str, str]  # kind of kernel -> name
+Rankings = dict[str, list[str]]
+# Microseconds, or why a candidate is rejected; for `TILES`, the nanoseconds of a step of a workgroup that
+# runs alone on a core, and of one that shares it
+Outcome = float | tuple[float, float] | str
+T = TypeVar("T")
+
+_rankings: contextvars.ContextVar[Rankings | None] = contextvars.ContextVar("vkq_rankings", default=None)
+
+
+# ------------------------------------------------------------------------------------------------- a choice
+
+
+def ranked(kind: str, options: Sequence[T], name: Callable[[T], str] = str) -> Sequence[T]:
+    """Return a kernel's options, which are given best first. If an option is picked by name in this context,
+    move it to the front; ignore unknown names."""
+    seen, picked = _rankings.get(), picks().get(kind)
+    if seen is not None:
+        seen.setdefault(kind, [name(one) for one in options])
+    if picked is None:
+        return options
+    return sorted(options, key=lambda one: name(one) != picked)
+
+
+def is_asked(kind: str) -> bool:
+    """Return True if rankings of this kind are recorded or picked in this context. Otherwise, only the best
+    option is needed."""
+    return _rankings.get() is not None or kind in picks()
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Rankings]:
+    """Context manager: record the rankings of kernels in the block as kind -> names, the best first."""
+    found: Rankings = {}
+    token = _rankings.set(found)
+    try:
+        yield found
+    finally:
+        _rankings.reset(token)
+
+
+def legal(rankings: Rankings) -> Iterator[Choice]:
+    """Yield every choice: first the default, then choices with the next name of each kind and with the next
+    candidate of each family, in turn."""
+    yield {}
+    kinds = [[{kind: name} for name in names[1:]] for kind, names in rankings.items()]
+    kinds += [[{family.name: name} for name in family.candidates] for family in tuned_families()]
+    for together in zip_longest(*kinds):
+        yield from (choice for choice in together if choice)
+
+
+def says(choice: Choice) -> dict[str, Any]:
+    """Return the profile fields that a choice overrides: those of its candidates, and under PICKS its pairs
+    (kind of option, option). Candidates that no family has are ignored."""
+    found: dict[str, Any] = {}
+    known = {family.name: family for family in tuned_families()}
+    for kind, name in choice.items():
+        if kind in known:
+            found |= known[kind].candidates.get(name, {})
+        else:
+            found[PICKS] = (*found.get(PICKS, ()), (kind, name))
+    return found
+
+
+def current(family: Family, c: Capabilities) -> str:
+    """Return the name of the candidate whose fields equal the profile's, else the first candidate."""
+    known = profile(dataclasses.replace(c, choices=()))
+    names = (
+        name
+        for name, fields in family.candidates.items()
+        if all(getattr(known, field) == value for field, value in fields.items())
+    )
+    return next(names, next(iter(family.candidates)))
+
+
+# ------------------------------------------------------------------------------------------------ the store
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """The measurement of a family of kernels: the chosen candidate, and the outcome of each candidate that
+    was tried."""
+
+    taken: str
+    outcomes: Mapping[str, Outcome]
+
+    def __str__(self) -> str:
+        """Return ``64x64 through shared memory, 41.2 us (4x8 in registers 60.1 us; ...)``."""
+        others = "; ".join(f"{name} {_shown(o)}" for name, o in self.outcomes.items() if name != self.taken)
+        return f"{self.taken}, {_shown(self.outcomes[self.taken])}{f' ({others})' if others else ''}"
+
+    @classmethod
+    def parse(cls, value: Any) -> Measured:
+        """Return the value of a JSON text; ValueError if its form is wrong."""
+        good = isinstance(value, dict) and value.keys() == {"taken", "outcomes"}
+        if not good or not isinstance(value["outcomes"], dict):
+            raise ValueError("it is not a measurement of a family of kernels")
+        outcomes = {name: outcome_of(name, one) for name, one in value["outcomes"].items()}
+        if isinstance(outcomes.get(value["taken"], ""), str):
+            raise ValueError("it is not a measurement of a family of kernels: the chosen one has no time")
+        return cls(value["taken"], outcomes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """Everything that was measured on a device. ``families``: the measurements of families of kernels by
+    name; None if the device was not measured as a whole. ``problems``: the tuned choices by `subject`."""
+
+    families: Mapping[str, Measured] | None = None
+    problems: Mapping[str, Choice] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, value: Any) -> Store:
+        """Return the value of a JSON text. Raises ValueError if its form is wrong."""
+        good = isinstance(value, dict) and value.keys() == {"families", "problems"}
+        if not good or not isinstance(value["families"], dict | None) or not _are_choices(value["problems"]):
+            raise ValueError("it is not a store of measurements")
+        known = value["families"]
+        found = None if known is None else {name: Measured.parse(one) for name, one in known.items()}
+        return cls(found, value["problems"])
+
+
+def _are_choices(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(choice, dict) and all(isinstance(name, str) for name in choice.values())
+        for choice in value.values()
+    )
+
+
+_stores: dict[str, Store] = {}  # key: Capabilities.key
+_lock = Turns("what was tuned", again=True)
+
+
+def stored(c: Capabilities) -> Store:
+    """Return everything that was measured on a device, from this process or from the file."""
+    with _lock:
+        if c.key not in _stores:
+            _stores[c.key] = cache.read_json(_path(c), Store.parse) or Store()
+        return _stores[c.key]
+
+
+def store(c: Capabilities, problem: str, scheme: str, choice: Choice) -> None:
+    """Store a choice for a problem. An empty choice, the default, removes the stored choice."""
+    _write(c, None, {subject(problem, scheme): dict(choice)})
+
+
+def store_families(c: Capabilities, found: Mapping[str, Measured]) -> None:
+    """Store the measurements of families of kernels."""
+    _write(c, found, {})
+
+
+def _write(c: Capabilities, found: Mapping[str, Measured] | None, changes: Mapping[str, Choice]) -> None:
+    """Change the store. Other choices stay, also those that other processes stored in the meantime."""
+    before, kept = stored(c), cache.read_json(_path(c), Store.parse) or Store()
+    problems = {**before.problems, **kept.problems, **changes}
+    newest = next((one for one in (found, kept.families, before.families) if one is not None), None)
+    new = Store(newest, {name: one for name, one in problems.items() if one})
+    if new == before:
+        return
+    with _lock:
+        _stores[c.key] = new
+    cache.write(_path(c), json.dumps(dataclasses.asdict(new), indent=1).encode())
+
+
+def _path(c: Capabilities) -> Path:
+    return cache.cache_dir() / "tune" / f"{c.key}-{__version__}-{FORMAT}.json"
+
+
+def subject(problem: str, scheme: str) -> str:
+    """Return the key of a choice, like ``linear[M=1,K=64,N=32] q8csw``."""
+    return f"{problem} {scheme}"
+
+
+# ------------------------------------------------------------------------------------- the use of the store
+
+
+def mode() -> str:
+    """Return the value of VKQ_TUNE: "auto" (the default) measures a device that neither a rule of
+    profiles.yaml nor a file of ``tuned`` covers; "always" measures on every device; "fresh" ignores the files
+    that come with vkq; "off" never measures, and ignores the measurements of families. Raises
+    ArgumentError for other values."""
+    found = os.environ.get(VARIABLE) or "auto"
+    if found not in MODES:
+        raise ArgumentError(f"{VARIABLE} is {found!r}; it must be one of {', '.join(MODES)}")
+    return found
+
+
+def wanted(c: Capabilities) -> bool:
+    """Return True if a device should be measured."""
+    return mode() == "always" or (mode() in ("auto", FRESH) and not profile(c).timed)
+
+
+def choices(found: Mapping[str, Measured] | None) -> tuple[tuple[str, Any], ...]:
+    """Return the measured choices, which replace fields of the profile (`Capabilities.choices`)."""
+    if mode() == "off":
+        return ()
+    fields: dict[str, Any] = {}
+    for family in families():
+        one = (found or {}).get(family.name)
+        fields |= family.candidates.get(one.taken, {}) if one else {}
+    if tiles := (found or {}).get(TILES):
+        costs = {name: one for name, one in tiles.outcomes.items() if isinstance(one, tuple)}
+        fields |= in_seed_units({INT8: costs})
+    return tuple(sorted(fields.items()))
+
+
+def tuned(c: Capabilities, problem: str, scheme: str) -> contextlib.AbstractContextManager[None]:
+    """Context manager: use the problem's tuned choice in the block, if there is one and no other choice is
+    active (one is during a measurement)."""
+    choice = stored(c).problems.get(subject(problem, scheme))
+    return preferred(says(choice)) if choice and preference() is None else contextlib.nullcontext()
+
+
+def outcome_of(name: str, value: Any) -> Outcome:
+    """Return the outcome of a candidate from a JSON value. Raises ValueError if its form is wrong."""
+    if isinstance(value, str) or _is_time(value):
+        return cast(Outcome, value)
+    if name in SEED[INT8] and isinstance(value, list) and len(value) == 2 and all(map(_is_time, value)):
+        return value[0], value[1]
+    raise ValueError(f"{name}: {value!r} is not a measurement")
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, float) and math.isfinite(value) and value > 0
+
+
+def _shown(outcome: Outcome) -> str:
+    us = outcome[1] / 1e3 if isinstance(outcome, tuple) else outcome
+    return us if isinstance(us, str) else f"{us:.1f} us"
