@@ -37,7 +37,7 @@ HEAD = (
     "ResNet-50",
 )
 CASES = tuple(f"linear[{size}]" for size in ("M=1,K=1024,N=1024", "M=1,K=4096,N=4096", "M=128,K=512,N=512"))
-NETWORKS = ("MobileNetV2", "ResNet-50")  # their cells are the sums of their layers' times
+NETWORKS = ("MobileNetV2", "ResNet-50")  # a cell is the sum of the network's layer times
 PRIVATE = re.compile(r'"[a-z_]*uuid"|/home/|/Users/|\\\\Users\\\\')
 
 

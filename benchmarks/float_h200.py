@@ -210,7 +210,7 @@ def main() -> None:
                     row[f"{compute} {what}"] = found
                     told = f"{found['us']:.1f} us, {found['said']}, {found['shader']}"
                     print(f"{name} {compute} {what}: {told} t={time.time() - start:.0f}", flush=True)
-                except Exception as error:  # other variants may work
+                except Exception as error:  # this variant cannot run; others may work
                     print(f"{name} {compute} {what}: {type(error).__name__} {error}", flush=True)
                     traceback.print_exc(file=sys.stdout)
         try:

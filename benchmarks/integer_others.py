@@ -47,7 +47,7 @@ class Work:
         """Return (True if all results are exact, a text with the largest error)."""
         want = self.want[:, :templates]
         error = np.abs(got[:, :, self.lines].astype(np.float64) - want)
-        wrong = int((error != 0).sum())  # counts NaN and infinities as wrong
+        wrong = int((error != 0).sum())  # NaN and infinities also count as wrong
         worst = "not finite" if not np.isfinite(error).all() else f"up to {error.max():g} off"
         return wrong == 0, "exact" if wrong == 0 else f"{100 * wrong / want.size:.1f} % wrong, {worst}"
 

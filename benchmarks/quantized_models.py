@@ -78,7 +78,7 @@ def convolutional(name: str, rng: np.random.Generator) -> tuple[torch.nn.Module,
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.reset_running_stats()
-            module.momentum = None  # use the mean over all pictures
+            module.momentum = None  # None: use the mean over all pictures
     feed = {"x": rng.normal(size=(1, 3, 224, 224)).astype(np.float32)}
     with torch.no_grad():
         model.train()(torch.from_numpy(rng.normal(size=(8, 3, 224, 224)).astype(np.float32)))

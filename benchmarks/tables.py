@@ -88,7 +88,7 @@ def peers() -> list[str]:
 def kernels() -> list[str]:
     found = read("h200-seed-gemv-resnet50-2026-11-23-noon")
     rows = [row for row in found["rows"] if row["clock"] == "gpu" and "tiled" not in row["variant"]]
-    rows = [row for row in rows if "N=32," not in row["case"]]  # the next table has these rows
+    rows = [row for row in rows if "N=32," not in row["case"]]  # rows with N=32 are in the next table
     return [
         "## Int8 kernels",
         "",

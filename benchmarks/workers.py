@@ -45,7 +45,7 @@ def work(
     os.environ["VKQ_DEVICE"] = str(device)
     session = pickle.loads(pickled)
     given = images(session.get_inputs()[0].shape)
-    for _ in range(2):  # also prepares the model and warms up the device
+    for _ in range(2):  # the first batches also prepare the model and warm up the device
         equal = all(np.array_equal(a, b) for a, b in zip(session.map(given, batch), want, strict=True))
     ready.wait()
     start = time.perf_counter()

@@ -17,8 +17,8 @@ from skimage import data
 import vkq
 
 OUT = Path(__file__).parent / "out"
-PIXEL = vkq.QParams(1 / 255, -128)  # int8 for values from 0 to 1
-EDGE = vkq.QParams(0.01, -128)  # int8 for values from 0 to 2.55
+PIXEL = vkq.QParams(1 / 255, -128)  # parameters of int8 for values from 0 to 1
+EDGE = vkq.QParams(0.01, -128)  # parameters of int8 for values from 0 to 2.55
 SHARE = vkq.QParams(0.005, -128)
 
 
@@ -106,7 +106,7 @@ def onnx_twin(shape: tuple[int, ...], grid: np.ndarray) -> InferenceSession:
         raw = f"{name}_raw" if name == "edges" else name
         groups = options.get("groups", 1)
         nodes.append(helper.make_node("QLinearConv", ends, [raw], group=groups, **window))
-        if name == "edges":  # a relu of quantized values
+        if name == "edges":  # the edges get a relu of quantized values
             floor = constant("edges_floor", np.int8(y.zero_point))
             nodes.append(helper.make_node("Max", [raw, floor], [name]))
     w, scale = quantize_weight(grid)

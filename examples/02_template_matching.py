@@ -21,7 +21,7 @@ import vkq
 
 try:
     import cv2
-except ImportError:  # from the package opencv-python-headless
+except ImportError:  # cv2 is in the package opencv-python-headless
     cv2 = None
 
 OUT = Path(__file__).parent / "out"

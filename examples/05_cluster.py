@@ -23,7 +23,7 @@ import vkq.onnx
 MODEL = Path(__file__).parent / "models" / "denoise.onnx"
 SIZE = 64  # side of the pictures that this example cuts
 
-Result = tuple[str, int, np.ndarray]  # device name, process id, picture
+Result = tuple[str, int, np.ndarray]  # (device name, process id, picture)
 
 
 class OwnDevice(WorkerPlugin):

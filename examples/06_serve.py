@@ -29,8 +29,8 @@ TIMEOUT_S = 10.0  # maximum seconds of a run
 class Digits(BaseHTTPRequestHandler):
     """The handler of POST /digits. All threads use the server's `session`."""
 
-    protocol_version = "HTTP/1.1"  # keeps a client's connection open
-    wbufsize, disable_nagle_algorithm = -1, True  # sends an answer as one packet, at once
+    protocol_version = "HTTP/1.1"  # HTTP/1.1 keeps a client's connection open
+    wbufsize, disable_nagle_algorithm = -1, True  # send an answer as one packet, at once
     server: "Server"
 
     def do_POST(self) -> None:
@@ -121,7 +121,8 @@ def main() -> int:
     with np.load(MODELS / "digits.npz") as file:
         images = file["images"][:, None].astype(np.float32) / 16
     with vkq.onnx.InferenceSession(MODELS / "digits.onnx", options.device) as session:
-        scores = [session.run(None, {"x": image[None]})[0] for image in images]  # also prepares the session
+        # the reference scores; this also prepares the session
+        scores = [session.run(None, {"x": image[None]})[0] for image in images]
         server = Server(options.port, session)
         print(f"{session!r} at http://127.0.0.1:{server.server_port}/digits", flush=True)
         if options.serve:

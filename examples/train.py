@@ -124,7 +124,7 @@ def denoise() -> None:
     write(layers, ["N", 3, "H", "W"], path)
     noisy = [(p + NOISE * torch.randn_like(p)).numpy() for p in patches(32)]
     quantize(path, MODELS / "denoise.onnx", [{"x": p[None].astype(np.float32)} for p in noisy])
-    path.unlink()  # keep only the quantized model
+    path.unlink()  # delete the float model; the quantized model stays
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def damage_name(path: Path) -> None:
 
 def damage_size(path: Path) -> None:
     with path.open("r+b") as file:
-        file.truncate(1 << 40)  # a sparse file of 1 TiB
+        file.truncate(1 << 40)  # makes a sparse file of 1 TiB
 
 
 def damage_pipe(path: Path) -> None:

@@ -153,7 +153,7 @@ def test_ctrl_c_in_the_parent_ends_the_child(tmp_path: Path) -> None:
 
 def test_a_child_ends_itself_where_its_parent_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(spawn.CHILD, "1")
-    done = subprocess.run(  # the child ends long before its sleep of 600 s
+    done = subprocess.run(  # the child must end long before its sleep of 600 s does
         python("spawn.begin(); time.sleep(600)"), stdout=subprocess.PIPE, timeout=300, check=False
     )
     assert done.returncode == -signal.SIGALRM

@@ -95,7 +95,7 @@ def test_a_child_forked_while_another_thread_is_inside_is_told() -> None:
     assert child(turns.close) == 1  # closing raises no error, and does not wait for the lock
     leave.set()
     other.join()
-    assert child(lambda: entered(turns)) == 1  # no thread holds the lock, so entering raises no error
+    assert child(lambda: entered(turns)) == 1  # no thread holds the lock, so entering it raises no error
 
 
 def test_a_child_forked_by_the_thread_inside_goes_on() -> None:

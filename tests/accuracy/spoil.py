@@ -29,7 +29,7 @@ NETWORKS = ("resnet", "mobilenet_v2", "mobilenet_v3", "efficientnet", "unet")
 QDQ = ("QuantizeLinear", "DequantizeLinear")
 FACTORS = (0.25, 4.0)
 
-Place = tuple[str, float, int | None]  # a scale, its factor, and the channel (None for all)
+Place = tuple[str, float, int | None]  # (name of a scale, its factor, the channel or None for all channels)
 
 
 def pair(kind: str, folder: Path) -> tuple[Path, onnx.ModelProto, list[dict[str, Any]]]:

@@ -80,7 +80,7 @@ def test_it_is_quantized_and_runs_whole(
     capfd.readouterr()
     assert main([*words, "--seconds", "3", "-o", str(target)]) == 0
     out, err = capfd.readouterr()
-    assert all(f"  {name}: " in out for name in "yzu")  # a line for each output
+    assert all(f"  {name}: " in out for name in "yzu")  # the report has a line for each output
     assert "Exception" not in err  # ONNX Runtime prints no message
     session = vkq.onnx.InferenceSession(target, device)  # raises an error if a node cannot run on the device
     names, real, beside = ["y", "z", "u"], cpu_session(path, "test"), cpu_session(target, "test")

@@ -54,7 +54,7 @@ def test_what_a_layer_adds_and_what_it_inherits(networks: dict[str, Any], tmp_pa
     rows = {row.output: row for row in compare_layers(path, tmp_path / "broken.onnx", samples).rows}
     assert rows.keys() == clean.keys()
     worse = [name for name in rows if rows[name].own_db < clean[name].own_db - 3]
-    assert len(worse) == 1, worse  # no other layer became worse
+    assert len(worse) == 1, worse  # only the spoilt layer became worse
     assert sum(rows[name].snr_db < clean[name].snr_db - 3 for name in rows) > len(rows) / 2
     assert clean["x"].own_db == clean["x"].snr_db
     assert all(row.cosine > 0.99 and 0 <= row.clipped < 0.1 and 0.3 < row.used <= 1 for row in clean.values())
@@ -113,7 +113,7 @@ def test_bytes_alive_do_not_grow_with_depth(
     monkeypatch.setattr(Walk, "apply", applied)
     report = compared(blocks, 32, tmp_path)
     assert len(report.rows) >= 3 * blocks // 2
-    assert most / (CHANNELS * 32 * 32 * 4) < 5.75  # float32 values of one sample
+    assert most / (CHANNELS * 32 * 32 * 4) < 5.75  # the divisor is the size of one value: float32, one sample
 
 
 def test_memory_that_is_freed_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def test_boxes_do_not_destroy_scores(device: vkq.Device, tmp_path: Path) -> None
     (row,) = report.outputs
     (got,) = on_device(device, path, tmp_path / "int8.onnx", feeds).rows()
     (before,) = on_device(device, path, tmp_path / "fast.onnx", feeds).rows()
-    assert before.channel >= 4  # the worst channel is a score (channels 4 and later)
+    assert before.channel >= 4  # channels 4 and later are scores
     assert before.channel_db < 10
     assert got.channel_db > 25
     assert row.channel_db > 25
@@ -160,7 +160,8 @@ def test_equalizing_keeps_the_function(tmp_path: Path) -> None:
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     after = Observed(new, samples(net.shape))
     depthwise = [n for n in proto.graph.node if n.op_type == "Conv"][1].input[0]
-    assert np.ptp(np.log2(after.peaks(depthwise))) < 0.01  # all channels have the same range
+    # after equalization, all channels have the same range
+    assert np.ptp(np.log2(after.peaks(depthwise))) < 0.01
     assert np.ptp(np.log2(seen.peaks(depthwise))) > 5
 
 

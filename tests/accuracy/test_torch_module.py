@@ -13,7 +13,7 @@ import vkq
 import vkq.onnx
 from vkq.accuracy import quantize_torch
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # from PyTorch itself
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch itself warns
 
 
 @pytest.fixture

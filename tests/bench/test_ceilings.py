@@ -112,7 +112,7 @@ def test_matrices_are_listed_shapes_and_must_compute_something(
     def find(device: MatrixDevice, matrices: Matrices) -> Program | None:
         tried.append(str(matrices))
         if matrices.m == 64:
-            return None  # as if the device could not run this shape
+            return None  # no result, as if the device could not run this shape
         return Program(catalog().find("ceiling__matrix_rate", dot=matrices.form), {}, None)
 
     class Fake:
@@ -121,7 +121,7 @@ def test_matrices_are_listed_shapes_and_must_compute_something(
         def __init__(
             self, device: MatrixDevice, program: Program, operations: int, words: int, push: dict[str, int]
         ):
-            # the factors: subgroups, chains, steps, elements of a matrix
+            # The factors: 2 operations, subgroups, chains times steps, elements of a matrix.
             assert operations == 2 * 4 * (8 * 4) * 16 * 16 * 32
 
         def run(self) -> float:

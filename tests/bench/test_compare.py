@@ -74,7 +74,7 @@ def test_two_devices_are_refused_unless_told() -> None:
     with pytest.raises(vkq.ArgumentError, match=r"the new one of a GPU \(1234\).*--any-device"):
         compare(OLD, other)
     assert len(compare(OLD, other, any_device=True).changes) == 1
-    # another driver of the same device
+    # Another driver of the same device is no error.
     assert len(compare(OLD, run(row("a", 100), driver="2.0")).changes) == 1
 
 
@@ -195,7 +195,7 @@ def test_another_path_is_named_and_can_be_left_out_of_account(
     assert "their paths are portable and dot_s8s8, dot_u8u8: give --ignore-path" in said
     assert cli.main(["compare", *files, "--ignore-path"]) == 1
     said = capsys.readouterr().out
-    assert "portable -> dot_s8s8" in said  # the fastest paths are compared
+    assert "portable -> dot_s8s8" in said  # the fastest path of each run is compared
     assert "1 measurement in common: 1 slower by more than 5 %" in said
     with pytest.raises(vkq.ArgumentError, match="no case in common"):
         compare(old, run(row("another", 1)))

@@ -32,7 +32,8 @@ def test_every_operator_in_both_layouts(device: vkq.Device, op: str, block: int)
         if any("coopmat" in variant for variant in variants):
             continue
         assert op in ("repack", "dequantize", "softmax") or y.layout == LAYOUTS[block]
-        assert len(variants) == (2 if op == "concat" else 1)  # no additional repack
+        # concat runs two kernels, the others one: no additional repack
+        assert len(variants) == (2 if op == "concat" else 1)
 
 
 def test_names_and_bytes() -> None:

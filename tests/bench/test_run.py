@@ -60,7 +60,7 @@ def test_every_path_and_clock_gives_a_verified_row(device: vkq.Device) -> None:
         assert 0 < row.p20_us <= row.median_us <= row.p80_us
         assert len(row.samples_us) >= 3
         assert ("im2col" in row.variant) == row.case.startswith("conv2d")
-        if row.clock == "host":  # this clock does not measure the device
+        if row.clock == "host":  # the host clock does not measure the device
             assert (row.copy_share, row.compute_share) == (None, None)
             continue
         assert row.copy_share == pytest.approx(row.bytes / row.median_us / 1e3 / 2.0)
@@ -387,7 +387,7 @@ def test_command_line(
     software_device: vkq.Device, capsys: pytest.CaptureFixture[str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    profile_says(monkeypatch, ceilings, cache_bytes=1 << 18)  # any value would do
+    profile_says(monkeypatch, ceilings, cache_bytes=1 << 18)  # any size would do
     monkeypatch.setattr(ceilings, "LASTING_US", 100.0)
     files = {option: tmp_path / f"run.{option}" for option in ("json", "csv", "md", "plot")}
     files["plot"] = tmp_path / "run.png"

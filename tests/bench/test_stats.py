@@ -58,7 +58,7 @@ def test_ten_percent_are_found_under_heavy_tails_and_drift() -> None:
     assert sum(r.verdict == "slower" for r in found) >= 195
     assert np.median([r.value for r in found]) == pytest.approx(1.1, rel=0.01)
     assert stats.Ratio(0.9, 0.85, 0.95, 30).verdict == "faster"
-    # a significant difference that is below FLOOR
+    # the interval excludes 1, but the difference is below FLOOR
     assert stats.Ratio(1.015, 1.012, 1.018, 30).verdict == "equal"
 
 

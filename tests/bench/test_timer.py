@@ -37,7 +37,7 @@ def test_every_copy_of_the_data_gives_the_reference_answer(
     assert (one.dispatches, len(one.sets)) == (dispatches, 4)
     first = one.steps[0].buffers[0]
     assert len({buffers.get(first, first) for buffers in one.sets}) == 4
-    for y in one.results():  # the results of all copies become wrong
+    for y in one.results():  # make the results of all copies wrong
         device.upload(y.buffer, np.full(y.buffer.bytes, 99, np.uint8))
     arm = arms.WorkArm(one, QUICK)
     arm.prepare("gpu")

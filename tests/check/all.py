@@ -18,7 +18,7 @@ import time
 
 import pytest
 
-if __name__ == "__main__":  # set them before tests.conftest sets its defaults
+if __name__ == "__main__":  # set these variables before tests.conftest sets its defaults
     os.environ.setdefault("VKQ_EVERY_DRIVER", "1")
     os.environ.setdefault("VKQ_VALIDATION", "0")
 

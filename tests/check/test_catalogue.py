@@ -105,7 +105,8 @@ def test_a_filter_is_a_part_of_a_name_or_a_glob() -> None:
     assert select("linear[M=9,K=9,N=9]/seed=1,x=uint8,scheme=q8ta_q8csw,act=relu") == [
         Check(parse("linear[M=9,K=9,N=9]"), 1, x="uint8", scheme="q8ta_q8csw", act="relu")
     ]
-    assert select("linear[M=17,K=3,N=2]") == [Check(parse("linear[M=17,K=3,N=2]"))]  # a shape in no list
+    # this shape is in no list
+    assert select("linear[M=17,K=3,N=2]") == [Check(parse("linear[M=17,K=3,N=2]"))]
     assert all(c.problem.name != "linear[M=1024,K=2048,N=2048]" for c in select(""))
 
 

@@ -15,7 +15,7 @@ from vkq.shader.compile import spirv
 from vkq.shader.spec import Variant
 from vkq.shader.spirv import parse
 
-SHUFFLES = range(345, 349)  # OpGroupNonUniformShuffle, ...Xor, ...Up, ...Down
+SHUFFLES = range(345, 349)  # opcodes OpGroupNonUniformShuffle, ...Xor, ...Up, ...Down
 
 
 def recorded(device: Device, some: Iterable[works.Work]) -> dict[str, set[Variant]]:

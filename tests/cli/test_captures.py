@@ -133,7 +133,7 @@ def written(folder: Path) -> None:  # noqa: F811
     """Write the files that these commands name, in addition to the examples' files."""
     onnx.save(detector(), folder / "detector.onnx")
     (folder / "few.yaml").write_text(FEW)
-    (folder / "split.onnx.data").unlink(missing_ok=True)  # onnx appends to an existing file
+    (folder / "split.onnx.data").unlink(missing_ok=True)  # delete the file: onnx would append to it
     onnx.save(
         onnx.load(folder / "float.onnx"), folder / "split.onnx", save_as_external_data=True,
         location="split.onnx.data", size_threshold=0,

@@ -121,7 +121,7 @@ def test_numbers_out_of_range_are_errors_of_one_line(
 ) -> None:
     try:
         code = main(words)
-    except SystemExit as ended:  # argparse raises it
+    except SystemExit as ended:  # argparse raises SystemExit
         code = ended.code  # type: ignore[assignment]
     assert code == 2
     said = capsys.readouterr().err

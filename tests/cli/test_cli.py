@@ -41,7 +41,7 @@ def test_no_command_is_the_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_may_have_been_meant_is_named(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with contextlib.suppress(SystemExit):  # argparse raises it after the error message
+    with contextlib.suppress(SystemExit):  # argparse raises SystemExit after the error message
         assert cli.main(words) == 2
     assert said in capsys.readouterr().err
 

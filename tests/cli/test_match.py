@@ -12,7 +12,8 @@ from PIL import Image
 import vkq
 from vkq.cli import main
 
-CUTS = {"a": (3, 17, 9, 5), "b": (20, 2, 6, 6), "c": (11, 30, 9, 5)}  # y, x, height, width
+# name of a template -> (y, x, height, width)
+CUTS = {"a": (3, 17, 9, 5), "b": (20, 2, 6, 6), "c": (11, 30, 9, 5)}
 
 
 def pixels(dtype: str) -> np.ndarray:

@@ -209,7 +209,7 @@ def pair(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        # files without names are for the inputs in order
+        # files without names of inputs are in the order of the inputs
         (["-i", "{}/one.npy", "-i", "{}/two.npy"], "y float32[2, 3] from 3 to 3"),
         (["-i", "{}/two.npy", "-i", "b={}/two.npy"], "y float32[2, 3] from 4 to 4"),
         (["-i", "{}/both.npz"], "y float32[2, 3] from 2 to 2"),

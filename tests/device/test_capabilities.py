@@ -100,4 +100,4 @@ def test_a_failed_call_is_a_typed_error() -> None:
         vulkan.check(-8, "vkCreateDevice")
     assert (caught.value.result, caught.value.call) == (-8, "vkCreateDevice")
     vulkan.check(0, "")
-    vulkan.check(5, "")  # VK_INCOMPLETE is no error
+    vulkan.check(5, "")  # result 5 is VK_INCOMPLETE, which is no error

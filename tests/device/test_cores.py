@@ -21,7 +21,7 @@ from vkq.kernels.matrix_tiles import tilings
 from .reported import NAMES, reported
 
 H200 = reported("nvidia-h200")
-GEFORCE = dataclasses.replace(H200, device_id=0x2882)  # device id of an RTX 4060
+GEFORCE = dataclasses.replace(H200, device_id=0x2882)  # 0x2882 is the device id of an RTX 4060
 
 
 def told(c: Capabilities, **properties: int) -> Capabilities:
@@ -46,7 +46,7 @@ def test_a_device_that_tells_nothing_is_measured(monkeypatch: pytest.MonkeyPatch
     found = verdict.Verdict({}, False, {}, "", True, cores=24)
     assert verdict.Verdict.parse(json.loads(json.dumps(dataclasses.asdict(found)))) == found
     monkeypatch.setattr(verdict, "_reports", {GEFORCE.key: found})
-    monkeypatch.setenv("VKQ_TUNE", "off")  # turns off measured kernels, but not measured core counts
+    monkeypatch.setenv("VKQ_TUNE", "off")  # turns off measured kernels; measured core counts are still used
     assert profile(verdict.with_choices(GEFORCE)).multiprocessors == 24
     assert not profile(verdict.with_choices(GEFORCE)).measured
     assert profile(verdict.with_choices(told(GEFORCE, shaderSMCount=30))).multiprocessors == 30

@@ -156,7 +156,7 @@ def test_drivers_that_are_known_are_not_tried_again(
     assert drivers.tried() == drivers.Tried({}, ())
     assert len(started) == 1
     library = shim.with_name("libshim.so")
-    os.utime(library, (1, 1))  # the driver was updated in place
+    os.utime(library, (1, 1))  # as if the driver was updated in place
     drivers.tried()
     assert started[1:] == [str([shim])]
 

@@ -204,7 +204,7 @@ def test_what_a_bad_child_does_becomes_the_reason(
         (
             'print(\'{"end": "float", "result": null}\')',
             "the probe gave no result for it",
-        ),  # stdout is not the channel to the parent
+        ),  # printed on stdout, which is not the channel to the parent
         ("say(end='float', result=5)", "5"),
     ],
 )

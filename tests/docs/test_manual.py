@@ -82,7 +82,7 @@ def test_the_program_that_judges_candidates(
     rng = np.random.default_rng(0)
     x, labels = rng.normal(size=(8, 3)).astype(np.float32), np.array([0, 1, 2, 0, 1, 2, 0, 1])
     x[np.arange(8), labels] += 9
-    x[0, 1] += 90  # the model's answer for this row is wrong
+    x[0, 1] += 90  # makes the model's answer for this row wrong
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (None, 3)) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", infos[:1], infos[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -125,7 +125,7 @@ def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
     kinds = {kind for _, kind in found}
     assert kinds <= {
         "python",
-        "py",  # run by test_code
+        "py",  # test_code runs these blocks
         "console",
         "c",
         "cpp",

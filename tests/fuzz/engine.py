@@ -22,7 +22,7 @@ WATCH_S = 1.0  # seconds of processor time; a slower input runs again with its i
 STEPS = 10_000_000  # bytecode instructions that any input may run
 STEPS_A_BYTE = 2_000  # and more for each byte of it (PyYAML: 1,300 for lists of short numbers)
 MEGABYTES = 300  # maximum memory that an input may allocate
-MOST_BYTES = 60_000  # largest size of an input
+MOST_BYTES = 60_000  # maximum size of an input in bytes
 # A folder in memory for the files that the targets read; None for the usual temporary folder.
 MEMORY = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
 

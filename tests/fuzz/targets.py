@@ -159,7 +159,7 @@ def command(data: bytes, folder: Path) -> None:
     elif words[:2] not in (["check", "--list"], ["shaders", "list"]):
         return
     if any(re.fullmatch(r"0*\d{4,7}", word) for word in words):
-        return  # do not run thousands of cases
+        return  # a number of 4 to 7 digits could ask for thousands of cases
     before = os.getcwd()
     os.chdir(folder)
     try:

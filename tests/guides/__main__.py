@@ -43,7 +43,7 @@ class Guide:
     ends: str  # a regular expression for the end of the output
     wheel: str = ""  # the part of the wheel's file name with Python version and processor
     given: tuple[tuple[str, str], ...] = ()  # files to copy: (name in the system, path here)
-    checkout: bool = False  # commands run in a checkout
+    checkout: bool = False  # True if the commands run in a checkout
     before: str = ""  # commands that the page assumes were run before
 
     @property

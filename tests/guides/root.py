@@ -99,7 +99,7 @@ def unpacked(system: System, work: Path, name: str) -> Path:
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     subprocess.run(["tar", "xf", kept, "-C", root, "--exclude=./dev/*"], check=True)
-    # apt-get asks no question
+    # apt-get must ask no question
     (root / "etc/apt/apt.conf.d/99guide").write_text('APT::Get::Assume-Yes "true";\n')
     (root / "etc/apt/apt.conf.d/docker-clean").unlink(missing_ok=True)
     (root / "etc/dpkg/dpkg.cfg.d/99guide").write_text("force-unsafe-io\n")

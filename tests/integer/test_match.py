@@ -76,8 +76,8 @@ def test_constant_windows(device: vkq.Device) -> None:
         image, np.stack([template, np.full((3, 3), 7, np.uint8)]), "ccoeff_normed", device=device
     )
     assert np.isfinite(got).all()
-    assert got[0, 5, 5] == 0  # a constant window scores 0
-    assert not got[1].any()  # a constant template scores 0 everywhere
+    assert got[0, 5, 5] == 0  # windows of equal pixels score 0
+    assert not got[1].any()  # a template of equal pixels scores 0 everywhere
     assert np.abs(got).max() <= 1
 
 

@@ -31,14 +31,14 @@ CASES: dict[str, tuple[str, str, tuple[int, ...], tuple[int, ...], dict[str, Any
         (1, 1, 22, 30),
         (130, 1, 9, 17),
         {},
-    ),  # more positions and templates than a tile has
+    ),  # more positions and templates than a tile has rows and columns
     "16x8x64": (
         "int16",
         "int16",
         (1, 2, 12, 19),
         (3, 2, 5, 18),
         {"padding": 2},
-    ),  # products of two digits by two, 64-bit sums, window sums
+    ),  # two digits times two digits, 64-bit sums, window sums
     "16x8x32": ("uint8", "uint8", (2, 4, 11, 12), (6, 2, 4, 7), {"groups": 2, "padding": 3}),
     "16x16x64": ("uint8", "int8", (1, 1, 21, 40), (5, 1, 7, 9), {"stride": (1, 2), "dilation": (2, 1)}),
     # a row of the template has two blocks of words

@@ -9,12 +9,12 @@ from vkq.integer.phases import Axis, pack_taps
 CASES = [  # (size, taps, stride, dilation, padding before, padding after)
     (9, 3, 1, 1, 0, 0),
     (9, 3, 1, 1, 2, 1),
-    (10, 4, 2, 1, 1, 1),  # only phases (the stride)
-    (11, 3, 1, 3, 0, 2),  # only residues (the dilation)
+    (10, 4, 2, 1, 1, 1),  # a stride and no dilation: only phases
+    (11, 3, 1, 3, 0, 2),  # a dilation and no stride: only residues
     (23, 5, 3, 2, 4, 0),  # stride and dilation without a common divisor
-    (23, 4, 4, 2, 1, 3),  # with a common divisor, some positions are never read
+    (23, 4, 4, 2, 1, 3),  # stride and dilation with a common divisor: some positions are never read
     (23, 3, 6, 4, 5, 5),
-    (7, 2, 5, 1, 0, 0),  # stride > taps
+    (7, 2, 5, 1, 0, 0),  # the stride is larger than the number of taps
     (1, 1, 1, 1, 6, 6),  # some outputs see only padding
     (2, 6, 2, 2, 9, 9),  # a window larger than the image
     (8, 2, 1, 7, 0, 0),  # fewer outputs than residues

@@ -103,7 +103,8 @@ def test_best(
     np.testing.assert_array_equal(best.score, flat.min(axis=2) * (1 if method == "ssd" else -1))
     assert len(templates._reductions) == (1 if parts != "chunks" else 2 if dtype == "uint8" else 3)
     if method == "ssd":
-        assert (best.score[0, 0], best.place[0, 0].tolist()) == (0, [9, 52])  # the first of two equal scores
+        # of two equal scores, the first is returned
+        assert (best.score[0, 0], best.place[0, 0].tolist()) == (0, [9, 52])
 
 
 @pytest.mark.parametrize("method", ["ccorr", "ssd", "ccoeff_normed"])

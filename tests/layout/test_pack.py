@@ -89,7 +89,7 @@ def test_index_is_the_documented_formula(name, word, lane):
 
 def test_weight_block_holds_4_outputs_by_4_k():
     weight = values((2, 7, 10))
-    # axes: (g, k4, n4, r, b)
+    # The axes of a weight in kPackedInt8_4N4K are (g, k4, n4, r, b).
     words = int8x4_unpack(layout("kPackedInt8_4N4K").pack(weight).reshape(2, 3, 2, 4))
     padded = np.pad(weight, ((0, 0), (0, 1), (0, 2)))
     for g, k4, n4, r, b in product(range(2), range(3), range(2), range(4), range(4)):

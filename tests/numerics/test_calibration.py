@@ -63,7 +63,7 @@ def test_a_bias_beyond_int32_is_refused() -> None:
 
 def test_percentiles_are_numpys_within_a_bin() -> None:
     rng = np.random.default_rng(5)
-    sigmas = 0.1, 1, 30  # each batch has a larger range
+    sigmas = 0.1, 1, 30  # standard deviations: each batch has a larger range
     batches = [rng.normal(0.3, sigma, (40, 50)).astype(np.float32) for sigma in sigmas]
     calibrator = Calibrator()
     for batch in batches:

@@ -83,7 +83,7 @@ def test_multipliers_follow_onnx_runtimes_order():
     w_scale = rng.uniform(1e-5, 1, 1000).astype(np.float32)
     got = multipliers(float(x_scale), w_scale, float(y_scale))
     np.testing.assert_array_equal(got, (x_scale * w_scale) / y_scale, strict=True)
-    assert np.any(got != x_scale * (w_scale / y_scale))  # another order of operations would give other bits
+    assert np.any(got != x_scale * (w_scale / y_scale))  # multiplying in another order would give other bits
     np.testing.assert_array_equal(multipliers(float(x_scale), w_scale), x_scale * w_scale, strict=True)
 
 

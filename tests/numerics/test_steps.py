@@ -170,7 +170,7 @@ def test_exactly_rounded(near: bool) -> None:
     r = np.random.default_rng(4)
     x = sample(5, 30_000)
     y = r.permutation(x)
-    if near:  # sums that cancel, and quotients near 1
+    if near:  # test sums that cancel, and quotients near 1
         with np.errstate(all="ignore"):
             y = computed(
                 flushed, x * r.choice(np.float32([1, 1 + 2**-23, 1 - 2**-24, 2, -1, -1 - 2**-23]), len(x))

@@ -21,7 +21,7 @@ from ..referees import node_tests, ort
 TYPES = [("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")]
 
 
-# ONNX node tests
+# Tests with ONNX's node tests.
 
 
 @pytest.mark.parametrize("name", ["test_convinteger_with_padding", "test_convinteger_without_padding"])
@@ -63,7 +63,7 @@ def test_onnx_qlinearmatmul(form):
         np.testing.assert_array_equal(got, test.outputs[0][index], strict=True)
 
 
-# comparison with ONNX Runtime, byte for byte
+# Tests against ONNX Runtime, byte for byte.
 
 
 def compare_with_onnx_runtime(data: Data) -> None:
@@ -135,7 +135,7 @@ def test_accumulators_above_2_to_24_equal_onnx_runtime(types):
     compare_with_onnx_runtime(data)
 
 
-# requantize and activations
+# Tests of requantization and activations.
 
 
 @pytest.mark.parametrize("activation", ["relu", "relu6", (-0.3, 0.7)])
@@ -151,7 +151,7 @@ def test_fused_activation_gives_the_bits_of_the_separate_operation(activation):
     np.testing.assert_array_equal(data.expected(None, activation=activation), clipped, strict=True)
 
 
-# linear and conv2d against plain loops
+# Tests of linear and conv2d against plain loops.
 
 
 def plain_conv2d_acc(data: Data) -> Any:
@@ -243,7 +243,7 @@ def test_operands_may_be_strided_and_are_never_changed():
     np.testing.assert_array_equal(x, data.x)
 
 
-# weight-only layers
+# Tests of weight-only layers.
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -282,7 +282,7 @@ def test_weight_only_refuses():
         reference.linear_q8csw(x, w, [1.0, 1.0])
 
 
-# refused arguments
+# Tests of refused arguments.
 
 GOOD: dict[str, Any] = {
     "xq": np.ones((2, 4), np.int8),

@@ -39,7 +39,7 @@ SHARED = [
 
 def numbers(*shape: int, floats: str = "float32") -> npt.NDArray[np.floating]:
     found = np.random.default_rng([7, *shape]).standard_normal(shape).astype(floats)
-    found.flat[: found.size // 7] = 6e-8  # subnormal in float16
+    found.flat[: found.size // 7] = 6e-8  # 6e-8 is subnormal in float16
     return found
 
 

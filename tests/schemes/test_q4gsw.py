@@ -369,7 +369,7 @@ def test_rows_that_read_the_weight_often_share_it(
     """Products of many rows use the kernel whose invocations share the weight, because the GEMV reads the
     weight again for every four rows. With integer zero points, which unpack faster, the GEMV is used up to
     more rows."""
-    # without the choices that were measured on this CPU
+    # drop the choices that were measured on this CPU
     c = dataclasses.replace(software_device.capabilities, choices=())
     facts = dataclasses.replace(c, device_type="discrete", vendor_id=0x10DE)
     whole = weight(5, 64, 4, 64, True, "float32")

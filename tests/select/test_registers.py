@@ -52,7 +52,7 @@ def test_the_default_wastes_little(m4: int, n4: int, setting: Setting, software_
             Setting("8x8", 16, 4),
         ),  # 784 rows, padded to 800; tiles of 4x8 need no padding, but take 1.15 times as long
         (13, 128, Setting("8x8", 64, 1)),  # 49 rows; tiles of 4x8 take 1.11 times as long
-        (1, 100, Setting("4x8", 64, 1)),  # four rows
+        (1, 100, Setting("4x8", 64, 1)),  # 4 rows, as many as a tile of 4x8 has
     ],
 )
 def test_lavapipe_pads_a_little_for_the_widest_tile(m4: int, n4: int, setting: Setting) -> None:

@@ -143,7 +143,7 @@ def test_whole_quotient(device: vkq.Device, tmp_path: Path) -> None:
     )
     ties = (halves * scales).astype(np.float32)
     ties += np.tile(np.arange(-3, 4), halves.size // 7).astype(np.float32) * np.spacing(ties)
-    # scales with every normal exponent
+    # these scales have every normal exponent
     any_scale = rng.integers(1 << 23, 255 << 23, 20000, np.uint32).view(np.float32)
     quotients = rng.normal(0, 200, any_scale.size)
     with np.errstate(over="ignore", under="ignore"):

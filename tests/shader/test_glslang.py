@@ -126,7 +126,7 @@ def test_probe_needs_both_extensions() -> None:
 def test_a_signal_is_not_lost() -> None:
     """A signal during compilation is not lost. The library calls back into Python; inside such a callback,
     the exception of a signal handler would be lost together with the result."""
-    # long enough for the signal to arrive
+    # enough code for a signal to arrive during the compilation
     lines = "".join(f"data[{i}] += data[{i + 1}] / 3;" for i in range(200))
     source = f"#version 450\nlayout(binding = 0) buffer D {{ int data[]; }};void main() {{ {lines} }}"
     compiler = find_compiler()

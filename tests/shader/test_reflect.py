@@ -244,7 +244,7 @@ def module(*instructions: tuple[int, ...]) -> bytes:
 @pytest.mark.parametrize(
     "instructions",
     [
-        [(5,)],  # OpName without operands
+        [(5,)],  # an OpName without operands
         [(71,)],
         [(72, 1)],
         [(43, 2)],

@@ -15,7 +15,7 @@ from vkq.shader.spec import Value, Variant
 from vkq.shader.specialize import specialized
 from vkq.shader.spirv import OP_CONSTANT, OP_FALSE, OP_TRUE, parse
 
-SPEC_INSTRUCTIONS = range(48, 53)  # OpSpecConstantTrue to OpSpecConstantOp
+SPEC_INSTRUCTIONS = range(48, 53)  # opcodes from OpSpecConstantTrue to OpSpecConstantOp
 OP_STORE = 62
 EXPRESSIONS = {  # GLSL expression -> its value for A = 13, B = -5, U = 0xfffffff0 and T = true
     "A + B": 8, "A - B": 18, "A * B": -65, "A / B": -2, "A % 4": 1, "-A": -13, "A << 2": 52, "B >> 1": -3,

@@ -77,7 +77,7 @@ def test_every_module_is_valid_for_vulkan_1_1(validator: None) -> None:
 def test_the_validator_refuses_a_damaged_module(validator: None) -> None:
     module = bytearray(spirv(catalog().find("selftest__loops")))
     assert said(bytes(module)) == ""
-    module[-4:] = bytes(4)  # overwrites OpFunctionEnd
+    module[-4:] = bytes(4)  # overwrites the last instruction, OpFunctionEnd
     assert said(bytes(module))
 
 

@@ -56,7 +56,7 @@ with np.load(given) as inputs:
 np.savez(results, **found)
 """
 )
-# the exported files have the last shape
+# Input shapes of the models; the exported files have the last one.
 SHAPES = {"digits": ((1, 1, 8, 8),), "denoise": ((1, 3, 8, 8), (1, 3, 33, 50))}
 MODELS = ROOT / "examples" / "models"
 

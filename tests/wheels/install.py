@@ -20,7 +20,7 @@ from .build import ROOT, WORK, python, run, tool
 
 # (Python, NumPy): the oldest versions, the current ones, and the newest with drivers in CI
 PAIRS = (("3.10", "numpy==1.26.*"), ("3.12", "numpy>=2"), ("3.13", "numpy>=2"))
-DEMO = ("onnx", "onnxruntime")  # onnx reads the network; onnxruntime's results are compared
+DEMO = ("onnx", "onnxruntime")  # onnx reads the network; onnxruntime computes the expected results
 SLICE = (
     "tests/runtime/test_process.py", "tests/test_spawn.py", "tests/test_cache.py", "tests/probe",
     "tests/device/test_drivers.py", "tests/ops/test_linear.py",
