@@ -62,7 +62,7 @@ def vit(rng: np.random.Generator) -> tuple[Hidden, Feed, QuantType]:
 
 
 def timm(rng: np.random.Generator) -> tuple[torch.nn.Module, Feed, QuantType]:
-    os.environ["TIMM_FUSED_ATTN"] = "0"  # export attention as single operators
+    os.environ["TIMM_FUSED_ATTN"] = "0"  # timm then exports attention as MatMul, Softmax, ...
     from timm import create_model
 
     feed = {"x": rng.normal(size=(1, 3, 224, 224)).astype(np.float32)}

@@ -144,7 +144,7 @@ class Node:
     # methods do not refer to them.
 
     def str(self) -> str:
-        """Return a text."""
+        """Return the node's text; SpecError if it is none."""
         value = self.scalar()
         if not isinstance(value, str):
             raise self.error(f"{self._kind()} stands here; text is needed (put it in quotes).")

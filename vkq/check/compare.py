@@ -63,7 +63,7 @@ class Outcome:
 
 def usable_paths(device: Device, asked: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
     """Return (paths that the device supports, other paths -> the reason). *asked*: consider only these paths;
-    "auto" and "dot" are not resolved."""
+    "auto" and "dot" stay as they are."""
     wanted = list(asked) or list(FIXED)
     refused = {path: refusal(device, path) for path in wanted if path in FIXED}
     return [p for p in wanted if refused.get(p) is None], {p: why for p, why in refused.items() if why}

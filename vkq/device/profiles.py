@@ -176,7 +176,7 @@ def preferred(says: Mapping[str, Any]) -> Iterator[None]:
 
 
 def picks() -> Mapping[str, str]:
-    """Return the preferred kernels that are not fields of a profile: a name for each kind
+    """Return kind of kernel -> the kernel's name, for tuned choices that no profile field holds
     (`vkq.device.tuner`)."""
     return dict(dict(_preferred.get() or ()).get(PICKS, ()))
 

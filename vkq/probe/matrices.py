@@ -118,9 +118,9 @@ def _listed(
 def advertised_half(
     capabilities: Capabilities, form: str = HALF, sums: bool = False
 ) -> tuple[Matrices, ...]:  # fmt: skip
-    """Return the shapes of cooperative matrices whose operands have the type *form* and whose sums are
-    float32, with the conditions of `advertised`; 8 elements along k fill one uvec4. *sums*: only shapes that
-    the device also lists with sums of type *form*."""
+    """Return the listed shapes of matrices with operands of type *form* and float32 sums that the shaders
+    support; 8 elements along k fill one uvec4. *sums*: return only shapes that the device also lists with
+    sums of type *form*."""
     narrow = {(c.m, c.n) for c in capabilities.cooperative_matrices if (c.c, c.d) == (form, form)}
     found = (
         Matrices(c.m, c.n, c.k, form, _subgroup(c, *_subgroups(capabilities)))

@@ -45,7 +45,7 @@ class ArraysInUse:
         self._size = 1 << (steps - 1).bit_length()
         self._whole: dict[
             int, list[int]
-        ] = {}  # node -> arrays in use at all of its steps and not at all steps of its parent
+        ] = {}  # node -> arrays in use at every step of the node, but not at every step of its parent
         self._some: dict[int, list[int]] = {}  # node -> arrays of the nodes below it
         self.looked_at = 0
 

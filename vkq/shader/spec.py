@@ -173,7 +173,7 @@ class Variant:
         return self.workgroups_of(push, self.integers(specialization))
 
     def workgroups_of(self, push: Mapping[str, int | float], integers: Mapping[str, int]) -> int:
-        """Return `workgroups`, given `integers` of the constants."""
+        """Return the result of `workgroups` for constants that `integers` returned."""
         needed = {name: int(push[name]) for name in self.workgroups_text.names if name in push}
         count = self.workgroups_text.evaluate({**integers, **needed})
         if count < 0:
@@ -190,7 +190,7 @@ class Variant:
         return self.iterations_of(push, self.integers(specialization))
 
     def iterations_of(self, push: Mapping[str, int | float], integers: Mapping[str, int]) -> int:
-        """Return `iterations`, given `integers` of the constants."""
+        """Return the result of `iterations` for constants that `integers` returned."""
         needed = {name: int(push[name]) for name in self.iterations_text.names if name in push}
         return self.iterations_text.evaluate({**integers, **needed})
 
