@@ -11,8 +11,8 @@ from .observe import Observed
 from .place import blocks, elementwise
 from .trial import Found, HeldOut
 
-# Minimum gain in dB for which element-wise operators become float, because floats quadruple the bytes that
-# these operators move.
+# Element-wise operators become float only for at least this gain in dB, because floats quadruple the bytes
+# that these operators move.
 ELEMENTWISE_GAIN = 0.5
 
 

@@ -135,7 +135,7 @@ def _across(weight: Array, channels: int) -> tuple[int, ...]:
 
 def _factors(node: Any, weight: Array, peaks: Array) -> Array | None:
     """Return the divisors s of the channels that a Conv reads. Return None for a grouped convolution that is
-    not depthwise, or if no channel has both a signal and a weight."""
+    not depthwise. Return None, too, if each channel has only zeros as values or as weights."""
     groups = next((a.i for a in node.attribute if a.name == "group"), 1)
     depthwise = groups == len(weight) == len(peaks) and weight.shape[1] == 1
     if not (depthwise or (groups == 1 and weight.shape[1] == len(peaks))):

@@ -34,7 +34,7 @@ from .stream import Lane, results_of
 
 NAMED = 3  # maximum number of further nodes that `listed` names in a line
 RELEASED_BYTES = 64 << 20  # bytes of packed constants after which the memory of read files is released
-PACKING_THREADS = 4  # more would not help: packing holds the interpreter lock between copies
+PACKING_THREADS = 4  # more threads would not help: packing holds the interpreter lock between copies
 
 
 class RefusedNode(UnsupportedModelError):

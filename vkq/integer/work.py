@@ -173,9 +173,10 @@ def _even(total: int, most: int) -> int:
 class Place:
     """The position of a plain correlation's results in the whole result.
 
-    Each residue (vertical, horizontal) gives an image of results; together they form images of *rows* x
-    *columns*. *first* is the index of their first element, *channels* the number of all templates, and
-    *plane* the number of elements between the results of consecutive templates."""
+    The correlation computes *residues* (vertical, horizontal) sub-images of each image of the result.
+    Interleaved, the sub-images form an image of *rows* x *columns*. *first* is the index of the first
+    element, *channels* the number of all templates, and *plane* the number of elements between the results of
+    consecutive templates."""
 
     residues: tuple[int, int]
     first: int

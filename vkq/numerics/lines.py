@@ -14,7 +14,8 @@ from .steps import Array, Number, computed
 
 # Reduction of a scatter -> ONNX operator that combines two values.
 REDUCTIONS = {"none": "", "add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
-JOINS = {"add": "Add", "mul": "Mul"}  # kind of running result -> ONNX operator
+# Kind of running result (CumSum, CumProd) -> ONNX operator that adds the next element to it.
+JOINS = {"add": "Add", "mul": "Mul"}
 IDENTITY = {"add": 0, "mul": 1}
 
 

@@ -172,8 +172,8 @@ def fixed_point(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int32], 
 
 
 def mean_multiplier(exponent: int, pixels: int, y: QParams) -> float:
-    """Return ``2**-exponent / (pixels * y_scale)`` as float32. Return 0, with which every result is y_zp, if
-    this is subnormal."""
+    """Return ``2**-exponent / (pixels * y_scale)`` as float32. If it is subnormal, return 0. Then every
+    result is y_zp."""
     exact = math.ldexp(1.0, -exponent) / (pixels * y.scale)
     if exact > float(np.finfo(np.float32).max):
         raise ArgumentError(f"the mean's scale over that of {y} is {exact}, above the largest float32")

@@ -22,7 +22,7 @@ SMALL = 4096
 TYPES = {"float": "float32", "double": "float64"}  # ONNX Runtime's names of types -> NumPy's
 # One of these texts is in each of ONNX Runtime's messages about an unknown operator.
 UNKNOWN = "No Op registered", "is not a registered function/op"
-OPSET = 21  # the opset of ai.onnx for a node in its newest form, which has no opset of its own
+OPSET = 21  # the opset of ai.onnx for a node whose attributes do not state an opset
 
 
 def in_onnx(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,8 +40,8 @@ class Prepared:
         return {"constant_inputs": [argument.name for argument in read(self._given[0]).inputs][1:]}
 
     def _open(self, error: ModelError | None) -> None:
-        """Open the model in the first remaining way that accepts it. If no way is left, raise the last
-        error: that of the last way, or *error*."""
+        """Try the remaining ways in order until one accepts the model. If none does, raise the error of the
+        last way. If no way was left to try, raise *error*."""
         model, device, options = self._given
         while self._ways:
             try:

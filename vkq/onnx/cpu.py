@@ -12,10 +12,10 @@ import numpy.typing as npt
 from ..errors import ModelError
 from ..graph.graph import Array
 
-# Session options that make ONNX Runtime's integer arithmetic exact. The first enables integer arithmetic
-# for int8 activations on x86-64. The second keeps sums of products of uint8 and int8 from saturating to 16
-# bits on processors without VNNI. ONNX Runtime refuses the second for int8 activations, for which nothing
-# saturates.
+# Session options that make ONNX Runtime's integer arithmetic exact. The first enables integer arithmetic for
+# int8 activations on x86-64. The second keeps sums of products of uint8 and int8 from saturating to 16 bits
+# on processors without VNNI. ONNX Runtime refuses the second for int8 activations, but their sums do not
+# saturate anyway.
 EXACT = ("session.qdqisint8allowed", "session.x64quantprecision")
 # This optimizer quantizes float weights to 8 bits per tensor where activations are quantized, and so changes
 # the model's results.

@@ -46,9 +46,9 @@ def run(
     stay: Collection[str],
     targets: Mapping[str, Tensor],
 ) -> Mapping[str, Value]:
-    """Return the results *names*. Results in *stay* are tensors on the device, those of *targets* where
-    given; all others are arrays. Parts of the model on the CPU download their inputs and upload their
-    results."""
+    """Return the results *names*. Results in *stay* are tensors on the device, written into the tensors of
+    *targets* if it has their names. All other results are arrays. Parts of the model on the CPU download
+    their inputs and upload their results."""
     if not stay and not any(isinstance(x, Tensor) for x in values.values()):
         return made.run(values)  # type: ignore[arg-type]
     if isinstance(made, Executable):

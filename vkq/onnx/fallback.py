@@ -100,8 +100,8 @@ class Mixed:
 
 
 def _kind_of(node: Node) -> int:
-    """Return the opset of a refused node for ONNX Runtime. Return 1 for a node with the attribute ``part``,
-    which LiteRT runs."""
+    """Return the opset of a refused node. LiteRT runs nodes with the attribute ``part``; for them,
+    return 1."""
     return 1 if "part" in node.attributes else opset_of(node)
 
 

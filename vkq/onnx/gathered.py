@@ -56,8 +56,9 @@ def gather_block_quantized(w: Rewriting) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Codes:
-    """A table of uint8 codes, one for each element, or two of 4 bits in a byte if *paired*. The model's own
-    table is used where possible, because each preparation would keep another in host memory."""
+    """A table of codes. *array* has one uint8 for each code or, if *paired*, for two codes of 4 bits. If
+    possible, *array* is the model's own table, because each preparation would keep another one in host
+    memory."""
 
     array: Array
     paired: bool
@@ -76,7 +77,7 @@ def _codes(
     blocks, own = scales.shape[1], table.shape[1]
     apart, several = (-(-size // block) == blocks if block > 0 else False for size in (own, own * 8 // bits))
     zeros: Array | int | None
-    if table.dtype == np.int8 and apart:  # int4 codes, each in an int8
+    if table.dtype == np.int8 and apart:  # each int8 element has one int4 code
         zeros = 8 if points is None else points.astype(np.int32) + 8
         return _Codes.of((table.view(np.uint8) + np.uint8(8)) & np.uint8(15)), zeros
     if table.dtype != np.uint8 or bits not in (2, 4, 8) or (apart == several and bits < 8):

@@ -82,7 +82,7 @@ class Executables:
                     began = time.monotonic()
                     with self.layers.lock:
                         found = self._made(arrays, lowered)
-                    if found is None:  # more inputs count as constants now, so the key differs: try again
+                    if found is None:  # the key differs, because more inputs count as constants now
                         continue
                     self._count(arrays, time.monotonic() - began)
                     self.kept[key] = found
@@ -165,8 +165,8 @@ def as_constants(model: Model, given: Mapping[str, Array]) -> Model:
 
 
 def hosted(model: Model, names: Container[str]) -> list[Node]:
-    """Return the nodes that depend only on the inputs *names* and on constants. If the values of these
-    inputs count as constants, the host computes the nodes again for each new value."""
+    """Return the nodes that depend on the inputs *names*, and on nothing else but constants. If the values of
+    these inputs count as constants, the host computes the nodes again for each new value."""
     made: set[str] = set()
     found = []
     for node in model.nodes:

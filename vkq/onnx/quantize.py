@@ -82,7 +82,7 @@ def refusals_told(what: str = "onnxruntime.quantization cannot quantize the mode
         yield
     except (VkqError, OSError):
         raise
-    except Exception as error:  # onnx and ONNX Runtime have error classes of their own
+    except Exception as error:  # the errors of onnx and ONNX Runtime have no common base class
         raise ModelError(f"{what}: {str(error)[:500]}") from error
 
 
@@ -102,12 +102,13 @@ def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, 
     if any(o.domain in ("", "ai.onnx") and o.version < least for o in proto.opset_import):
         try:
             proto = importlib.import_module("onnx.version_converter").convert_version(proto, least)
-        except Exception as error:  # onnx's converter has error classes of its own
+        except Exception as error:  # the errors of onnx's converter have no common base class
             raise ModelError(
                 f"{what} need opset {least}, to which onnx cannot convert the model ({str(error)[:300]});"
                 f" export it with that opset, or {remedy}"
             ) from error
-    # optimizers may remove a result, by which a node could be named later, but keep names
+    # Name each node now. Optimizers keep names, but may remove a result, from which a name could be made
+    # later.
     for node in proto.graph.node:
         node.name = node.name or next(iter(node.output), "")
     large = proto.ByteSize() > EXTERNAL

@@ -54,7 +54,8 @@ class Model:
     def at(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
         """Return the graph for the input shapes *shapes*. Errors name the node. Raises OpenShape if a shape
         depends on run-time values."""
-        return fold_constants(self._graph(shapes), _otherwise)  # folding infers the specs of all values
+        # `fold_constants` also infers the specs of all values
+        return fold_constants(self._graph(shapes), _otherwise)
 
     def known(self, shapes: Mapping[str, Sequence[int]]) -> tuple[Graph, Rest]:
         """Return (graph, rest): the part of the graph that can be planned for the input shapes *shapes*

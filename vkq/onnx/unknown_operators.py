@@ -64,7 +64,7 @@ def _foreign_specs(x: Inputs) -> list[Spec]:
     refusal = f"{x.node}: {a['why']}"
     try:
         found, why = None if has_graphs(x.node) else _inferred(x), ""
-    except Exception as error:  # onnx has error classes of its own
+    except Exception as error:  # onnx's errors have no common base class
         found, why = None, f", nor does onnx know its results' shapes: {str(error)[:200]}"
     if found is not None:
         return found

@@ -108,7 +108,7 @@ def conv2d_acc(
     x.zero_point."""
     problem = Conv2dProblem.of(xq.shape, wq.shape, stride, padding, dilation, groups)
     weight, added = _centred_weight("conv2d", xq, wq, x, bias, w_zero_point, overflow)
-    centred = xq.astype(np.float64) - x.zero_point  # then padding with x.zero_point is padding with 0
+    centred = xq.astype(np.float64) - x.zero_point  # `convolve` pads with 0, which now means x.zero_point
     return wrapped(convolve(centred, weight, problem).astype(np.int64) + added.reshape(-1, 1, 1))
 
 

@@ -1,5 +1,6 @@
-"""Translates the element-wise operators of a file. Operators on 8-bit values become tables with the results
-of LiteRT, where vkq's own operator does not give them. Operators on floats become the graph's operators."""
+"""Translates the element-wise operators of a file. An operator on 8-bit values becomes vkq's operator if this
+gives LiteRT's results, and otherwise a table of LiteRT's results. An operator on floats becomes the graph's
+operator."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ Leading = tuple[int, ...] | None  # the axes (batch, rows); None if unknown
 
 
 def keep_leading_axes(graph: Graph) -> Graph:
-    """Let linear layers read 8-bit values (batch, rows, columns) without a Reshape, where Reshapes split
-    the rows of all their results into (batch, rows) again."""
+    """Remove the Reshape before a linear layer on 8-bit values (batch, rows, columns), if Reshapes after the
+    layer split the rows of all its results into (batch, rows) again."""
     matrices = {
         node.outputs[0] for node in graph.nodes if node.op == "Reshape" and _merges(graph.specs, node)
     }

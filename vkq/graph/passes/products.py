@@ -68,7 +68,7 @@ def _transposed_weight(sweep: Sweep, node: Node) -> bool:
 
 def _moved(sweep: Sweep, name: str, perm: Sequence[int]) -> str:
     array: Array = sweep.constants[name]
-    if array.ndim < 2:  # a vector has one scale or zero point for each slice, and needs no transpose
+    if array.ndim < 2:  # *array* has one scale or zero point for each slice, and needs no transpose
         return name
     return sweep.constant(np.ascontiguousarray(array.transpose(perm)), f"{name}/transposed")
 

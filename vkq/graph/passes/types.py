@@ -88,7 +88,7 @@ class _Types:
         gives = sweep.old.specs[node.outputs[0]].dtype
         if gives == "int64" and (found is None or not fits(found)):
             return self._stays_wide(node, found)
-        if any(r is None for r in ranges):  # one of the operands stays int64
+        if any(r is None for r in ranges):  # an operand stays int64
             return self._stays_wide(node, None)
         self._keep(node, whole)
         if gives in ("int64", "int32") and found is not None:
