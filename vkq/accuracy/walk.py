@@ -44,8 +44,8 @@ class Walk:
         self.constants: dict[str, Array] = {
             name: package().numpy_helper.to_array(tensor) for name, tensor in self.tensors.items()
         }
-        self._sessions: dict[Any, Any] = {}  # by operator, attributes, types and small constants
-        self._prepared: dict[int, tuple[Any, dict[str, str], list[str]]] = {}  # by id(node)
+        self._sessions: dict[Any, Any] = {}  # keys: operator, attributes, types, small constants
+        self._prepared: dict[int, tuple[Any, dict[str, str], list[str]]] = {}  # keys: id(node)
         for node in self.nodes:
             if node.op_type == "Constant" or all(name in self.constants for name in read_by(node)):
                 self.constants.update(self.apply(node, self.constants))

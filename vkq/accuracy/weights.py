@@ -23,7 +23,7 @@ from ..onnx.quantize import prepared, quantizer, refusals_told
 
 # The first opsets in which DequantizeLinear supports an axis, float16 scales, and blocks, in this order.
 CHANNELS, HALVES, BLOCKS = 13, 19, 21
-FLOATS = {1: np.float32, 10: np.float16}  # by number in TensorProto.DataType
+FLOATS = {1: np.float32, 10: np.float16}  # numbers of types in TensorProto.DataType
 INT4 = 22
 LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 

@@ -61,8 +61,8 @@ class DigitArithmetic:
         return FLUSH_FLOAT if self.form == "float" else FLUSH_WIDE if self.wide else NEVER
 
     def constants(self, w: npt.NDArray[Any], bias: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Return the constants of the shader as (low, high) words modulo 2**64. First bias + (x_offset -
-        x_shift) * sum w of each template, and last w_offset."""
+        """Return the constants of the shader as (low, high) words modulo 2**64. The first are bias +
+        (x_offset - x_shift) * sum w of each template, and the last is w_offset."""
         sums = w.reshape(len(w), -1).sum(axis=1, dtype=np.int64)
         factor = np.uint64((self.x.offset - self.x_shift) % 2**64)
         numbers = bias.astype(np.uint64) + sums.astype(np.uint64) * factor

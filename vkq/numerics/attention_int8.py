@@ -109,7 +109,7 @@ def attention_int8(
         ranges = [range(first, min(first + size, keys)) for first in range(0, keys, size)]
         states = [accumulated(values, lines, tile, span, scores_of, kept) for span in ranges]
         of_row = None
-        if sink is not None:  # as the largest scores, (count, lines, 1)
+        if sink is not None:  # repeat the sinks to the shape of the largest scores, (count, lines, 1)
             of_row = np.repeat(np.tile(sink.reshape(groups, -1), (batch, 1)), queries, 1)[..., None]
         y = _joined(states, of_row, rules.guarded).reshape(batch, heads, queries, d)
     found: Array = y.transpose(0, 2, 1, 3)

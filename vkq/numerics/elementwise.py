@@ -144,7 +144,7 @@ def float_sum(
     with np.errstate(over="ignore", invalid="ignore"):
         sums = dequantize(left, a) + dequantize(right, b)
         wanted = quantize(np.clip(sums, *np.array(bounds, np.float32)), y)
-    # pairs for which a choice was wrong: test them first, because they are often wrong for other choices, too
+    # Pairs for which some scales were wrong. Test them first, because other scales often fail there, too.
     hard = np.zeros(wanted.shape, bool)
     given = np.array([a.scale, b.scale], np.float32)
     for steps in sorted(itertools.product(range(-3, 4), repeat=2), key=lambda pair: sum(map(abs, pair))):

@@ -121,8 +121,8 @@ def power_of_2(n: Number) -> Number:
 
 
 def decay(x: Number, more: Number | None = None) -> tuple[Pair, Number, Pair]:
-    """Return exp(-|x + more|) in two forms. The first is a pair (s, t) and n <= 0 with the value
-    (s + t) * 2^n. The second is a pair with this value, in which n is at least -60."""
+    """Return exp(-|x + more|) in two forms. The first form is a pair (s, t) and n <= 0, with the value
+    (s + t) * 2^n. The second form is the pair (s * 2^n, t * 2^n), for which n is clamped to at least -60."""
     negative = x < 0.0
     if more is not None:
         more = (magnitude(x) < 110.0).where(negative.where(more, -more), 0.0)

@@ -24,7 +24,7 @@ MOST_LANES = 128
 # Maximum number of runs of a lane, unless the row has MOST_LANES lanes. A kernel repeats its code for each
 # run, so with more runs a kernel for few rows would be slow (benchmarks/log.md).
 LANE_RUNS = 3
-RUN = 4  # number of neighbouring elements in a run
+RUN = 4  # number of neighbouring elements that a lane reads at a time: a run
 MOST_NORMAL = 1 << 23  # longest row for which `always_normal` may return True
 SMALL = 2.0**-100  # the rounding errors of smaller sums are left out, because they may be subnormal
 Got = Sequence[Number]  # the results of earlier passes; each has one value for each row

@@ -108,7 +108,7 @@ def _inverse(value: int) -> tuple[int, int]:
     """Return (whole, shift) such that ``1 / value`` is about ``whole * 2**(-31 - shift)``. Three Newton steps
     in fixed point compute it."""
     bits = value.bit_length()
-    half = np.array(value << (WORD - bits))  # from 0.5 to 1, with 31 fraction bits
+    half = np.array(value << (WORD - bits))  # *value*, scaled to 0.5 to 1, with 31 fraction bits
     x = LINE[0] + _product(half, np.array(LINE[1]))
     for _ in range(3):
         rest = (1 << 29) - _product(half, x)

@@ -205,7 +205,7 @@ class _Chains:
                 held = zip(node.outputs, node.attributes["gives"], strict=True)
                 specs.update((name, Spec(dtype, node.attributes["shape"])) for name, dtype in held)
             elif any(specs[name].dtype == "bool" for name in node.outputs if name):
-                for name in node.outputs:  # an input may have become a byte
+                for name in node.outputs:  # a flag among the inputs may be uint8 now
                     specs.pop(name, None)
         specs.update((name, Spec.of(array)) for name, array in self.constants.items())
         constants = {**self.graph.constants, **self.constants}

@@ -123,10 +123,11 @@ Part = tuple[range, Node | None]  # the columns of a Slice, and the lookup that 
 
 
 def _sliced_tables(graph: Graph) -> dict[str, list[Part]]:
-    """Map a value to the Slices that read it: (columns, lookup) of each.
+    """Map each value that can be computed slice by slice to the Slices that read it: (columns, lookup) of
+    each.
 
-    Only a value is included whose node has a table or an addend for each column, that has no other readers
-    than Slices of disjoint columns, and whose Slices are read by at least one lookup."""
+    The node of such a value has a table or an addend for each column. Only Slices of disjoint columns read
+    the value, and a lookup reads at least one of them."""
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for name in node.inputs:
