@@ -167,7 +167,7 @@ def half_layers(made: Any, p: Any) -> Any:
 
 
 def guarded(found: Any) -> Any:
-    """Yield the same layers, and stop at the first layer that cannot be made."""
+    """Yield the layers, and stop at the first layer that cannot be made."""
     try:
         yield from found
     except Exception:
