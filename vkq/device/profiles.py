@@ -81,6 +81,7 @@ class Profile(costs.Costs):
     sum_apart_bytes: int
     direct_group_channels: int
     expanded_bytes: int
+    projected_bytes: int
     attention_in_steps: bool
     linears_apart: bool
     grouped_tiles: tuple[tuple[str, float], ...]
@@ -140,8 +141,7 @@ class ProfileRule:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A family of kernels: a representative problem, or None, and its candidates: name -> the profile fields
-    that the candidate replaces."""
+    """A family of kernels: a representative problem, or None, and its candidates: name -> replaced fields."""
 
     name: str
     problem: str | None

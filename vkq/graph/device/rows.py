@@ -86,7 +86,8 @@ def _why_float(graph: Graph, node: Node) -> str:
 def _conv(context: Context, node: Node) -> Value:
     if node.outputs[0] in context.ahead:
         return context.ahead[node.outputs[0]]
-    if (both := pairs.expanded(context, node)) is not None:
+    both = pairs.expanded(context, node) or pairs.projected(context, node)
+    if both is not None:
         return both
     return layers.convolved(context, node, wanted(context, node.outputs[0]))
 
