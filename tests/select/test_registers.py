@@ -62,6 +62,14 @@ def test_lavapipe_pads_a_little_for_the_widest_tile(m4: int, n4: int, setting: S
     assert registers.default(reported("lavapipe"), shape) == setting
 
 
+def test_narrow_workgroups_are_slow_on_lavapipe_alone() -> None:
+    """A workgroup four tiles wide pads 144 columns the least. It is slow on lavapipe, and the fastest on
+    SwiftShader."""
+    shape = ProductShape("u8s8", "q8to", m4=784, n4=36, k4=6)
+    assert registers.default(reported("swiftshader"), shape) == Setting("4x8", 4, 16)
+    assert registers.default(reported("lavapipe"), shape).local_x == 8
+
+
 @pytest.mark.parametrize("m4", [1, 2, 3, 4, 5, 8, 9, 1000])
 def test_an_adreno_never_gets_8x8_nor_4x16(m4: int, any_device: Device) -> None:
     facts = capabilities(any_device, vendor_id=ADRENO)
