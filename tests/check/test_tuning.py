@@ -13,7 +13,10 @@ from tests.conftest import share
 from vkq.check import tuning
 from vkq.check.catalogue import check_of
 from vkq.check.tuning import Trial, best, mean_regret, regret
+from vkq.errors import MethodError, PathError
+from vkq.layout.extent import Spec
 from vkq.runtime.device import Device
+from vkq.runtime.plan import Plan
 from vkq.select import registers
 from vkq.shader.spec import Value, Variant
 
@@ -102,6 +105,28 @@ def test_a_choice_that_is_not_exact_is_never_timed(
     (wrong,) = [each for each in found if each.error]
     assert (wrong.error, wrong.time_us, wrong.final) == ("660 of 660 elements differ", None, False)
     assert len(found) == 4, "three that are right, and the wrong one"
+
+
+def test_a_choice_that_the_device_cannot_run_is_no_choice(
+    any_device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A choice that this device or this size does not support is left out; any other error is reported."""
+    plan = tuning.Chosen.plan
+
+    def refused(self: tuning.Chosen, x: Spec) -> Plan:
+        if "tile" in self.picks:
+            raise PathError("needs 512 invocations")
+        if not self.picks:
+            raise MethodError("no such layout")
+        return plan(self, x)
+
+    few: list[Mapping[str, str]] = [{}, {"tile": "a"}, OTHER]
+    monkeypatch.setattr(tuning, "legal", lambda rankings: iter(few))
+    monkeypatch.setattr(tuning.Chosen, "plan", refused)
+    found = tuning.trials(any_device, check_of(NAME), "portable")
+    assert [(each.name, each.error) for each in found] == [
+        ("default", "MethodError: no such layout"), ("matrix product: 32x32 through shared memory", "")
+    ]  # fmt: skip
 
 
 def test_every_kind_of_problem_has_choices(device: Device) -> None:

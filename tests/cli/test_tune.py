@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import vkq
-from vkq.check import tuning
+from vkq.check import catalogue, tuning
 from vkq.check.tuning import Trial
 from vkq.cli import main, tune
 from vkq.device import tuner
@@ -84,6 +84,16 @@ def test_regret_is_of_the_choice_and_of_the_tuned_one(
     assert main(["tune", NAME, "--device", "llvmpipe", "--regret", "--json"]) == 0
     (one,) = json.loads(capsys.readouterr().out)
     assert (one["regret"], one["regret_tuned"], len(one["trials"])) == (3.0, 1.0, 8)
+
+
+def test_a_list_is_its_problems(any_device: vkq.Device, capsys: pytest.CaptureFixture[str]) -> None:
+    """A list's name means its problems with their schemes; the list of regret has 40."""
+    found = tune._names(any_device, "regret")
+    assert len(set(found)) == 40
+    assert "linear[M=1,K=4096,N=4096]/scheme=q4gsw" in found
+    assert {catalogue.check_of(name).op for name in found} == {"linear", "conv2d"}
+    assert main(["tune", "regretz", "--device", "llvmpipe"]) == 2
+    assert "regret" in capsys.readouterr().err
 
 
 def test_slow_ones_are_counted(capsys: pytest.CaptureFixture[str]) -> None:

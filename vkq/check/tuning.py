@@ -186,7 +186,9 @@ def _trials(subject: Subject, most: int | None) -> Iterator[Trial]:
         except DeviceLostError:
             raise
         except VkqError as error:
-            yield Trial(chosen.picks, (), error=f"{type(error).__name__}: {error}")
+            # A PathError says that this device or this size does not support the choice.
+            if not (chosen.picks and isinstance(error, PathError)):
+                yield Trial(chosen.picks, (), error=f"{type(error).__name__}: {error}")
             continue
         made = tuple((s.program, s.push, s.grids) if s.program else s.value for s in plan.steps)
         if made not in seen:

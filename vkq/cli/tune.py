@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
+from vkq.bench import cases
 from vkq.check import catalogue, tuning
 from vkq.check.cases import FLOAT
 from vkq.check.catalogue import Check
@@ -47,7 +48,8 @@ def register(commands: Parsers) -> None:
     )
     parser.add_argument(
         "problem", nargs="*", metavar="PROBLEM",
-        help="a problem, as `vkq check --list` writes it, or a model, whose layers are tuned",
+        help="a problem, as `vkq check --list` writes it; a model, whose layers are tuned; or a list of"
+        " `vkq bench`, such as regret",
     )  # fmt: skip
     device_argument(parser)
     parser.add_argument("--path", choices=PATHS, default="auto", help="tune this path (default: auto)")
@@ -89,8 +91,10 @@ def run(options: argparse.Namespace) -> int:
 def _names(device: Device, given: str) -> list[str]:
     """Return the problems that an argument names: the argument itself, or the problems of a model's
     layers."""
-    if not given.endswith(SUFFIXES):
+    if "[" in given:
         return [given]
+    if not given.endswith(SUFFIXES):
+        return [f"{case.name}/scheme={case.scheme}" for case in cases.select([given])]
     session = session_of(given)(given, device)
     layers: dict[Hashable, Any] = {}
     Executable(session.lowered(session.trial_shapes()), device, layers)
