@@ -27,6 +27,7 @@
 // result twice if y has at most OUTPUTS channels. The includes define
 //   OUTPUTS, RESULTS, SCRATCH      the outputs of a tile; uvec4 of a block's results, and of sums at the end
 //   void begin_totals(), store_totals()   clear the sums; convert and store them
+//   void keep_parameters()         store parameters of the outputs to shared memory, before the last barrier
 //   void load_weights()            load weights that can be loaded before the results are known
 //   void begin_results()           clear results of channels that do not exist
 //   void keep_words(uint word, ivec4 results)   store the results of four pixels to shared memory
@@ -177,6 +178,7 @@ void main() {
     project_block();
     stage = RESULTS - stage;
   }
+  keep_parameters();
   barrier();
   store_totals();
 #else

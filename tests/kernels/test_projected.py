@@ -164,7 +164,7 @@ def test_on_matrix_units(strict_device: vkq.Device, shape: Matrices, monkeypatch
     unit = 16 // min(shape.m, 16)
     for case, g in zip(cases, made, strict=True):
         for tile in (
-            ProjectionTile(3, 8, 8, unit, 2 * shape.subgroup, shape),
+            ProjectionTile(3, 8, 8, 3 * unit, 2 * shape.subgroup, shape),
             ProjectionTile(8, 4, 16, 2 * unit, 2 * shape.subgroup, shape, 2),
         ):
             got = projected(g, BLOCKED, tile)

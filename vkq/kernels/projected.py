@@ -159,7 +159,8 @@ class DepthwiseProject:
             columns = 16 * max(subgroups // down, 1)
             each = -(-n // (parts * columns)) * unit
             wasted = h * w <= m.n * (down - 1) or (parts > 1 and n <= (parts - 1) * columns)
-            if down <= subgroups and not wasted and each * -(-h * w // (down * m.n)) <= MOST_SUMS:
+            fits = each * columns * m.m // 16 <= 4 * invocations and each * m.m * m.n <= 128 * m.subgroup
+            if down <= subgroups and fits and not wasted and each * -(-h * w // (down * m.n)) <= MOST_SUMS:
                 yield ProjectionTile(h, w, blocks, each, invocations, m, down)
 
     def _runs(self, p: Conv2dProblem, x: Spec, tile: ProjectionTile) -> bool:
