@@ -68,7 +68,8 @@ layout(push_constant) uniform Push {
 #include "combine.glslh"
 
 #if PIXELS
-// Return the index of the operand's vector for the vector `at` of y; `size` is the operand's shape.
+// Return the index of the vector of an operand that is combined with the vector `at` of y; `size` is the
+// operand's shape.
 uint place(Pixels at, uvec4 size) {
   uint image = min(at.image, size.x - 1u), block = min(at.block, blocks_of(size.y) - 1u);
   return vector_of(Pixels(image, block, min(at.h, size.z - 1u), min(at.w, size.w - 1u)), size);
@@ -83,7 +84,7 @@ ivec4 spread(ivec4 words, uvec4 size, uvec4 y_size) {
   return words;
 }
 
-// Return 16 channels of an image of one pixel; kPackedInt8_4W4C holds them in four vectors.
+// Load 16 channels of an image of one pixel. In kPackedInt8_4W4C, they are in four vectors.
 ivec4 gate_at(Pixels at, uvec4 size) {
   uint blocks = ceil_div(size.y, 4u), first = min(at.image, size.x - 1u) * blocks;
   ivec4 words;

@@ -37,11 +37,12 @@ layout(local_size_x_id = 0) in;
 // The position of the workgroup, the first step of the subgroup's part of k, and the number of its steps.
 uint n, first_row, first_step, steps;
 
-// The weights declare the buffers and shared memory, and define
-//   DEPTH               steps of a turn
-//   void begin()        set the position, load the first turn, and clear the sums
-//   TURN(t, more)       multiply the steps from t on, of the subgroup's part. more: issue the loads of the
-//                       steps after them; a constant, because loads in a branch wait for each other
+// gemv_pairs.glslh or gemv_groups.glslh declares the buffers and shared memory, and defines
+//   DEPTH               the number of steps of an iteration of the loop
+//   void begin()        set the position, load the steps of the first iteration, and clear the sums
+//   TURN(t, more)       multiply DEPTH steps of the subgroup's part, from step t on. more: issue the loads of
+//                       the steps after them; `more` is constant, because loads in a branch wait for each
+//                       other
 //   void add_subgroups()   add the sums of all subgroups, convert and store them
 #if GROUPED
 #include "gemv_groups.glslh"

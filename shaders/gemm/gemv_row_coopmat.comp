@@ -36,11 +36,12 @@ layout(local_size_x_id = 0) in;
 #define lane own_lane
 #define me gl_LocalInvocationIndex
 
-// The weights declare the buffers and the subgroup's memory, which begins at `mine` of `tile`, and define
+// row_pairs.glslh or row_groups.glslh declares the buffers and the subgroup's part of `tile`, which begins at
+// `mine`, and defines
 //   void begin()         find which words this invocation holds, and request all weights and x
-//   void share()         store x and what scales the sums to the subgroup's memory
+//   void share()         store x, scales and zero points to the subgroup's part of `tile`
 //   void multiply()      set the matrix SUMS_OF_PART to the products of the subgroup's part of k
-//   bool stores_nothing()   true if this invocation has no results
+//   bool stores_nothing()   return true if this invocation has no results
 //   void store_results() add the sums of all subgroups, convert and store them
 #if GROUPED
 #include "row_groups.glslh"

@@ -47,9 +47,9 @@ layout(set = 0, binding = 3) writeonly buffer Y { Row y[]; };
 #include "activation.glslh"
 
 // A block of weights in memory is BLOCK k of MM outputs, two uvec4 for each output. In a chunk of four
-// blocks, words 0 to 3 of a uvec4 belong to four matrices of pairs; a column of these matrices corresponds
-// to a block and one of its uvec4, and to a run of x, whose words belong to the same four matrices. `place`
-// (of row r and of columns c and c + 1) is the offset of their words in a chunk.
+// blocks, words 0 to 3 of a uvec4 belong to four matrices of pairs. A column of these matrices corresponds
+// to one uvec4 of a block, and to a run of x, whose words belong to the same four matrices. For row r and
+// columns c and c + 1 of a matrix, `place` is the offset of their words in a chunk.
 #define BLOCK 32u
 #define CHUNK 128u
 #define LINES (CHUNK / BLOCK * 2u * MM)  // uvec4 of weights in a chunk
@@ -62,7 +62,7 @@ uint n, chunks, first_chunk, biased;
 float number(uint c, uint what);  // return a float32 parameter of channel c
 
 // words_halves.glslh or words_parts.glslh assembles and multiplies the matrices, and defines
-//   void begin_rows()                     set the first row, of ROW_TILES tiles of rows
+//   void begin_rows()                     set the first row of the workgroup's tile (one of ROW_TILES)
 //   void find_places()                    find the offsets of this invocation's words in a chunk
 //   void load(uint t), multiply(uint t)   load and multiply chunk t of the subgroup
 //   void load_zeros()                     make matrices of the zero points `zero`, through shared memory

@@ -42,7 +42,7 @@ uint word_of(uvec4 e) {
 }
 
 #if BLOCKED
-// Return the first element of x that invocation i moves.
+// Return the indices (n, c, h, w) of the first element of x that invocation i moves.
 uvec4 first_of(uint i) {
   uvec4 runs = uvec4(p.n, p.c, p.h, p.w);  // counts of blocks of 16 elements along axis ORDER_1
   runs[ORDER_1] = ceil_div(runs[ORDER_1], 16u);

@@ -41,7 +41,7 @@ float total_of(int high_, int low_) {
   int top, bottom;
   imulExtended(high_, 1 << 14, top, bottom);
   uint carry, least = uaddCarry(uint(bottom), uint(low_), carry);
-  int most = top + int(carry);  // low_ >= 0
+  int most = top + int(carry);  // no borrow, because low_ >= 0
   bool negative = most < 0;
   if (negative) {
     least = ~least + 1u;

@@ -91,7 +91,7 @@ void main() {
     if (size - i < 4u) {
       [[unroll]] for (uint k = 1u; k < 4u; k++) if (i + k >= size) found[k] = 0u;
     }
-    total = add_wide(total, uvec2(found.x + found.y, 0u));  // found.x + found.y <= 2^31
+    total = add_wide(total, uvec2(found.x + found.y, 0u));  // two entries add up to at most 2^31
     total = add_wide(total, uvec2(found.z + found.w, 0u));
   }
   sums[me] = total;

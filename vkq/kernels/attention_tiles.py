@@ -23,7 +23,7 @@ Turn = Callable[[Number, tuple[Number, ...]], tuple[Number, ...]]
 
 
 class AttentionKernel:
-    """The writer of an attention kernel."""
+    """Writes the SPIR-V of an attention kernel."""
 
     def __init__(self, form: AttentionForm):
         self.form, self.tile, self.at = form, form.tile, Places.of(form.tile)

@@ -156,7 +156,7 @@ class Float16Convolution:
 
 
 def packed(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[np.float16]:
-    """Pack a float weight (OC, channels, KH, KW) for tiled_halves.glslh."""
+    """Pack a float weight (OC, channels, KH, KW) as float16 in the order of tiled_halves.glslh."""
     oc, channels = weight.shape[:2]
     w = weight.astype(np.float16).reshape(groups, oc // groups, channels, -1).transpose(0, 3, 2, 1)
     more = ((0, 0), (0, 0), (0, -channels % K_TOGETHER), (0, -(oc // groups) % 4))

@@ -122,8 +122,7 @@ class FloatGemm:
         return self.kernel == "gemv" or (self.kernel == "auto" and (few or not self.k))
 
     def _shared(self, m: int) -> bool:
-        """Return True if the kernel is used in which the lanes of a subgroup share their loads of the m
-        rows."""
+        """Return True if m rows use the kernel in which the lanes of a subgroup share their loads."""
         return self.kernel == "auto" and self.shares_lanes(m * self.k4) and not registers.is_forced()
 
     def program(self, m: int, dtype: str = "float32") -> Program:

@@ -23,7 +23,7 @@ from .weights import PARAMETER_BYTES, WEIGHT_LAYOUT, Arithmetic, Int8, Int32, bl
 # Maximum number of words along k that float lanes sum exactly: WORDS_PER_FLUSH in
 # shaders/common/dot4x8.glslh.
 FLOAT_WORDS = 256
-SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # shifts of x and w in each dot form
+SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # added to x and w in each dot form
 INVOCATIONS = 64  # invocations of a workgroup: every device supports 64, and most schedule 64 well
 
 
@@ -218,7 +218,8 @@ class Int8Gemm:
         return self.device.program(catalog().find("im2col_q8__gather", channels=channels))
 
     def gather_push(self, first: int, count: int) -> dict[str, int | float]:
-        """Return the push constants of the im2col pipeline for *count* units."""
+        """Return the push constants of the im2col pipeline for *count* blocks of four rows, from block
+        *first* on."""
         zero = self.arithmetic.x_zero_point
         return {"m4": count, "k4": self.k4, "first_m4": first, "x_zero_point": zero}
 

@@ -177,7 +177,7 @@ def _constants(p: Conv2dProblem, shader: Variant) -> dict[str, Constant]:
 
 
 def _shader(p: Conv2dProblem, a: Arithmetic, capabilities: Capabilities) -> tuple[Variant, Matrices]:
-    """Return the variant and matrix shape for a problem; both must exist."""
+    """Return the variant and matrix shape that `conv_shader` finds for a problem; they must exist."""
     shader = conv_shader(p, a.out, capabilities)
     assert shader is not None
     return shader

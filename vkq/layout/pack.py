@@ -75,8 +75,8 @@ class Layout(LayoutSpec):
         name: such as ``kPackedInt8_4W4C``.
         summary: one line, what it is for.
         dims: names of the dims of the logical array, such as ``("n", "c", "h", "w")``.
-        order: the parts that count the words, outermost first.
-        lane: the part that is the byte of the word.
+        order: the parts (`vkq.layout.spec`) whose row-major index is the word index, outermost first.
+        lane: the part that selects the byte of the word.
 
     >>> image = np.arange(6, dtype=np.int8).reshape(1, 1, 2, 3)
     >>> words = layout("kPackedInt8_4W").pack(image, fill=-1)

@@ -204,7 +204,7 @@ class Linear(Layer[LinearProblem]):
 
 @applied(Linear)
 def linear(*operands: Any, **options: Any) -> Any:
-    """A linear layer that is applied once; `Linear` keeps the packed weight for more calls.
+    """Apply a linear layer once; `Linear` keeps the packed weight for more calls.
 
     >>> import numpy as np
     >>> x, w = np.array([[2, 4]], np.int8), np.array([[1, 2], [3, 4]], np.int8)

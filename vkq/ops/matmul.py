@@ -28,7 +28,8 @@ from .operand import Operand
 from .shape import permuted_as, transposed
 from .take import gather, numbers
 
-Kernel = tuple[Variant, Mapping[str, int | float]]  # (variant, its push constants except the sizes)
+# a shader variant, and its push constants except the sizes
+Kernel = tuple[Variant, Mapping[str, int | float]]
 HEADS = ("A_HEADS", "B_HEADS", "Y_HEADS")
 MOST_K = (2**31 - 1) // (255 * 255)  # largest K for which int32 holds the sum of any 8-bit products
 

@@ -30,7 +30,7 @@ _NUMBERS = r"\w+=[0-9]{1,18}(?:x[0-9]{1,18}){0,3}"
 _NAME = re.compile(rf"(\w+)\[({_NUMBERS}(?:,{_NUMBERS})*)\]")
 MOST_LETTERS = 500  # maximum number of letters of a problem's name
 MOST_BYTES = 1 << 33  # maximum bytes of x, weight and y together, for a problem whose operands are generated
-MOST_MACS = 1 << 42  # maximum multiply-adds of a computed problem: minutes on the slowest device
+MOST_MACS = 1 << 42  # maximum multiply-adds of a compared problem: minutes on the slowest device
 _IMAGE = ("N", "IC", "H", "W", "OC", "KH", "KW")
 Takes = Mapping[str, tuple[Sequence[str], Sequence[str]]]
 # For each operation: its sizes, and its options. Options may be in any order and may be omitted.

@@ -34,7 +34,7 @@ class ResizedAxis:
     roi: tuple[float, float] = (0.0, 1.0)
 
     def original(self) -> Float32:
-        """Return the coordinate of each result, float32, not clamped."""
+        """Return the input coordinate of each result as float32, not clamped to the axis."""
         x, half, scale = np.arange(self.size, dtype=np.float32), np.float32(0.5), np.float32(self.scale)
         last = np.float32(self.given - 1)
         if self.coordinates == "asymmetric":

@@ -139,10 +139,10 @@ def _failed(device: Device, *tests: str) -> str | None:
 def choose_path(device: Device, path: str = "auto") -> Choice:
     """Return the path for this device, with the reason.
 
-    ``auto`` considers the paths that pass the self-test. It chooses the path in the device's profile. If
-    the profile has none, it chooses the path with the highest measured rate, or the portable path if no
-    other path is at least 1.1 times as fast. ``dot`` chooses the fastest dot product even if the portable
-    path is faster. A path requested by its full name is used or refused.
+    ``auto`` considers the paths that pass the self-test. It chooses matrix units if there are any, else the
+    path in the device's profile. If the profile has none, it chooses the path with the highest measured
+    rate, or the portable path if no other path is at least 1.1 times as fast. ``dot`` chooses the fastest
+    dot product even if the portable path is faster. A path requested by its full name is used or refused.
 
     Raises:
         ArgumentError: an unknown path.
