@@ -13,6 +13,7 @@ from tests.shader.sample import sample
 from vkq.errors import CompileError
 from vkq.kernels import gemm
 from vkq.reference.softmax import softmax_onnxruntime
+from vkq.runtime.caches import WeakLruCache
 from vkq.shader.compile import build, text
 from vkq.shader.spec import Variant
 
@@ -56,7 +57,7 @@ def test_counted_loops_end_as_declared(tmp_path: Path) -> None:
 def counting(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[vkq.Device]:
     """Yield the device with new plans and programs: their loops end after the declared iterations."""
     monkeypatch.setattr(device, "_plans", type(device._plans)(8))
-    monkeypatch.setattr(device.programs, "_made", {})
+    monkeypatch.setattr(device.programs, "_made", WeakLruCache(64))
     monkeypatch.setattr("vkq.runtime.programs.Programs._make", declared.make)
     yield device
     device.programs.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -50,3 +51,46 @@ class LruCache(Generic[V]):
         """Clear the cache."""
         with self._lock:
             self._values.clear()
+
+
+class WeakLruCache(Generic[V]):
+    """A cache of values by key. It keeps the *most* latest values. An older value stays in it while anything
+    else refers to the value; after that, the cache has no value for its key. Thread-safe."""
+
+    def __init__(self, most: int):
+        self._most = most
+        self._latest: OrderedDict[Hashable, V] = OrderedDict()
+        self._living: weakref.WeakValueDictionary[Hashable, V] = weakref.WeakValueDictionary()
+        self._lock = Turns("the list of latest values", again=True)
+
+    def __len__(self) -> int:
+        """Return the number of values that exist."""
+        return len(self._living)
+
+    def get(self, key: Hashable) -> V | None:
+        """Return the value of a key, which becomes the latest; None if there is none."""
+        found = self._living.get(key)
+        return None if found is None else self.put(key, found)
+
+    def put(self, key: Hashable, value: V) -> V:
+        """Store and return a value, which becomes the latest."""
+        old: V | None = None
+        with self._lock:
+            self._living[key] = self._latest[key] = value
+            self._latest.move_to_end(key)
+            if len(self._latest) > self._most:
+                _, old = self._latest.popitem(last=False)
+        del old  # may end the value, which must not happen with the lock held
+        return value
+
+    def pop(self, key: Hashable) -> None:
+        """Drop the value of a key."""
+        with self._lock:
+            self._latest.pop(key, None)
+            self._living.pop(key, None)
+
+    def clear(self) -> None:
+        """Drop all values, also those that something else refers to."""
+        with self._lock:
+            self._latest.clear()
+            self._living.clear()

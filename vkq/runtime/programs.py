@@ -19,8 +19,13 @@ from ..shader.compile import compiled, spirv
 from ..shader.spec import Value, Variant
 from ..turns import FORKED, Turns, begun
 from . import pipeline_cache
+from .caches import WeakLruCache
 from .program import LazyPipeline, Program, code, require
 
+# Number of latest pipelines that are kept without a user: those of about ten networks. A released one is
+# compiled again, from the driver's cache. llvmpipe (LLVM 15) takes 2 to 4 MB for a pipeline, and returns them
+# only when the device is closed.
+MOST_UNUSED = 512
 MOST_THREADS = 16  # maximum number of compiling threads; a network has 20 to 60 pipelines
 
 Progress = Callable[[int, int], None]
@@ -67,11 +72,15 @@ class ParallelCompilation:
 
 
 class Programs:
-    """The pipelines of a device, and the driver's pipeline cache, which is stored between processes."""
+    """The pipelines of a device, and the driver's pipeline cache, which is stored between processes.
+
+    A plan or a recording keeps its pipelines. The `MOST_UNUSED` pipelines that were requested last exist even
+    if nothing uses them; an older one is destroyed when its last plan ends."""
 
     def __init__(self, context: Any, capabilities: Capabilities):
         self._context, self._capabilities = context, capabilities
-        self._made: dict[tuple[Any, ...], Program] = {}
+        self._made: WeakLruCache[Program] = WeakLruCache(MOST_UNUSED)
+        self._any = False  # True once a pipeline was requested
         self._turns: dict[tuple[Any, ...], Turns] = {}
         self._lock = Turns("the list of pipelines", again=True)
         self._local = threading.local()
@@ -92,9 +101,16 @@ class Programs:
                 found = self._made.get(key)
                 if found is None:
                     require(variant, values, self._capabilities)
-                    found = self._made[key] = self._make(variant, values, subgroup_size)
-                    found.if_not_made(lambda: self._made.pop(key, None))  # the next request compiles it again
+                    found = self._made.put(key, self._make(variant, values, subgroup_size))
+                    found.if_not_made(lambda: self._made.pop(key))  # the next request compiles it again
+                    self._any = True
+                self._turns.pop(key, None)  # threads that wait for this turn find the program
         return found
+
+    @property
+    def count(self) -> int:
+        """The number of pipelines that exist: the latest `MOST_UNUSED`, and older ones in use."""
+        return len(self._made)
 
     @contextlib.contextmanager
     def together(self, progress: Progress | None = None) -> Iterator[None]:
@@ -118,12 +134,13 @@ class Programs:
 
     def save(self) -> None:
         """Store the driver's pipeline cache if any pipeline was made."""
-        if self._made:
+        if self._any:
             pipeline_cache.save(self._context, self._capabilities, self._cached_bytes)
 
     def clear(self) -> None:
-        """Drop all pipelines."""
+        """Drop all pipelines; `save` then stores nothing."""
         self._made.clear()
+        self._any = False
 
     def _make(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
         # Read the file in this thread. If worker threads read the files, they would compete with this
