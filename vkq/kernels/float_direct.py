@@ -79,7 +79,7 @@ class FloatDirect:
         known = profile(self.device.capabilities).tile_float
         if self.floats and known == TILES[0]:
             known = TILES[1]  # float weights need twice as many registers as integer weights
-        if known not in TILES or self.parts:  # 2x4 has no shader here, and parts only 4x4 and 4x1
+        if known not in TILES or self.parts:  # no shader has 2x4; with parts, only 4x4 and 4x1
             known = TILES[-1]
         for tile in TILES[TILES.index(known) :]:
             channels = int(tile.partition("x")[2])

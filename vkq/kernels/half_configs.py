@@ -79,7 +79,7 @@ STRAIGHT_TILES = "conv2d_q8csw__straight_coopmat"  # like STRAIGHT, for convolut
 @dataclasses.dataclass(frozen=True)
 class GemmConfig:
     """A tile that the device can run, its matrix shape, and the maximum number of parts into which k is
-    split. One workgroup computes each part."""
+    split. A workgroup computes one part."""
 
     variant: Variant
     matrices: Matrices

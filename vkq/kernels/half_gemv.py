@@ -33,7 +33,9 @@ WORDS_INVOCATIONS = {
 CHUNK = 128  # a subgroup processes whole chunks of this many elements along k
 # For ROW: chunks of a subgroup -> largest k.
 ROW_K = {1: 2048, 2: 4096, 4: 8192}
-# For fewer rows, matrix units of the other shaders are not faster: loading the weights takes all the time.
+# For each form of elements, the least number of rows for which matrix units are faster: with fewer rows,
+# loading the weights takes all the time. The shaders of this module have rules of their own (`worth`,
+# `worth_parts`).
 LEAST_ROWS = {HALF: 8, BRAIN: 9}
 # Limits of PARTS. For more than 8 rows and k <= SHORT_K, two workgroups on a multiprocessor get as few
 # invocations as three or more. For few outputs and k between the two values of GEMV_K, the GEMV kernel is

@@ -28,7 +28,7 @@ SPLIT_TILES = ("128x128", "128x64", "64x64", DEEP)
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """A tile, and the maximum number of parts into which k is split. One workgroup computes each part."""
+    """A tile, and the maximum number of parts into which k is split. A workgroup computes one part."""
 
     tile: str
     parts: int = 1

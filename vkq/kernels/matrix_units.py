@@ -202,8 +202,8 @@ class MatrixGemm:
 
     @property
     def wide(self) -> bool:
-        """True if the product can use tiles whose subgroups divide k. It must be a plain product, not a
-        convolution, without sums of x for weight zero points."""
+        """True if the product can use tiles whose subgroups divide k. It must be a plain signed product
+        (s8s8), not a convolution, without sums of x for weight zero points."""
         return self.whole == GEMM and self.packed.form == "s8s8" and not self.packed.row_sums
 
     def chosen(self, rows: int) -> tuple[Tiling, Variant]:

@@ -29,8 +29,8 @@ def sharers(numbers: int, long: int = LONG) -> int:
 
 def sharers_of_rows(capabilities: Capabilities, rows: int, words: int) -> int:
     """Return how many invocations share each of *rows* short rows of *words* words: enough to occupy the
-    device, but at most one for two words. On a GPU, at least `NEIGHBOURS` share a row that is long enough,
-    because a GPU loads contiguous memory for neighbouring invocations at once."""
+    device, but at most one invocation for two words. On a GPU, at least `NEIGHBOURS` share a row that is
+    long enough, because a GPU loads contiguous memory for neighbouring invocations at once."""
     busy, shares = profile(capabilities).busy_workgroups * SHARERS, 1
     least = 1 if capabilities.device_type == "cpu" else NEIGHBOURS
     while (rows * shares < busy or shares < least) and 4 * shares <= words:
