@@ -14,8 +14,9 @@ from tests.device.reported import as_h200, profile_says
 from tests.runtime.work import replayed
 from vkq import reference
 from vkq.kernels import grouped_half
-from vkq.kernels.grouped import GroupedGemm
+from vkq.kernels.grouped import GroupedGemm, fits_half
 from vkq.layout.extent import Spec
+from vkq.numerics.grouped import GroupedWeight
 from vkq.probe import selftest
 from vkq.select.path import half_refusal
 from vkq.shader.catalog import catalog
@@ -381,3 +382,29 @@ def test_a_single_row_is_split_by_columns(
     assert [alone(16384, 8192, group) for group in (128, 64)] == [("1_long", 128), ("1", 128)]
     assert [alone(8192, 8192, group, points=True) for group in (128, 64, 32)] == [("1", 256), None, None]
     assert alone(16384, 4096, 128, points=True) == ("1", 128)
+
+
+@pytest.mark.parametrize("at", [0, 600])
+@pytest.mark.parametrize(
+    ("dtype", "value", "fits"),
+    [
+        (np.float32, 0.3, False),
+        (np.float32, 65520.0, False),
+        (np.float32, 2.0**-14, True),
+        (np.float32, 2.0**-15, False),
+        (np.float32, 0.0, True),
+        (np.float32, 2.0**-140, True),  # flushed to 0
+        (np.float16, 0.3, True),
+        (np.float16, 2.0**-15, False),
+        (np.float16, 0.0, True),
+    ],
+)
+def test_scales_that_float16_represents(at: int, dtype: Any, value: float, fits: bool) -> None:
+    """One scale or zero point, among the first ones or later, decides whether a weight fits float16."""
+    usual = np.ones((40, 25), dtype)
+    other = usual.copy()
+    other.flat[at] = value
+    codes = np.zeros((40, 25, 16), np.uint8)
+    assert fits_half(GroupedWeight(codes, other)) == fits
+    assert fits_half(GroupedWeight(codes, usual, other)) == (fits and value != 2.0**-140)
+    assert fits_half(GroupedWeight(codes, usual, np.zeros((40, 13), np.uint8)))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
 from ..device.profiles import profile
-from ..numerics.grouped import GroupedWeight
+from ..numerics.grouped import SMALLEST_SCALE, GroupedWeight
 from ..runtime.builder import Builder, Value, lets_loop
 from ..runtime.device import Device
 from ..runtime.plan import Resident
@@ -33,6 +34,7 @@ SHARED_PARTS, SHARED_COLUMNS = 32, 8  # SHARED: least number of parts of k; colu
 # blocks of two columns of a workgroup)).
 ROW_PARTS, ROW_SPLITS = 32, ((96, (16, 32)), (48, (16, 16)), (12, (32, 8)), (0, (32, 4)))
 SMALLEST = "32x32"
+TRIED = 256  # number of scales that are tested before all
 SMALLEST_HALF = 2.0**-14  # the smallest normal float16: a driver may flush smaller numbers
 
 
@@ -53,8 +55,7 @@ class GroupedGemm:
         self.kernel = "auto"  # "auto", or the kernel to use: "gemv", "tiled" or "staged"
         self.matrices: Matrices | None = None  # the same product on matrix units
         self.half = fits_half(weight)
-        points = weight.zero_points()
-        self.whole = bool(((points >= 0) & (points < 256) & (points == np.rint(points))).all())
+        self.whole = packed_points(weight) or _whole(weight.zero_points())
         self.codes = Resident(device, max(weight.packed.nbytes, 4), lambda: words(weight.packed))
         size = (weight.scale.size + self.n) * (1 if self.half else 2)
         self.parameters = Resident(
@@ -210,13 +211,31 @@ def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str
 def fits_half(weight: GroupedWeight) -> bool:
     """Return True if float16 represents every scale and every zero point exactly, as zero or a normal
     number. Subnormal numbers do not count, because a driver may flush them."""
-    held = True
-    for values in (weight.scales(), weight.zero_points()):
+    scales = _fits_half(weight.scale, SMALLEST_SCALE)
+    return scales and (packed_points(weight) or _fits_half(weight.zero_points(), 0))
+
+
+def packed_points(weight: GroupedWeight) -> bool:
+    """Return True if the zero points are integers from 0 to 255 without a test of each."""
+    return weight.zero_point is None or weight.zero_point.dtype == np.uint8
+
+
+def _fits_half(values: npt.NDArray[Any], least: float) -> bool:
+    """Return True if float16 represents every value as in `fits_half`. Magnitudes below *least* count as
+    0."""
+    for some in (values.flat[:TRIED], values):  # the first few refuse most weights, in a moment
+        size = np.abs(some)
         with np.errstate(over="ignore"):
-            half = values.astype(np.float16)
-        normal = (np.abs(values) >= SMALLEST_HALF) | (values == 0)
-        held &= bool((half.astype(np.float32) == values).all() and normal.all())
-    return held
+            exact = some.astype(np.float16) == some
+        none = (size == 0) | (size < np.float32(least))
+        if not ((exact & (size >= SMALLEST_HALF)) | none).all():
+            return False
+    return True
+
+
+def _whole(points: npt.NDArray[np.float32]) -> bool:
+    """Return True if zero points are integers from 0 to 255."""
+    return bool(((points >= 0) & (points < 256) & (points == np.rint(points))).all())
 
 
 def parameters(
