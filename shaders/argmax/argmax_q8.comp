@@ -28,7 +28,7 @@ layout(push_constant) uniform Push {
 #include "row_major.glslh"
 #include "layout/any.glslh"
 
-shared ivec2 found[LOCAL_X];  // for each invocation: its largest number, and that number's index
+shared ivec2 found[LOCAL_X];  // for each invocation: the best number so far, and its index
 
 bool is_better(ivec2 a, ivec2 b) {
   return a.x > b.x || (a.x == b.x && (p.later == 1 ? a.y > b.y : a.y < b.y));

@@ -1,5 +1,5 @@
-// Convert float16 to float32, which is exact, or float32 to float16. The second rounds as the device does (to
-// nearest, or toward zero), and numbers beyond 65504 become infinite. The shader needs no 16-bit storage: it
+// Convert float16 to float32, which is exact, or float32 to float16, which rounds as the device does (to
+// nearest, or toward zero); numbers beyond 65504 become infinite. The shader needs no 16-bit storage: it
 // reads or writes two float16 numbers as one word.
 //
 // Memory    x: float32, or words of two float16; y: the other of these two types. If the number of elements

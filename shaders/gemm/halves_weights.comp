@@ -3,7 +3,7 @@
 // up to 500.
 //
 // Memory    w: int8 in kPackedInt8_4N4K blocks [group][k4][n4], k = (tap, channel); y: float16
-//           [group][tap][k] [n4] as uvec2, the k of each tap padded with zeros to a multiple of 16; channels:
+//           [group][tap][k][n4] as uvec2, the k of each tap padded with zeros to a multiple of 16; channels:
 //           float32 parameters (float_output.glslh).
 // Threads   one invocation for each uvec2; neighbouring invocations have neighbouring blocks of channels.
 #version 450
@@ -18,7 +18,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { uvec2 y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint groups, taps;
-  uint group_channels, padded;  // channels of a tap, and this number rounded up to whole 16
+  uint group_channels, padded;  // channels of a tap, and this number rounded up to a multiple of 16
   uint n4;
 } p;
 

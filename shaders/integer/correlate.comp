@@ -9,7 +9,7 @@
 //           one digit, in 32 bits, modulo 2^32.
 // Memory    x: [digit][image][channel][x_rows][x_words], words of four int8 along the width (MUL32: two
 //           int16); elements outside this stored rectangle are `fill`. w:
-//           [group][block][digit][channel][ky][kx / 4] [TEMPLATES], words of four int8 (MUL32: [kx], int32).
+//           [group][block][digit][channel][ky][kx / 4][TEMPLATES], words of four int8 (MUL32: [kx], int32).
 //           constants: int32 low and high word for each template, then those of w_offset. y: integers
 //           (integer_result.glslh).
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; each computes TEMPLATES templates x 4 pixels. The

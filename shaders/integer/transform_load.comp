@@ -2,8 +2,8 @@
 // (transform_pass.comp).
 //
 // Memory    x: integers of images (integer_numbers.glslh). y: uint32 [image][channel][block row][block
-//           column] [SIZE_H][SIZE_W]. Block (i, j) of an image begins at row i * step_h - pad_h and column j
-//           * step_w - pad_w; elements outside the image are 0. With FLIPPED, a template's tap (ky, kx) is
+//           column][SIZE_H][SIZE_W]. Block (i, j) of an image begins at row i * step_h - pad_h and column j *
+//           step_w - pad_w; elements outside the image are 0. With FLIPPED, a template's tap (ky, kx) is
 //           stored at (-ky, -kx) modulo the size, so that the cyclic convolution becomes a correlation.
 // Threads   one invocation writes one element of y.
 #version 450

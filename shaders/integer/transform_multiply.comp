@@ -2,7 +2,7 @@
 // prime. The factor is the inverse of the transforms' length.
 //
 // Memory    uint32: x: [image][channel][block][element], w: [template][channel][element], z:
-//           [image][template] [block][element].
+//           [image][template][block][element].
 // Threads   one invocation computes one element of z.
 #version 450
 
