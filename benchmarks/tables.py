@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +19,7 @@ RESULTS = HERE / "results"
 H200 = "One NVIDIA H200, driver 580.159.04"
 PEER_KEYS = ("gpu_ms", "torch_graph_ms", "torch_compiled_ms")
 SETUP = "torch_setup_s"
+SLOW = 0.03  # regret above which a shape is listed
 
 
 def read(name: str) -> Any:
@@ -303,8 +305,45 @@ def beside_ncnn() -> list[str]:
     ]
 
 
+def regret() -> list[str]:
+    found = read("regret-2026-11-30")
+    means = []
+    for one in found["devices"]:
+        for key, said in (("regret", "default"), ("regret_tuned", "after `vkq tune`")):
+            each = [row[key] for row in one["rows"]]
+            mean = math.exp(sum(map(math.log1p, each)) / len(each)) - 1
+            means.append((one["device"], said, len(each), f"{100 * mean:.1f} %", f"{100 * max(each):.1f} %"))
+    rows = [(one["device"].split()[0], row) for one in found["devices"] for row in one["rows"]]
+    slow = [(where, row) for where, row in rows if row["regret"] > SLOW]
+    return [
+        "## Choices of kernels against the best",
+        "",
+        f"{found['date']}: how much longer the chosen kernels take than the fastest legal choice, in",
+        "processor time on two busy cores. Both devices have rules in `profiles.yaml`, and no file of costs.",
+        "Six rows of SwiftShader were measured after, the others before, a change of choices that",
+        "concerns these six alone (`results/regret-2026-11-30.json` names them).",
+        f"`{found['command']}`",
+        "",
+        *table(("device", "choice", "shapes", "geometric mean", "worst"), means),
+        "",
+        f"Shapes whose default is more than {100 * SLOW:.0f} % slower:",
+        "",
+        *table(
+            ("device", "problem", "us", "best us", "best choice", "regret", "after `vkq tune`"),
+            (
+                (
+                    where, f"`{row['problem']}`", us(row["us"]), us(row["best_us"]), row["best"],
+                    f"{100 * row['regret']:.1f} %", f"{100 * row['regret_tuned']:.1f} %",
+                )
+                for where, row in slow
+            ),
+        ),
+    ]  # fmt: skip
+
+
 TOPICS: tuple[Callable[[], list[str]], ...] = (
     networks, peers, kernels, convolutions, weight_only, movers, images, host, beside_ncnn, lavapipe,
+    regret,
 )  # fmt: skip
 
 
