@@ -167,7 +167,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selftest, "run", lambda *_, **__: selftest.Trials([equal] * 20, [slower] * 20))
     monkeypatch.setattr(shaders, "_matching", lambda pattern: matching(pattern)[:1])
     few = registers.candidates
-    monkeypatch.setattr(registers, "candidates", lambda capabilities: few(capabilities)[:2])
+    monkeypatch.setattr(registers, "candidates", lambda *given: few(*given)[:2])
     monkeypatch.setattr(tuning, "SAMPLE_S", 1e-4)
     monkeypatch.setattr(tuning, "TRIED", 2)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 
 from vkq.device.capabilities import Capabilities
 from vkq.device.costs import shipped
-from vkq.device.profiles import profile
+from vkq.device.profiles import preference, preferred, profile
 from vkq.device.reported import NAMES
 from vkq.device.reported import reported as shipped_report
+from vkq.device.tuner import says
+from vkq.select import registers
 
-__all__ = ["NAMES", "as_h200", "profile_says", "reported", "with_h200_costs"]
+__all__ = ["NAMES", "as_h200", "picked", "profile_says", "reported", "with_h200_costs"]
 
 
 def reported(file: str, **changes: Any) -> Capabilities:
@@ -35,3 +38,8 @@ def as_h200(c: Capabilities) -> Capabilities:
 def profile_says(monkeypatch: pytest.MonkeyPatch, module: Any, **changes: Any) -> None:
     """Replace `profile` in *module*, so that profiles have these fields."""
     monkeypatch.setattr(module, "profile", lambda c: dataclasses.replace(profile(c), **changes))
+
+
+def picked(setting: registers.Setting) -> contextlib.AbstractContextManager[None]:
+    """Context manager: use this setting for every product in register tiles, as a tuned choice does."""
+    return preferred({**dict(preference() or ()), **says({registers.KIND: str(setting)})})

@@ -10,6 +10,7 @@ import pytest
 
 import vkq
 from tests.cases import random_data
+from tests.device.reported import picked
 from vkq import QParams, Tensor
 from vkq.device.profiles import preferred, profile
 from vkq.kernels.after import AS_NUMBERS, through_table
@@ -152,7 +153,7 @@ def test_one_element(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("kind", ["lookup", "add"])
 @pytest.mark.parametrize("setting", catalog().shaders[registers.SHADER].axes["tile"])
 def test_every_tile_in_registers(any_device: vkq.Device, setting: str, kind: Kind) -> None:
-    with registers.forced(registers.Setting(setting, 8, 8)):
+    with picked(registers.Setting(setting, 8, 8)):
         plan, tensors, want = planned(any_device, KERNELS[0][0], kind, "auto", "portable")
     assert f".{setting}" in plan.variants[-1]
     np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)

@@ -9,7 +9,7 @@ import pytest
 
 import vkq
 from tests.cases import Data, random_data
-from tests.device.reported import profile_says
+from tests.device.reported import picked, profile_says
 from tests.runtime.work import replayed
 from vkq.check.expected import Expected
 from vkq.device.profiles import preferred
@@ -236,7 +236,7 @@ def test_every_tile_in_registers(device: vkq.Device, tile: str) -> None:
             data.w, data.w_scale, bias=data.float_bias, w_zero_point=data.w_zero_point, method="tiled",
             device=device,
         )  # fmt: skip
-        with registers.forced(registers.Setting(tile, 4, 8)):
+        with picked(registers.Setting(tile, 4, 16)):
             assert layer.explain(x.shape).variants[0].endswith(tile)
             assert want.mismatch(layer(x)) is None
 

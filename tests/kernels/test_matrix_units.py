@@ -11,7 +11,7 @@ import pytest
 import vkq
 from tests.cases import random_data
 from tests.conftest import EVERY
-from tests.device.reported import reported, with_h200_costs
+from tests.device.reported import picked, reported, with_h200_costs
 from vkq import reference
 from vkq.device.profiles import profile
 from vkq.kernels import matrix_conv, matrix_tiles
@@ -343,8 +343,8 @@ def test_strided_convolutions_gather_their_pixels(costed_matrices: vkq.Device) -
 
 
 def test_tuning_stays_off_matrix_units(matrices: vkq.Device) -> None:
-    """`registers.forced`, which tuning uses, overrides matrix units: the layer runs the forced kernel in
-    its layout."""
+    """A picked setting of a register tile, which tuning uses, overrides matrix units: the layer runs the
+    picked kernel in its layout."""
     setting = registers.Setting("4x4", 16, 4)
     for layer, shape in (
         (layer_of(matrices, (8, 16)), (64, 16)),
@@ -352,7 +352,7 @@ def test_tuning_stays_off_matrix_units(matrices: vkq.Device) -> None:
     ):
         x = np.random.default_rng(8).integers(-128, 128, shape, dtype=np.int8)
         want = layer(vkq.Tensor.from_numpy(x, matrices))
-        with registers.forced(setting):
+        with picked(setting):
             got = layer(vkq.Tensor.from_numpy(x, matrices))
             assert "4x4" in layer.explain(shape).variants[-1]
         assert want.layout == BLOCKED

@@ -12,7 +12,7 @@ import pytest
 import vkq
 from tests.cases import random_data
 from tests.conftest import share
-from tests.device.reported import profile_says
+from tests.device.reported import picked, profile_says
 from tests.runtime import work
 from tests.runtime.work import OUT_OF_DEVICE_MEMORY, failing
 from vkq import reference
@@ -78,7 +78,7 @@ def layer(device: vkq.Device, name: str, form: str, wide: bool = False, **option
 def test_products(device: vkq.Device, other: str, form: str, tile: str) -> None:
     for wide in outputs(device, form):
         one = layer(device, SHAPES[form], form, wide)
-        with registers.forced(registers.Setting(tile, 16, 4)):
+        with picked(registers.Setting(tile, 16, 4)):
             shader = "gemm_q8ta_q8csw__" + {"texels": "texels", "words": "tiled"}[other]
             out = "f32" if wide else "q8to"
             assert one.layer.explain(one.x.shape).variants[-1] == f"{shader}:{form}.{out}.{tile}"

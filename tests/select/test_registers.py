@@ -14,10 +14,11 @@ from vkq.runtime.device import Device
 from vkq.select import registers
 from vkq.select.registers import ProductShape, Setting
 
-from ..device.reported import reported
+from ..device.reported import picked, reported
 from ..ops.doctored import SMALLEST_LIMITS, capabilities
 
 ADRENO, MALI, VIDEOCORE = 0x5143, 0x13B5, 0x14E4
+TILES = ("4x4", "4x8", "8x8")
 SHAPE = ProductShape("s8s8", "q8to", m4=3, n4=4, k4=20)
 GEMM = (
     (np.arange(9 * 77) % 251 - 125).astype(np.int8).reshape(9, 77),
@@ -73,7 +74,7 @@ def test_narrow_workgroups_are_slow_on_lavapipe_alone() -> None:
 @pytest.mark.parametrize("m4", [1, 2, 3, 4, 5, 8, 9, 1000])
 def test_an_adreno_never_gets_8x8_nor_4x16(m4: int, any_device: Device) -> None:
     facts = capabilities(any_device, vendor_id=ADRENO)
-    assert not {(s.local_x, s.local_y) for s in registers.candidates(facts)} & {(8, 8), (4, 16)}
+    assert not {(s.local_x, s.local_y) for s in registers.candidates(facts, TILES)} & {(8, 8), (4, 16)}
     setting = registers.default(facts, ProductShape("s8s8", "q8to", m4, 4, 20))
     assert (setting.local_x, setting.local_y) in {(64, 1), (32, 2), (16, 4)}
 
@@ -90,7 +91,7 @@ def test_a_tile_without_a_number_is_named(any_device: Device) -> None:
 
 
 def test_the_smallest_limits_leave_workgroups_of_up_to_128(any_device: Device) -> None:
-    found = registers.candidates(capabilities(any_device, **SMALLEST_LIMITS))
+    found = registers.candidates(capabilities(any_device, **SMALLEST_LIMITS), TILES)
     assert {s.local_x * s.local_y for s in found} == {64, 128}
 
 
@@ -101,6 +102,6 @@ def test_a_setting_changes_no_bit(setting: Setting, device: Device) -> None:
     x, w = GEMM
     q = QParams(0.1, 5)
     for path in ("portable", "dot_u8u8"):
-        with registers.forced(setting):
+        with picked(setting):
             got = vkq.linear(x, w, 0.3, x_qparams=q, y_qparams=q, path=path, device=device)
         assert np.array_equal(got, reference.linear(x, w, x=q, w_scale=0.3, y=q))

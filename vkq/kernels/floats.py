@@ -123,7 +123,7 @@ class FloatGemm:
 
     def _shared(self, m: int) -> bool:
         """Return True if m rows use the kernel in which the lanes of a subgroup share their loads."""
-        return self.kernel == "auto" and self.shares_lanes(m * self.k4) and not registers.is_forced()
+        return self.kernel == "auto" and self.shares_lanes(m * self.k4) and not registers.is_picked()
 
     def program(self, m: int, dtype: str = "float32") -> Program:
         """Return the pipeline for a product of m rows: chosen by m, or named by ``kernel``. Only the GEMV
@@ -138,7 +138,7 @@ class FloatGemm:
         staged = staged_tile(facts, GEMM_STAGED, m, self.n, self.groups)
         if self.kernel == "staged" and self.k:
             return self._program(self._variant(GEMM_STAGED, tile=staged or SMALLEST_STAGED))
-        if self.kernel == "auto" and staged and not registers.is_forced():
+        if self.kernel == "auto" and staged and not registers.is_picked():
             return self._program(self._variant(GEMM_STAGED, tile=staged))
         shape = registers.ProductShape(registers.FLOATS, "f32", ceil4(m), self.n4, self.k4, self.groups)
         setting = registers.choose_setting(self.device, shape)

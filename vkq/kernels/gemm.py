@@ -126,7 +126,7 @@ class Int8Gemm:
     def staged_tile(self, m4: int) -> str | None:
         """Return the tile in shared memory for m4 blocks of rows. Return None if tiles in registers are
         preferred."""
-        if self.kernel not in ("auto", "staged") or registers.is_forced():
+        if self.kernel not in ("auto", "staged") or registers.is_picked():
             return None
         if f"gemm_{self.arithmetic.family}__staged" not in catalog().shaders:
             return None

@@ -198,7 +198,7 @@ class MatrixGemm:
     @staticmethod
     def worth(rows: int) -> bool:
         """Return True if matrix units are faster for *rows* rows."""
-        return rows >= LEAST_ROWS and not registers.is_forced()
+        return rows >= LEAST_ROWS and not registers.is_picked()
 
     @property
     def wide(self) -> bool:

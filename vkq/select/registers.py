@@ -3,13 +3,11 @@ settings give the same bits."""
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from ..device.capabilities import Capabilities
-from ..device.profiles import PICKS, Profile, picks, preference, preferred, profile
+from ..device.profiles import Profile, picks, profile
 from ..device.tuner import is_asked, ranked
 from ..errors import SpecError
 from ..runtime.device import Device
@@ -21,7 +19,6 @@ KIND = "tile in registers"
 # Default number of invocations of a workgroup: every device supports 64, and most schedule 64 well.
 INVOCATIONS = 64
 FLOATS = "q8csw"  # the form of a product of float activations
-_forced: contextvars.ContextVar[Setting | None] = contextvars.ContextVar("vkq_forced_setting", default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +53,12 @@ class ProductShape:
 
 
 def choose_setting(device: Device, shape: ProductShape) -> Setting:
-    """Return the setting for a product on a device: the forced or tuned setting, or the default."""
-    if (setting := _forced.get()) is not None:
-        return setting
+    """Return the setting for a product on a device: the picked or tuned setting, or the default."""
     c = device.capabilities
     best = default(c, shape)
     if not is_asked(KIND):
         return best
-    others = sorted(candidates(c), key=lambda one: _cost(profile(c), one, shape))
+    others = sorted(candidates(c, _tiles(shape)), key=lambda one: _cost(profile(c), one, shape))
     return ranked(KIND, list(dict.fromkeys((best, *others))))[0]
 
 
@@ -72,14 +67,13 @@ def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
     up to the widest one in the profile, and the workgroup sizes that the profile does not exclude."""
     known = profile(capabilities)
     tiles = list(known.register_tile_percent)
-    shader, widest = (FLOAT_SHADER, known.tile_float) if shape.form == FLOATS else (SHADER, known.tile)
-    built = catalog().shaders[shader].axes["tile"]
+    widest = known.tile_float if shape.form == FLOATS else known.tile
     if widest not in tiles:
         raise SpecError(
             f"profiles.yaml: the tile {widest} has no number in register_tile_percent, which has"
             f" {', '.join(tiles)}: give it one there, in its place from narrow to wide"
         )
-    tiles = [tile for tile in tiles[: tiles.index(widest) + 1] if tile in built]
+    tiles = [tile for tile in tiles[: tiles.index(widest) + 1] if tile in _tiles(shape)]
     sizes = [(x, INVOCATIONS // x) for x in known.register_width_percent]
     settings = (Setting(tile, x, y) for tile in tiles for x, y in sizes if (x, y) not in known.avoid_local)
     return min(settings, key=lambda one: (_cost(known, one, shape), abs(one.local_x - one.local_y)))
@@ -95,10 +89,14 @@ def _cost(known: Profile, setting: Setting, shape: ProductShape) -> int:
     return results * tile.get(setting.tile, 100) * width.get(setting.local_x, 100)
 
 
-def candidates(capabilities: Capabilities) -> list[Setting]:
-    """Return every setting that the device can run."""
+def _tiles(shape: ProductShape) -> Sequence[str]:
+    """Return the tiles for which the product's shader has variants."""
+    return catalog().shaders[FLOAT_SHADER if shape.form == FLOATS else SHADER].axes["tile"]
+
+
+def candidates(capabilities: Capabilities, tiles: Sequence[str]) -> list[Setting]:
+    """Return every setting with one of these tiles that the device can run."""
     sizes = [(x, y) for count in (64, 128, 256) for y in (1, 2, 4, 8, 16) for x in [count // y] if x <= 64]
-    tiles = catalog().shaders[SHADER].axes["tile"]
     limits, avoided = capabilities.properties, profile(capabilities).avoid_local
     most = [limits[f"maxComputeWorkGroupSize_{axis}"] for axis in "xy"]
     able = [
@@ -109,18 +107,6 @@ def candidates(capabilities: Capabilities) -> list[Setting]:
     return [Setting(tile, x, y) for tile in tiles for x, y in able]
 
 
-@contextlib.contextmanager
-def forced(setting: Setting) -> Iterator[None]:
-    """Context manager: use this setting for every product in the block, even if it is not one
-    of `candidates`."""
-    token = _forced.set(setting)
-    try:
-        with preferred({**dict(preference() or ()), PICKS: ((KIND, str(setting)),)}):
-            yield
-    finally:
-        _forced.reset(token)
-
-
-def is_forced() -> bool:
-    """Return True if a setting is forced in this context; other kernels are then not considered."""
+def is_picked() -> bool:
+    """Return True if a setting is picked by name in this context; other kernels are then not considered."""
     return KIND in picks()
