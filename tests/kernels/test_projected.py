@@ -41,7 +41,7 @@ class Case:
     kernel: int = 3
     stride: int = 1
     padding: Any = 1
-    dtype: str = "int8"
+    dtype: Any = "int8"
     points: bool = False  # weight zero points
     table: bool = False  # tables after both convolutions
     sum: bool = False  # y is added to its former content
@@ -67,7 +67,7 @@ def layers(device: vkq.Device, case: Case, path: str = "auto") -> tuple[vkq.Conv
 
     def made(shape: tuple[int, ...], x: QParams, y: QParams, scale: float, **options: Any) -> vkq.Conv2d:
         oc = shape[0]
-        points = {"w_zero_point": rng.integers(-9, 9, oc)} if case.points else {}
+        points: dict[str, Any] = {"w_zero_point": rng.integers(-9, 9, oc)} if case.points else {}
         layer = vkq.Conv2d(
             rng.integers(-128, 128, shape, dtype=np.int8), rng.uniform(scale, 3 * scale, oc).astype("f4"),
             x_qparams=x, y_qparams=y, bias=rng.integers(-3000, 3000, oc, dtype=np.int32), path=path,
