@@ -18,7 +18,6 @@ from tests.kernels import emulated
 from tests.onnx.networks import KINDS, Net, onnxruntime_results, quantized
 from vkq import QParams, Tensor
 from vkq.check import graph as oracle
-from vkq.device.profiles import preferred
 from vkq.graph.device.context import Context
 from vkq.graph.device.rows import ROWS
 from vkq.graph.executable import Executable
@@ -101,8 +100,8 @@ def test_sums_of_large_results_are_apart_on_matrix_units(
     sums = [node for node in graph.nodes if node.op == "conv2d" and node.input(3)]
     counts = []
     for most in (1 << 30, 1):
-        with preferred({"sum_apart_bytes": most}):
-            variants = plan_of(graph, device).variants
+        monkeypatch.setattr("vkq.graph.device.layers.SUM_APART_BYTES", most)
+        variants = plan_of(graph, device).variants
         counts.append(sum(variant.startswith("binary") for variant in variants))
     assert sums
     assert counts == [0, len(sums) if apart else 0]

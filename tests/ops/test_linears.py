@@ -13,7 +13,7 @@ import vkq
 from tests.kernels import emulated
 from tests.kernels.matrix_layers import name_of, units
 from vkq import QParams
-from vkq.device.profiles import preferred, profile
+from vkq.device.profiles import profile
 from vkq.kernels.after import PARTS, TABLES, through_table
 from vkq.kernels.matrix_tiles import Tiling
 from vkq.kernels.matrix_units import SPLIT, WIDE
@@ -150,8 +150,6 @@ def test_refusals(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) ->
     assert not why(with_tables(strict_device, "int8", path="coopmat"), 33, K)
     assert "kPackedInt8_4H4W" in why(own, 28, K)  # few rows run on dot products, not on matrix units
     assert "kPackedInt8_4H4W" in why(own, 1, 3, 11, K)
-    with preferred({"linears_apart": True}):
-        assert "linears_apart" in why(own, 33, K)
     own[1].finish(through_table(np.arange(-128, 128, dtype=np.int8), QParams(0.5)))
     assert "table" in why(own, 33, K)
     narrow = vkq.Linear(

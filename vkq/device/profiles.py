@@ -78,12 +78,9 @@ class Profile(costs.Costs):
     transform_element_macs: int
     matrix_pairs: bool
     matrix_literals: str | None
-    sum_apart_bytes: int
-    direct_group_channels: int
     expanded_bytes: int
     projected_bytes: int
     attention_in_steps: bool
-    linears_apart: bool
     grouped_tiles: tuple[tuple[str, float], ...]
     names: tuple[str, ...]
     whys: tuple[str, ...]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..device.profiles import profile
 from ..kernels.after import TABLE, TABLES, in_parts
 from ..layout.extent import BLOCKED, Spec
 from ..numerics.qparams import QParams
@@ -48,8 +47,6 @@ class JoinedLinears:
         """Return the reason why these layers cannot or should not be one product for inputs of spec *x*; ""
         if they should be. The layers must have equal x_qparams, results of the same dtype, and no
         activation."""
-        if profile(layers[0].device.capabilities).linears_apart:
-            return "the device's profile asks for a product for each layer (linears_apart)"
         if len(x.shape) == 4 or any(layer.input_layout(x.shape) != BLOCKED for layer in layers):
             return "results in kPackedInt8_4H4W are not parts of one array"
         if any(layer.weight_shape[0] % 16 for layer in layers):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...device.profiles import profile
 from ...kernels.after import AS_NUMBERS, NOTHING, After, through_table
 from ...kernels.binary import sum_after
 from ...numerics.elementwise import swaps
@@ -20,6 +19,11 @@ from ...select.path import COOPMAT
 from ..graph import Graph, Node
 from ..operators.quantized import CONV, OWN, TRANSPOSED, options
 from .context import OF_LAYERS, Context, DeviceOperator, same_type, unnamed
+
+# A convolution on matrix units with a result of at least this many bytes does not add a residual in its
+# epilogue. With 25.7 MB, a convolution takes 59 to 77 us with the sum in its epilogue and 37 us without a
+# sum; with 12.8 MB, 28.3 us with the sum in its epilogue and 33 us with a separate sum (benchmarks/log.md).
+SUM_APART_BYTES = 16 << 20
 
 
 def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> Any:
@@ -114,8 +118,8 @@ def finished(
 def _large(context: Context, node: Node, layer_of: Callable[..., Any]) -> bool:
     """Return True if a layer computes its result with the widest matrix-unit tile. This tile leaves no
     registers for a residual."""
-    size, known = context.graph.specs[node.outputs[0]].nbytes, profile(context.builder.device.capabilities)
-    return size >= known.sum_apart_bytes and layer_of(context, node, True).choice().path == COOPMAT
+    size = context.graph.specs[node.outputs[0]].nbytes
+    return size >= SUM_APART_BYTES and layer_of(context, node, True).choice().path == COOPMAT
 
 
 def only_reader(context: Context, node: Node, residual: bool = False) -> Node | None:
