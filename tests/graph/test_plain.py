@@ -89,6 +89,29 @@ def test_a_cache(device: vkq.Device) -> None:
     checked(device, [op("ScatterND", "x i u", "y")], inputs, {"y": INT64})
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64])
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+def test_rows_from_a_position_on(any_device: vkq.Device, mode: str, dtype: Any) -> None:
+    """TensorScatter writes the new rows of each batch element from a run-time position on, without a loop
+    over the rows. In the mode "circular", row 0 follows the last row. In the mode "linear", an input whose
+    rows do not fit is an error."""
+    x, u = normal(30, 2, 3, 40, 6).astype(dtype), normal(31, 2, 3, 7, 6).astype(dtype)
+    nodes = [op("TensorScatter", "x u at", "y", axis=-2, mode=mode)]
+    kind = {np.float32: FLOAT, np.float16: TensorProto.FLOAT16, np.int64: INT64}[dtype]
+    inputs = {"x": x, "u": u, "at": np.array([0, 0])}
+    session = vkq.onnx.InferenceSession(model(nodes, inputs, {"y": kind}).SerializeToString(), any_device)
+    assert "place" in {node.op for node in session.lowered({k: v.shape for k, v in inputs.items()}).nodes}
+    for at in ([0, 33], [12, 5], *([[39, 34]] if mode == "circular" else [])):
+        want = x.copy()
+        for i, first in enumerate(at):
+            want[i][:, (first + np.arange(7)) % 40] = u[i]
+        (y,) = session.run(None, inputs | {"at": np.array(at)})
+        np.testing.assert_array_equal(y, want)
+    if mode == "linear":
+        with pytest.raises(vkq.VkqError, match="holds 3 to 34; this model takes 0 to 33"):
+            session.run(None, inputs | {"at": np.array([3, 34])})
+
+
 def test_one_hot(device: vkq.Device) -> None:
     for axis in (-1, 0, 1):
         nodes = [op("OneHot", "i depth values", "y", axis=axis)]
@@ -147,6 +170,9 @@ def test_reductions_of_whole_numbers(device: vkq.Device, kind: str) -> None:
     for axes, keep in (([1], 0), ([0, 2], 1), ([-1], 1), ([0, 1, 2], 0)):
         nodes = [op(kind, "x axes", "y", keepdims=keep)]
         checked(device, nodes, {"x": x}, {"y": INT64}, axes=np.array(axes))
+    long = ids(20, -9, 9, 2, 3, 67)  # a workgroup reduces a row of 64 values or more
+    for axes in ([-1], [1, 2], [0, 1, 2]):
+        checked(device, [op(kind, "x axes", "y")], {"x": long}, {"y": INT64}, axes=np.array(axes))
     nodes = [op("Cast", "x", "f", to=FLOAT), op("ReduceSum", "x axes", "s", keepdims=1)]
     nodes += [op("Cast", "s", "t", to=FLOAT), op("Div", "f t", "y")]
     checked(device, nodes, {"x": x}, {"y": FLOAT}, axes=np.array([1]))

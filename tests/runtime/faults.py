@@ -58,20 +58,24 @@ def models() -> dict[str, tuple[bytes, tuple[int, ...]]]:
 def networks() -> Units:
     """Return the models as calls on a device, each with an input."""
     found = {f"network {kind}": network(*model) for kind, model in models().items()}
-    data, feed = int8_caches()
+    for kv_cache in (None, "int8"):
+        data, feed = caches(kv_cache)
 
-    def make(device: vkq.Device) -> Any:
-        session = vkq.onnx.InferenceSession(data, device, kv_cache="int8")
-        return lambda x: np.concatenate([y.ravel().view(np.uint8) for y in session.run(None, x)])
+        def make(device: vkq.Device, data: bytes = data, kv_cache: str | None = kv_cache) -> Any:
+            session = vkq.onnx.InferenceSession(data, device, kv_cache=kv_cache)
+            return lambda x: np.concatenate([y.ravel().view(np.uint8) for y in session.run(None, x)])
 
-    return {**found, "network with int8 caches": (make, feed)}
+        found[f"network with {kv_cache or 'float'} caches"] = (make, feed)
+    return found
 
 
-def int8_caches() -> tuple[bytes, dict[str, Any]]:
-    """Return a decoder's attention for an InferenceSession with ``kv_cache="int8"``, and its inputs."""
+def caches(kv_cache: str | None) -> tuple[bytes, dict[str, Any]]:
+    """Return a decoder's attention for an InferenceSession with this ``kv_cache``, and its inputs."""
     from tests.onnx.test_adapted import case, words
 
     data, feed = case(1, 12, [6, 4], do_rotary=1)
+    if kv_cache is None:
+        return data, feed
     return data, feed | {name: words(feed[name]) for name in ("pk", "pv")}
 
 

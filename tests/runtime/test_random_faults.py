@@ -30,9 +30,10 @@ def test_every_row_of_the_graph_is_there(any_device: vkq.Device) -> None:
     found = set(OTHER_ROWS)
     for model, shape in faults.models().values():
         found |= {node.op for node in lower(read(model).at({"x": shape})).nodes}
-    data, feed = faults.int8_caches()
-    session = vkq.onnx.InferenceSession(data, any_device, kv_cache="int8")
-    found |= {node.op for node in session.lowered({name: x.shape for name, x in feed.items()}).nodes}
+    for kv_cache in (None, "int8"):
+        data, feed = faults.caches(kv_cache)
+        session = vkq.onnx.InferenceSession(data, any_device, kv_cache=kv_cache)
+        found |= {node.op for node in session.lowered({name: x.shape for name, x in feed.items()}).nodes}
     assert ROWS.keys() <= found
 
 

@@ -51,7 +51,8 @@ def reduced_along(b: Builder, x: Value, kept: int, how: str) -> Value:
     shape = x.spec.shape
     y = b.new(Spec(shape[:kept], "int32"))
     if y.spec.size:
-        program, length = b.device.program(_reduced(how)), math.prod(shape[kept:])
+        length = math.prod(shape[kept:])
+        program = b.device.program(_reduced_together(how) if length >= LOCAL else _reduced(how))
         b.dispatch(program, [x, y], {"count": y.spec.size, "length": length})
     return y
 
@@ -76,6 +77,23 @@ def scattered_rows(b: Builder, x: Value, ids: Value, updates: Value, reduction: 
         program = b.device.program(_scattered(reduction, x.spec.dtype, b.device.soft_float))
         push = {"count": y.spec.size, "length": ids.spec.size, "inner": x.spec.shape[1]}
         b.dispatch(program, [x, ids, updates, y], push, macs=y.spec.size * ids.spec.size)
+    return y
+
+
+def placed_rows(b: Builder, x: Value, start: Value, updates: Value) -> Value:
+    """Add the replacement of consecutive rows to a plan. The result is x (batch, lines, rows, inner); in each
+    line, the rows from start[batch] on are those of *updates* (batch, lines, count, inner). After the last
+    row follows row 0. start: int32, from 0 to rows - 1. A row takes a whole number of 32-bit words."""
+    _, lines, rows, inner = x.spec.shape
+    y = b.new(Spec(x.spec.shape, x.spec.dtype))
+    if y.spec.size:
+        words = inner * np.dtype(x.spec.dtype).itemsize // 4
+        push = {
+            "count": x.spec.size // inner * words, "inner": words, "rows": rows, "lines": lines,
+            "updates": updates.spec.shape[2],
+        }  # fmt: skip
+        b.dispatch(b.device.program(_placed()), [x, start, updates, y], push)
+        b.may_overwrite(y, x)  # each word is read by the invocation that writes the same word
     return y
 
 
@@ -119,6 +137,34 @@ def _reduced(how: str) -> Written:
         k.store(1, row, total)
 
     return _written(f"reduced.{how}", "x", "y", ("length",), False, "length", write)
+
+
+@functools.lru_cache(4)
+def _reduced_together(how: str) -> Written:
+    """Return the kernel for rows of at least LOCAL values: a workgroup reduces a row. The order does not
+    matter, because sums and products of int32 wrap."""
+
+    def module() -> bytes:
+        k, join = KernelWriter((False, True), 3, LOCAL, False, LOCAL), joined(REDUCTIONS[how], "i")
+        row, lane, length = k.workgroup(), k.lane(), k.word(2)
+        first = row * length
+        turn: Callable[..., tuple[Number, ...]] = lambda c, s: (join(s[0], k.load(0, first + c).i),)  # noqa: E731
+        (own,) = k.loop(lane + LOCAL, length, k.constant(LOCAL, "u"), (k.load(0, first + lane).i,), turn)
+        k.keep(lane, own.f)
+        k.barrier()
+        with k.when(lane.equals(0)):
+            one = k.constant(1, "u")
+            turn = lambda c, s: (join(s[0], k.exchange(c).i),)  # noqa: E731
+            (total,) = k.loop(one, k.constant(LOCAL, "u"), one, (own,), turn)
+            k.store(1, row, total)
+        return k.finish()
+
+    return Written(
+        "lines__row", f"lines__row:reduced.{how}", "rows of int32 values, one result for each workgroup",
+        (Binding(0, "x", "read", "uint"), Binding(1, "y", "write", "uint")),
+        tuple(PushConstant(each, "uint", 4 * i) for i, each in enumerate(("first_group", "count", "length"))),
+        LOCAL, Expression("count"), 4 * LOCAL, module, f"length // {LOCAL} + {LOCAL}",
+    )  # fmt: skip
 
 
 @functools.lru_cache(16)
@@ -171,6 +217,24 @@ def _scattered(reduction: str, dtype: str, soft: bool) -> Written:
     return _written(
         f"scatter.{reduction}.{dtype}", "x ids updates", "y", ("length", "inner"), soft, "length", write
     )
+
+
+@functools.lru_cache(1)
+def _placed() -> Written:
+    def write(k: KernelWriter, i: Number) -> None:
+        inner, rows, lines, count = (k.word(n) for n in (2, 3, 4, 5))
+        row = i.divided(inner)
+        line = row.divided(rows)
+        own, start = row - line * rows, k.load(1, line.divided(lines))
+        place = (own < start).where(own + rows - start, own - start)
+        new = place < count
+        with k.when(new):
+            k.store(3, i, k.load(2, (line * count + place) * inner + (i - row * inner)))
+        with k.when(~new):
+            k.store(3, i, k.load(0, i))
+
+    words = ("inner", "rows", "lines", "updates")
+    return _written("placed", "x start updates", "y", words, False, "0", write)
 
 
 def _written(

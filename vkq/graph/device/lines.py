@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ...kernels.cast import converted
-from ...kernels.lines import beyond, largest, reduced_along, running_along, scattered_rows
+from ...kernels.lines import beyond, largest, placed_rows, reduced_along, running_along, scattered_rows
 from ...kernels.repack import reshaped
 from ...kernels.strided import contiguous, strided
 from ...kernels.taps import summed_taps
@@ -103,6 +103,20 @@ def _scatter(context: Context, node: Node) -> Value:
     return scattered_rows(context.builder, x, ids, updates, node.attributes["reduction"])
 
 
+def _place_check(graph: Graph, node: Node) -> str | None:
+    x, start, updates = (graph.specs[name] for name in node.inputs)
+    if start.dtype != "int32" or updates.dtype != x.dtype:
+        return f"writes {updates.dtype} to {x.dtype} from {start.dtype} positions on; they must be int32"
+    if x.dtype == "float16" and x.shape[3] % 2:
+        return f"writes rows of {x.shape[3]} float16 values, which are not whole words"
+    return None
+
+
+def _place(context: Context, node: Node) -> Value:
+    x, start, updates = (context.value(name) for name in node.inputs)
+    return placed_rows(context.builder, x, start, updates)
+
+
 def _taps(context: Context, node: Node) -> Value:
     a = node.attributes
     return summed_taps(context.builder, context.value(node.inputs[0]), a["axis"], a["index"], a["weight"])
@@ -114,4 +128,5 @@ ROWS: dict[str, DeviceOperator] = {
     "topk": DeviceOperator(_topk_check, _topk, ("float32", "int32")),
     "taps": DeviceOperator(anything, _taps, ("float32",)),
     "scatter": DeviceOperator(_scatter_check, _scatter, ("float32", "int32")),
+    "place": DeviceOperator(_place_check, _place, TYPES),
 }

@@ -1,7 +1,9 @@
 """Running sums, top-k, scattered rows, and weighted sums along an axis.
 
 scatter: inputs (rows, inner), ids (count,) and updates (count, inner). ``reduction`` combines row ids[i]
-with updates[i], for one i after the other. topk: the ``k`` largest (or smallest) elements of each row of
+with updates[i], for one i after the other. place: inputs (batch, lines, rows, inner), int32 start (batch,)
+and updates (batch, lines, count, inner), which replace the rows from start[batch] on; after the last row
+follows row 0. topk: the ``k`` largest (or smallest) elements of each row of
 (rows, length), sorted, and their indices; equal elements keep their order. taps: each result is a weighted
 sum of the elements at the positions ``index`` along ``axis``."""
 
@@ -61,6 +63,13 @@ def _scatter_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     return one(scattered(node.attributes["reduction"], there(x[0]), there(x[1]), there(x[2])))
 
 
+def _place_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    found, starts, updates = there(x[0]).copy(), there(x[1]), there(x[2])
+    for own, start, rows in zip(found, starts.tolist(), updates, strict=True):
+        own[:, (start + np.arange(rows.shape[1])) % own.shape[1]] = rows
+    return one(found)
+
+
 def _taps(x: Inputs) -> list[Spec]:
     a, spec = x.node.attributes, x.spec(0)
     return [Spec("float32", (*spec.shape[: a["axis"]], len(a["index"]), *spec.shape[a["axis"] + 1 :]))]
@@ -77,4 +86,5 @@ OPERATORS: dict[str, Operator] = {
     "topk": Operator("number", _topk, _topk_compute),
     "taps": Operator("number", _taps, _taps_compute),
     "scatter": Operator("number", same, _scatter_compute),
+    "place": Operator("number", same, _place_compute),
 }

@@ -18,6 +18,8 @@ from ..operators.operator import axis_of
 from ..operators.scatter import REDUCTIONS, TYPES
 from .words import FLOATS, INTEGERS, Words
 
+WORDS = ("float32", "int32", "int64")  # types of one 32-bit word on a device
+
 
 def _positions(w: Words, ids: str, sizes: Sequence[int]) -> str:
     """Return *ids* as non-negative indices, clamped to the axes. ids[..., i] is an index into an axis of
@@ -147,7 +149,21 @@ def tensor_scatter(w: Words) -> bool:
         return False
     mode, batch, size, count = w.attributes.get("mode"), x.shape[0], x.shape[axis], u.shape[axis]
     start = w.node.input(2) or w.constant(np.zeros(batch), "int64")
-    dtype, middle = w.of(start).dtype, math.prod(x.shape[1:axis])
+    dtype, middle, inner = w.of(start).dtype, math.prod(x.shape[1:axis]), math.prod(x.shape[axis + 1 :])
+    if w.sweep.array(start) is None and (x.dtype in WORDS or (x.dtype == "float16" and inner % 2 == 0)):
+        if mode == "circular":
+            start = w.emit("Mod", [start, w.constant(size, dtype)])
+        else:
+            start = w.emit("Max", [start, w.constant(0, dtype)], within=(0, size - count))
+            start = w.emit("Min", [start, w.constant(size - count, dtype)])
+        lines, rows = (batch, middle, size, inner), (batch, middle, count, inner)
+        given = (
+            w.reshape(w.node.inputs[0], lines),
+            w.reshape(start, (batch,)),
+            w.reshape(w.node.inputs[1], rows),
+        )
+        w.reshape(w.emit("place", list(given)), x.shape, w.node.outputs[0])
+        return True
     at = w.emit("Add", [w.reshape(start, (batch, 1, 1)), w.constant(np.arange(count), dtype)])
     if mode == "circular":
         at = w.emit("Mod", [at, w.constant(size, dtype)])
@@ -156,7 +172,7 @@ def tensor_scatter(w: Words) -> bool:
     flat = w.emit("Add", [at, w.constant(lines, dtype)])
     moved = dataclasses.replace(w.node, inputs=(w.node.inputs[0], start, w.node.inputs[1]))
     order = dataclasses.replace(w, node=moved)
-    return _scattered(order, flat, math.prod(x.shape[axis + 1 :]))
+    return _scattered(order, flat, inner)
 
 
 def one_hot(w: Words) -> bool:

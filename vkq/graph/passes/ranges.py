@@ -42,8 +42,8 @@ def result_range(node: Node, given: Sequence[Range], specs: Mapping[str, Spec]) 
         return max(low for low, _ in given), max(high for _, high in given)
     if op == "Min":
         return min(low for low, _ in given), min(high for _, high in given)
-    if op == "scatter":
-        return hull(given) if node.attributes["reduction"] in ("none", "max", "min") else None
+    if op in ("scatter", "place"):
+        return hull(given) if node.attributes.get("reduction", "none") in ("none", "max", "min") else None
     if op in ("ReduceSum", "CumSum"):
         shape = specs[node.inputs[0]].shape
         count = max(math.prod(shape), 1)

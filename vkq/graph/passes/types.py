@@ -108,7 +108,7 @@ class _Types:
     def _integer_operands(self, node: Node) -> list[str]:
         """Return the int32 and int64 inputs that a node computes with or moves. Its other integer inputs,
         such as axes, are parameters."""
-        every = node.op in elementwise.OPERATORS or node.op in ("Concat", "Gather", "scatter")
+        every = node.op in elementwise.OPERATORS or node.op in ("Concat", "Gather", "scatter", "place")
         names = node.inputs[1:] if node.op == "Where" else node.inputs if every else node.inputs[:1]
         kinds = ("int64", "int32")
         return [name for name in names if name and self.sweep.old.specs[name].dtype in kinds]

@@ -1,0 +1,49 @@
+"""Tests of operators on rows of values: they equal NumPy's results bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq.kernels.lines import LOCAL, placed_rows, reduced_along
+from vkq.runtime.builder import Builder
+from vkq.runtime.eager import run
+from vkq.runtime.tensor import Tensor
+
+NUMPY = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def computed(device: vkq.Device, build: Any, *arrays: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return (the result, the variants that ran)."""
+    given = [Tensor.from_numpy(x, device) for x in arrays]
+    b = Builder(device)
+    plan = b.plan(build(b, *(b.input(x.spec) for x in given)))
+    return run(plan, given).numpy(), plan.variants
+
+
+@pytest.mark.parametrize("how", NUMPY)
+@pytest.mark.parametrize("length", [1, LOCAL - 1, LOCAL, LOCAL + 1, 67 * 61])
+def test_reductions_of_int32(any_device: vkq.Device, how: str, length: int) -> None:
+    """Sums and products wrap. A workgroup reduces a long row, an invocation a short one."""
+    x = np.random.default_rng(length).integers(-(2**31), 2**31, (5, length)).astype(np.int32)
+    y, ran = computed(any_device, lambda b, x: reduced_along(b, x, 1, how), x)
+    assert ran == (f"lines__{'row' if length >= LOCAL else 'element'}:reduced.{how}",)
+    np.testing.assert_array_equal(y, NUMPY[how].reduce(x, axis=1, dtype=np.int32))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32])
+def test_placed_rows(any_device: vkq.Device, dtype: Any) -> None:
+    """Rows are copied as they are, also infinities and NaN. The last row is followed by row 0."""
+    rng = np.random.default_rng(0)
+    bits = {2: np.uint16, 4: np.uint32}[np.dtype(dtype).itemsize]
+    x, u = (rng.integers(0, np.iinfo(bits).max, (3, 2, n, 10), bits).view(dtype) for n in (9, 4))
+    start = np.array([0, 5, 8], np.int32)
+    want = x.copy()
+    for i, first in enumerate(start):
+        want[i][:, (first + np.arange(4)) % 9] = u[i]
+    y, ran = computed(any_device, placed_rows, x, start, u)
+    assert ran == ("lines__element:placed",)
+    assert y.tobytes() == want.tobytes()
