@@ -13,19 +13,20 @@ import mmap
 import os
 import secrets
 import stat
-import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from .turns import Turns
 
 MAX_DIGITS = 20  # maximum number of digits of an integer in JSON; 2**64 has 20
 # Maximum number of lists and objects of a JSON text, because each takes far more memory than its text.
 MAX_CONTAINERS = 200_000
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
-_LOCK = threading.Lock()
-_MAPS: weakref.WeakValueDictionary[tuple[int, ...], mmap.mmap] = weakref.WeakValueDictionary()
+_LOCK = Turns("the list of memory maps")
+_MAPS: dict[tuple[int, ...], weakref.ref[mmap.mmap]] = {}
 
 
 def read(path: Path, most_bytes: int) -> bytes:
@@ -44,13 +45,19 @@ def read(path: Path, most_bytes: int) -> bytes:
 def read_start(path: Path, count: int) -> bytes:
     """Return the first *count* bytes of a regular file, fewer if the file is shorter. The errors are those
     of `read`."""
+    with _opened(path) as (handle, facts), os.fdopen(handle, "rb", closefd=False) as file:
+        return file.read(min(count, facts.st_size + 1))
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
+    """Context manager: yield the descriptor and the facts of a regular file."""
     handle = os.open(path, _FLAGS)  # O_NONBLOCK: opening a pipe must not wait for its writer
     try:
         facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        with os.fdopen(handle, "rb", closefd=False) as file:
-            return file.read(min(count, facts.st_size + 1))
+        yield handle, facts
     finally:
         os.close(handle)
 
@@ -58,26 +65,24 @@ def read_start(path: Path, count: int) -> bytes:
 def mapped(path: Path) -> mmap.mmap:
     """Return a read-only memory map of a regular file that is not empty. Calls for an unchanged file return
     the same map. Raises OSError like `read`."""
-    handle = os.open(path, _FLAGS)
-    try:
-        facts = os.fstat(handle)
-        if not stat.S_ISREG(facts.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    with _opened(path) as (handle, facts), _LOCK:
         key = facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
-        with _LOCK:
-            found = _MAPS.get(key)
-            if found is None:
-                found = _MAPS[key] = mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
+        known = _MAPS.get(key)
+        found = None if known is None else known()
+        if found is None:
+            for dead in [one for one, map_ in _MAPS.items() if map_() is None]:
+                del _MAPS[dead]
+            found = mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
+            _MAPS[key] = weakref.ref(found)
         return found
-    finally:
-        os.close(handle)
 
 
 def release_maps() -> None:
     """Give back the memory of all memory maps. The system reads the pages again when they are needed."""
     with _LOCK:
-        for one in list(_MAPS.values()) if hasattr(mmap, "MADV_DONTNEED") else []:
-            one.madvise(mmap.MADV_DONTNEED)
+        for known in _MAPS.values() if hasattr(mmap, "MADV_DONTNEED") else []:
+            if (one := known()) is not None:
+                one.madvise(mmap.MADV_DONTNEED)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import vkq
 import vkq.onnx
@@ -275,6 +275,18 @@ def test_causal_queries_elsewhere(any_device: vkq.Device) -> None:
     form.fed |= {x: normal(BATCH, 4, HEADS * WIDTH) for x in "kv"}
     with pytest.raises(vkq.ModelError, match="its 3 causal queries begin at position 5 of 9 keys"):
         vkq.onnx.InferenceSession(form.proto(), any_device, kv_cache="int8").explain()
+
+
+def test_values_times_a_number(any_device: vkq.Device) -> None:
+    """Values that are multiplied before the attention are refused; a factor of keys is part of the scale."""
+    proto = written_out(3, 5, "sdpa").proto()
+    last = next(node for node in reversed(proto.graph.node) if node.op_type == "MatMul")
+    place = list(proto.graph.node).index(last)
+    proto.graph.initializer.append(numpy_helper.from_array(np.float32(2), "two"))
+    proto.graph.node.insert(place, helper.make_node("Mul", [last.input[1], "two"], ["twice"]))
+    last.input[1] = "twice"
+    with pytest.raises(vkq.ModelError, match="kv_cache='int8' does not support this form"):
+        vkq.onnx.InferenceSession(proto, any_device, kv_cache="int8").explain()
 
 
 def test_one_tensor_for_both(any_device: vkq.Device) -> None:

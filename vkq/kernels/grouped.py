@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
 from ..device.profiles import profile
-from ..numerics.grouped import SMALLEST_SCALE, GroupedWeight
+from ..numerics.grouped import GroupedWeight
+from ..numerics.qparams import SMALLEST_SCALE
 from ..runtime.builder import Builder, Value, lets_loop
 from ..runtime.device import Device
 from ..runtime.plan import Resident

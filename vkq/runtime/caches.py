@@ -60,26 +60,34 @@ class WeakLruCache(Generic[V]):
     def __init__(self, most: int):
         self._most = most
         self._latest: OrderedDict[Hashable, V] = OrderedDict()
-        self._living: weakref.WeakValueDictionary[Hashable, V] = weakref.WeakValueDictionary()
+        # A WeakValueDictionary would remove entries in callbacks, and an exception of Ctrl-C there would be
+        # lost.
+        self._living: dict[Hashable, weakref.ref[V]] = {}
+        self._limit = 2 * most  # number of references after which dead references are removed
         self._lock = Turns("the list of latest values", again=True)
 
     def __len__(self) -> int:
         """Return the number of values that exist."""
-        return len(self._living)
+        with self._lock:
+            return len(self._alive())
 
     def get(self, key: Hashable) -> V | None:
         """Return the value of a key, which becomes the latest; None if there is none."""
-        found = self._living.get(key)
+        known = self._living.get(key)
+        found = None if known is None else known()
         return None if found is None else self.put(key, found)
 
     def put(self, key: Hashable, value: V) -> V:
         """Store and return a value, which becomes the latest."""
         old: V | None = None
         with self._lock:
-            self._living[key] = self._latest[key] = value
+            self._living[key], self._latest[key] = weakref.ref(value), value
             self._latest.move_to_end(key)
             if len(self._latest) > self._most:
                 _, old = self._latest.popitem(last=False)
+            if len(self._living) > self._limit:
+                self._living = self._alive()
+                self._limit = 2 * max(self._most, len(self._living))
         del old  # may end the value, which must not happen with the lock held
         return value
 
@@ -94,3 +102,6 @@ class WeakLruCache(Generic[V]):
         with self._lock:
             self._latest.clear()
             self._living.clear()
+
+    def _alive(self) -> dict[Hashable, weakref.ref[V]]:
+        return {key: known for key, known in self._living.items() if known() is not None}
