@@ -47,7 +47,7 @@ def test_kept_reports_are_of_these_tests(any_device: Device, monkeypatch: pytest
     monkeypatch.setattr(any_device, "capabilities", whole)
     # as if the device had matrices of float16 and bfloat16
     monkeypatch.setattr(selftest, "lacking_half", lambda *_: None)
-    assert (FORMAT, list(selftest.stages(any_device))) == (20, [
+    assert (FORMAT, list(selftest.stages(any_device))) == (21, [
         "s8s8", "u8s8", "u8u8", "float", "matrices", "matrices_half", "matrix_pairs", "matrix_small",
         "matrices_brain", "matrix_pairs_brain", "matrix_small_brain", "float16", "requantize",
         "requantize_soft", "quantize", "texels", "shuffles", "loops", "rates",
