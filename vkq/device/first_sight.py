@@ -43,6 +43,16 @@ def look(c: Capabilities, report: Mapping[str, Any]) -> None:
         store_families(c, found)
 
 
+def child_of(c: Capabilities, module: str, seconds: float, *options: str) -> spawn.Ended | None:
+    """Run a module of vkq for a device in a child process. Return None if it cannot be started, or if it
+    finds another device under the index."""
+    argv = spawn.command(module, str(c.index), *options)
+    ended = spawn.run(argv, seconds, vulkan.instance().drivers.environment) if argv else None
+    if ended is None or not ended.started or any(s.get("device", c.key) != c.key for s in ended.said):
+        return None
+    return ended
+
+
 def measure(
     c: Capabilities, report: Mapping[str, Any], kept: Mapping[str, Measured] | None
 ) -> dict[str, Measured] | None:
@@ -52,12 +62,9 @@ def measure(
     left = TOTAL_S
     for _ in range(RESTARTS + 1):
         skip = [f"--skip={json.dumps(one)}" for one in outcomes]
-        options = (str(c.index), f"--report={json.dumps(report)}", f"--seconds={left:.3f}", *skip)
-        argv = spawn.command(CHILD, *options)
-        ended = spawn.run(argv, START_S + left, vulkan.instance().drivers.environment) if argv else None
-        if ended is None or not ended.started or ended.kind == "ended":
-            return None
-        if any(said.get("device", c.key) != c.key for said in ended.said):
+        options = (f"--report={json.dumps(report)}", f"--seconds={left:.3f}", *skip)
+        ended = child_of(c, CHILD, START_S + left, *options)
+        if ended is None or ended.kind == "ended":
             return None
         began, spent = _told(ended.said, outcomes)
         if ended.kind == "done" or began is None:

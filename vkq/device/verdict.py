@@ -19,7 +19,7 @@ from typing import Any
 from .. import cache, spawn
 from .._version import __version__
 from ..turns import Turns
-from . import first_sight, tuner, vulkan
+from . import first_sight, tuner
 from .capabilities import Capabilities
 from .cores import told_cores
 
@@ -254,11 +254,9 @@ def _round(c: Capabilities, skip: list[str] | tuple[()]) -> dict[str, _Outcome] 
     found: dict[str, _Outcome] = {}
     expected = set(ALWAYS if not c.features["shaderIntegerDotProduct"] else (*ALWAYS, *FORMS))
     for _ in range(RESTARTS + 1):
-        argv = spawn.command("vkq.probe.child", str(c.index), *(f"--skip={s}" for s in (*skip, *found)))
-        ended = spawn.run(argv, TIMEOUT_S, vulkan.instance().drivers.environment) if argv else None
-        if ended is None or not ended.started:
-            return None
-        if any(said.get("device", c.key) != c.key for said in ended.said):
+        stages = [f"--skip={stage}" for stage in (*skip, *found)]
+        ended = first_sight.child_of(c, "vkq.probe.child", TIMEOUT_S, *stages)
+        if ended is None:
             return None
         stage = _told(ended, found, expected)
         if ended.kind == "done":
