@@ -65,13 +65,15 @@ class ProjectionTile:
     def cost(self, p: Conv2dProblem, n: int, cores: int) -> float:
         """Return the estimated time in instructions of a core that executes `LANES` at once. Four results of
         four channels take 150 instructions; each line under them 25 for four pixels and 50 for a word of
-        taps. A product takes one for each 16 multiply-adds of an invocation (on matrix units, 512). A core
-        reads 64 bytes of weights in the time of an instruction."""
+        taps. A block of 4 x 4 products takes 20 (on matrix units, an instruction is 512 multiply-adds). A
+        core reads 64 bytes of weights in the time of an instruction."""
         steps, words = -(-ceil4(p.oc) // self.blocks), self.h * self.w // 4
         line = 25 * ceil4(3 * p.stride[0] + p.kw) + 50 * ceil4(p.kw)
         filtering = -(-words // (self.invocations // self.blocks)) * (150 + p.kh * line)
-        product = 4 * words * self.columns * 4 * self.blocks / self.invocations
-        each = steps * (filtering + product / (512 if self.matrices else 16)) + 400
+        product = 20 * -(-self.outputs // max(self.invocations // words, 1)) * self.blocks
+        if self.matrices:
+            product = 16 * words * self.columns * self.blocks // (512 * self.invocations)
+        each = steps * (filtering + product) + 400
         turns = -(-self.count(p, n) // cores)
         reading = turns * 4 * ceil4(p.oc) * self.columns / 64
         return steps * LATENCY + reading + each * max(1.0, turns * self.invocations / LANES)
@@ -139,7 +141,7 @@ class DepthwiseProject:
         blocks = {unit * -(-c4s // (unit * steps)) for steps in (1, 2, 3, 4, 6, 8, 12, 16, 32)}
         sizes = [(h, w) for h in heights for w in widths if h * w <= MOST_PIXELS]
         for (h, w), block in itertools.product(sizes, blocks):
-            for invocations in (64, 128, 256):
+            for invocations in (64, 128, 256) if self.matrices else (32, 64, 128):
                 if block <= invocations:
                     yield from self._outputs(h, w, block, invocations)
 
