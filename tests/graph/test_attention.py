@@ -17,6 +17,7 @@ from tests.onnx.test_operators import MICROSOFT, model
 from tests.onnx.texts import Bert, quantized, text
 from vkq.check import graph as oracle
 from vkq.graph.executable import Executable
+from vkq.graph.passes.attention import KEYS
 from vkq.numerics.attention import Seen
 from vkq.onnx.cpu import cpu_session
 
@@ -208,6 +209,31 @@ def test_products_of_dequantized_numbers_stay(any_device: vkq.Device) -> None:
     np.testing.assert_allclose(session.run(None, fed)[0], want, rtol=0, atol=BOUND)
     graph = session.lowered({name: x.shape for name, x in fed.items()})
     assert "attention" not in {node.op for node in graph.nodes}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_one_token_of_a_decoder(any_device: vkq.Device, dtype: str) -> None:
+    """The query of one token and at least KEYS keys are fused. Several workgroups compute parts of the keys,
+    and a second dispatch joins the parts."""
+    for keys in (KEYS - 1, KEYS):
+        fed = {"q": values(1, 2, 4, 1, 32), "k": values(2, 2, 2, keys, 32), "v": values(3, 2, 2, keys, 24)}
+        fed = {name: x.astype(dtype) for name, x in fed.items()}
+        data = model([op("Attention", "q k v", "y")], fed, {}, dtype, opset=24)
+        session = vkq.onnx.InferenceSession(data, any_device)
+        graph = session.lowered({name: x.shape for name, x in fed.items()})
+        fused = "attention" in {node.op for node in graph.nodes}
+        assert fused == (keys == KEYS)
+        ran = Executable(graph, any_device, {}).plan.variants
+        joins = [name for name in ran if name.startswith("attention__join:24")]
+        assert len(joins) == fused
+        (y,), (want,) = session.run(None, fed), oracle.run(graph, fed).values()
+        if fused:
+            np.testing.assert_array_equal(y, want.reshape(y.shape))
+        q, k, v = (fed[name].astype(np.float64) for name in "qkv")
+        k, v = np.repeat(k, 2, 1), np.repeat(v, 2, 1)
+        weights = np.exp(q @ k.swapaxes(2, 3) / np.sqrt(32))
+        real = weights / weights.sum(-1, keepdims=True) @ v
+        np.testing.assert_allclose(y, real, rtol=0, atol=1e-5 if dtype == "float32" else 1e-3)
 
 
 def test_long_contexts_take_little_memory(any_device: vkq.Device) -> None:

@@ -63,6 +63,12 @@ CASES = {
     "one query, shared keys": (AttentionSizes(2, 8, 2, 1, 150, 80, 96), Seen(), (1, 1, 1, 150)),
     "one query": (AttentionSizes(1, 2, 2, 1, 260, 128, 128), Seen(), None),
     "two rows": (AttentionSizes(1, 2, 1, 1, 130, 16, 20), Seen(), None),
+    "one token, a window within one part": (
+        AttentionSizes(1, 4, 2, 1, 700, 32, 40),
+        Seen(True, 650, 90),
+        (1, 4, 1, 700),
+    ),
+    "several tiles of rows, several parts": (AttentionSizes(2, 2, 1, 40, 1030, 16, 16), Seen(), None),
     "wide": (AttentionSizes(1, 1, 1, 19, 50, 96, 256), Seen(), None),
     "widest": (AttentionSizes(1, 2, 2, 9, 40, 256, 512), Seen(), (1, 2, 1, 1)),
 }
@@ -121,11 +127,19 @@ def unfused(given: list[np.ndarray], scale: float, seen: Seen, heads: int) -> tu
 def test_near_the_real_value(seen: Seen) -> None:
     """The tiled NumPy reference is within a rounding bound of float64 attention. q and k are small
     integers, so that scores are exact and only the later steps round."""
-    sizes, r = AttentionSizes(1, 4, 2, 31, 231, 16, 24), np.random.default_rng(5)
+    near_the_real_value(AttentionSizes(1, 4, 2, 31, 231, 16, 24), seen)
+
+
+def test_parts_are_near_the_real_value() -> None:
+    near_the_real_value(AttentionSizes(1, 4, 2, 1, 1290, 16, 24), Seen())
+
+
+def near_the_real_value(sizes: AttentionSizes, seen: Seen) -> None:
+    r = np.random.default_rng(5)
     given = operands(sizes)
     given[:2] = [r.integers(-3, 4, x.shape).astype(np.float32) for x in given[:2]]
     want, terms, apart = unfused(given, 0.5, seen, sizes.heads)
-    tiles = -(-sizes.keys // Tile.of(2 * sizes.queries, sizes.width).keys)
+    tiles = -(-sizes.keys // Tile.of(sizes.lines, sizes.width).keys)
     bound = (sizes.keys + 4 * tiles + 2 * np.minimum(apart, 104) + 8) * 2.0**-24 * terms
     got = attention(*given, 0.5, seen)
     assert np.all(np.abs(got - want) <= bound)

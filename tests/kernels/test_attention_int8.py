@@ -13,9 +13,9 @@ import vkq
 from tests.kernels.test_attention import same
 from vkq.kernels.attention import Strides
 from vkq.kernels.attention_int8 import Int8Operands, attended_int8
-from vkq.numerics.attention import Tile
+from vkq.numerics.attention import SPAN, Tile, span_of
 from vkq.numerics.attention_cache import packed, unpacked
-from vkq.numerics.attention_int8 import SPAN, Int8Rules, attention_int8, span_of
+from vkq.numerics.attention_int8 import Int8Rules, attention_int8
 from vkq.ops import operand
 
 ERROR = 0.5 + 2.0**-16  # greatest error of a number, in units of the scale

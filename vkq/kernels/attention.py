@@ -1,4 +1,5 @@
-"""Attention (`vkq.numerics.attention`) in one dispatch, without the matrix of scores in memory."""
+"""Attention (`vkq.numerics.attention`) without the matrix of scores in memory, in one dispatch or two. With
+two, the first computes parts of the keys and the second joins the parts."""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ import functools
 import math
 
 from ..layout.extent import Spec
-from ..numerics.attention import LANES, Seen, Tile
+from ..numerics.attention import LANES, Seen, Tile, span_of
 from ..runtime.builder import Builder, Value
 from ..shader.expression import Expression
 from ..shader.spec import Binding, PushConstant, Written
 from .attention_form import PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places
-from .attention_tiles import AttentionKernel
+from .attention_join import JOIN_WORDS, JoinForm, join_module
+from .attention_parts import PartsKernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +48,11 @@ class AttentionSizes:
     depth: int
     width: int
 
+    @property
+    def lines(self) -> int:
+        """The number of rows of a matrix: the queries of all heads that share keys."""
+        return self.heads // self.groups * self.queries
+
 
 def attended(
     b: Builder,
@@ -63,22 +70,41 @@ def attended(
     result = b.new(y)
     if not y.size:
         return result
-    lines = sizes.heads // sizes.groups * sizes.queries
     q, k, v = operands
+    lines, span = sizes.lines, span_of(sizes.lines, sizes.width)
+    parts = -(-sizes.keys // span)
+    apart = parts > 1
     form = AttentionForm(
         sizes.depth, sizes.width, Tile.of(lines, sizes.width), (q.spec.dtype, k.spec.dtype, v.spec.dtype),
-        seen.causal, bias is not None, guarded, b.device.soft_float,
+        seen.causal, bias is not None, guarded, b.device.soft_float, span if apart else 0, apart,
     )  # fmt: skip
     push: dict[str, int | float] = {
-        "matrices": sizes.batch * sizes.groups, "groups": sizes.groups, "lines": lines,
+        "matrices": sizes.batch * sizes.groups * max(parts, 1), "groups": sizes.groups, "lines": lines,
         "queries": sizes.queries, "keys": sizes.keys, "scale": scale, "start": seen.start,
         "window": seen.window, "k_column": strides[1].column, "b_column": bias[1].column if bias else 0,
     }  # fmt: skip
     for name, one in zip("qkvyb", (*strides, bias[1] if bias else Strides(0, 0, 0)), strict=True):
         push |= {f"{name}_{stride}": getattr(one, stride) for stride in STRIDES}
-    slots = [*operands, *([bias[0]] if bias else []), result]
+    sums = b.words(sizes.batch * sizes.groups * parts * lines * (sizes.width + 2)) if apart else result
+    slots = [*operands, *([bias[0]] if bias else []), sums]
     b.dispatch(b.device.program(written(form)), slots, push, macs=rounds(sizes))
+    if apart:
+        joined_parts(b, sums, result, sizes, (parts, guarded), strides[3])
     return result
+
+
+def joined_parts(
+    b: Builder, sums: Value, y: Value, sizes: AttentionSizes, form: tuple[int, bool], strides: Strides,
+    sink: Value | None = None,
+) -> None:  # fmt: skip
+    """Add the kernel that joins the results of parts of the keys (`join_module`) to a plan. form: the number
+    of parts; True if NaN weights are 0. *strides* are those of y. sink: float32 (heads,)."""
+    parts, guarded = form
+    joined = JoinForm(sizes.width, sink is not None, guarded, b.device.soft_float)
+    push = {"count": y.spec.size, "queries": sizes.queries, "groups": sizes.groups, "lines": sizes.lines}
+    push |= {"parts": parts, **{f"y_{stride}": getattr(strides, stride) for stride in STRIDES}}
+    slots = [sums, *([sink] if sink else []), y]
+    b.dispatch(b.device.program(written_join(joined)), slots, push, macs=y.spec.size * parts * 32)
 
 
 def rounds(sizes: AttentionSizes) -> int:
@@ -98,22 +124,37 @@ def written(form: AttentionForm) -> Written:
     each = rounds_of(form.depth, tile)
     about = f"{form.depth}.{form.width}.{tile.rows}x{tile.keys}.{'-'.join(form.types)}"
     about += ".causal" * form.causal + ".bias" * form.biased + ".guarded" * form.guarded
+    about += f".by{form.span}" * bool(form.span)
     return Written(
         "attention__tiles", f"attention__tiles:{about}", "attention in tiles of keys", tuple(bindings), push,
         LANES, Expression(f"matrices * ((lines + {tile.rows - 1}) // {tile.rows})"),
-        4 * Places.of(tile).end, lambda: AttentionKernel(form).module(),
-        f"{each} * ((keys + {tile.keys - 1}) // {tile.keys})",
+        4 * Places.of(tile).end, lambda: PartsKernel(form).module(),
+        f"{each} * (({form.span or 'keys'} + {tile.keys - 1}) // {tile.keys})",
     )  # fmt: skip
 
 
 def turns(sizes: AttentionSizes) -> int:
     """Return how many loop iterations an invocation runs."""
-    lines = sizes.heads // sizes.groups * sizes.queries
-    tile = Tile.of(lines, sizes.width)
-    return rounds_of(sizes.depth, tile) * -(-sizes.keys // tile.keys)
+    tile = Tile.of(sizes.lines, sizes.width)
+    span = min(sizes.keys, span_of(sizes.lines, sizes.width))
+    return rounds_of(sizes.depth, tile) * -(-span // tile.keys)
 
 
 def rounds_of(depth: int, tile: Tile) -> int:
     """Return how many loop iterations an invocation runs for a tile of keys."""
     own = 2 * (tile.keys // tile.lanes)  # an invocation loops over its scores twice
     return -(-depth // PART) * (PART // UNROLLED + 1) + own + tile.keys + 1
+
+
+@functools.lru_cache(64)
+def written_join(form: JoinForm) -> Written:
+    """Return the shader that joins parts of the keys."""
+    bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(["sums", *["sink"] * form.sunk])]
+    bindings.append(Binding(len(bindings), "y", "write", "uint"))
+    push = tuple(PushConstant(name, "uint", 4 * i) for i, name in enumerate(JOIN_WORDS))
+    about = f"attention__join:{form.width}" + ".sink" * form.sunk + ".guarded" * form.guarded
+    return Written(
+        "attention__join", about,
+        "parts of attention joined", tuple(bindings), push, LANES,
+        Expression(f"(count + {LANES - 1}) // {LANES}"), 0, lambda: join_module(form), "2 * parts",
+    )  # fmt: skip

@@ -18,7 +18,9 @@ WORDS = (
 
 @dataclasses.dataclass(frozen=True)
 class AttentionForm:
-    """The properties for which a kernel is compiled."""
+    """The properties for which a kernel is compiled. span: the number of keys that a workgroup reads (0:
+    all). apart: the kernel stores sums, largest scores and sums of weights for another kernel, which joins
+    them."""
 
     depth: int
     width: int
@@ -28,6 +30,8 @@ class AttentionForm:
     biased: bool
     guarded: bool
     soft: bool
+    span: int
+    apart: bool
 
 
 @dataclasses.dataclass(frozen=True)

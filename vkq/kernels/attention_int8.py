@@ -7,15 +7,14 @@ import dataclasses
 import functools
 
 from ..layout.extent import Spec
-from ..numerics.attention import LANES, Tile
-from ..numerics.attention_int8 import Int8Rules, span_of
+from ..numerics.attention import LANES, Tile, span_of
+from ..numerics.attention_int8 import Int8Rules
 from ..runtime.builder import Builder, Value
 from ..shader.expression import Expression
 from ..shader.spec import Binding, PushConstant, Written
-from .attention import AttentionSizes, Strides, rounds, rounds_of
+from .attention import AttentionSizes, Strides, joined_parts, rounds, rounds_of
 from .attention_form import STRIDES, WORDS, Places
 from .attention_int8_tiles import Int8AttentionKernel, Int8Form
-from .attention_join import JOIN_WORDS, JoinForm, join_module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,17 +45,15 @@ def attended_int8(b: Builder, x: Int8Operands, rules: Int8Rules) -> Value:
     apart = parts > 1 or x.sink is not None
     form = Int8Form(
         width, width, Tile.of(lines, width), ("float32", "int8", "int8"), True, x.bias is not None,
-        rules.guarded, b.device.soft_float, rules.causal, rules.causal and rules.follows, rules.softcap,
-        span if parts > 1 else 0, apart,
+        rules.guarded, b.device.soft_float, span if parts > 1 else 0, apart, rules.causal,
+        rules.causal and rules.follows, rules.softcap,
     )  # fmt: skip
     sums = b.words(batch * groups * parts * lines * (width + 2)) if apart else y
     slots = [x.q, x.k, x.v, *([x.bias[0]] if x.bias else []), x.lengths, sums]
     b.dispatch(b.device.program(written(form)), slots, _numbers(x, sizes, rules, parts), macs=rounds(sizes))
     if apart:
-        joined = JoinForm(width, x.sink is not None, rules.guarded, b.device.soft_float)
-        inputs = [sums, *([x.sink] if x.sink else []), y]
-        push = {"count": y.spec.size, "queries": queries, "groups": groups, "lines": lines, "parts": parts}
-        b.dispatch(b.device.program(written_join(joined)), inputs, push, macs=y.spec.size * parts * 32)
+        rows = Strides(queries * heads * width, width, heads * width)
+        joined_parts(b, sums, y, sizes, (parts, rules.guarded), rows, x.sink)
     return y
 
 
@@ -92,18 +89,4 @@ def written(form: Int8Form) -> Written:
         tuple(bindings), push, LANES, Expression(f"matrices * ((lines + {tile.rows - 1}) // {tile.rows})"),
         4 * Places.of(tile).end, lambda: Int8AttentionKernel(form).module(),
         f"{each} * (({form.span or 'keys'} + {tile.keys - 1}) // {tile.keys})",
-    )  # fmt: skip
-
-
-@functools.lru_cache(64)
-def written_join(form: JoinForm) -> Written:
-    """Return the shader that joins parts of the keys."""
-    bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(["sums", *["sink"] * form.sunk])]
-    bindings.append(Binding(len(bindings), "y", "write", "uint"))
-    push = tuple(PushConstant(name, "uint", 4 * i) for i, name in enumerate(JOIN_WORDS))
-    about = f"attention_int8__join:{form.width}" + ".sink" * form.sunk + ".guarded" * form.guarded
-    return Written(
-        "attention_int8__join", about,
-        "parts of attention joined", tuple(bindings), push, LANES,
-        Expression(f"(count + {LANES - 1}) // {LANES}"), 0, lambda: join_module(form), "2 * parts",
     )  # fmt: skip

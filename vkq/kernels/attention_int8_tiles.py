@@ -9,27 +9,23 @@ import math
 from ..numerics.attention import LANES
 from ..numerics.attention_cache import PER_WORD, number, words_of
 from ..numerics.attention_int8 import factor_of, score_of
-from ..numerics.rational import add
 from ..numerics.steps import Number, flushed
 from .attention_form import PART, UNROLLED, AttentionForm
-from .attention_tiles import AttentionKernel
+from .attention_parts import PartsKernel
 
 
 @dataclasses.dataclass(frozen=True)
 class Int8Form(AttentionForm):
     """The properties for which a kernel is compiled. ordered, follows, softcap: `Int8Rules.causal`,
     ``follows`` and ``softcap``. ``causal`` is always True: each row has a last key, the cache's last one if
-    not ordered. span: the number of keys that a workgroup reads (0: all). apart: the kernel stores sums,
-    largest scores and sums of weights for another kernel, which joins them."""
+    not ordered."""
 
     ordered: bool
     follows: bool
     softcap: float
-    span: int
-    apart: bool
 
 
-class Int8AttentionKernel(AttentionKernel):
+class Int8AttentionKernel(PartsKernel):
     """The writer of an attention kernel whose keys and values are words."""
 
     form: Int8Form
@@ -44,30 +40,12 @@ class Int8AttentionKernel(AttentionKernel):
         whole, rest = divmod(self.form.width, across)
         return 1 if rest else math.gcd(whole, PER_WORD)
 
-    def matrix_of(self, number: Number) -> Number:
-        """Return the matrix, and set the number of the part of its keys."""
-        self.sums, self.part = number, number.of(0)
-        if not self.form.span:
-            return number
-        parts = (self.keys + (self.form.span - 1)) >> (self.form.span.bit_length() - 1)
-        matrix = number.divided(parts)
-        self.part = number - matrix * parts
-        return matrix
-
     def position(self, query: Number) -> Number:
         length = self.k.load(self.y - 1, self.batch)
         if not self.form.ordered:
             return length - 1
         place = query + (length - self.queries) if self.form.follows else query
         return (place < length).where(place, length - 1)
-
-    def bounds(self) -> tuple[Number, Number]:
-        begin, end = super().bounds()
-        if not self.form.span:
-            return begin, end
-        low = self.part * self.form.span
-        high = low + self.form.span
-        return (begin < low).where(low, begin), (end < high).where(end, high)
 
     def scale(self, buffer: int, key: Number) -> Number:
         """Load the scale of a key (buffer 1) or of its value (buffer 2)."""
@@ -124,22 +102,3 @@ class Int8AttentionKernel(AttentionKernel):
             word = k.load(1, self.key_matrix + self.near(c + key) * self.word("k_row") + near)
             for j in range(PER_WORD):
                 k.keep((own * PER_WORD + j) * keys + key + self.at.k, number(word, word.of(j)))
-
-    def finish(self, state: tuple[Number, ...]) -> None:
-        """Store the results. For a part of the keys, store the sums, the largest score and the sum of weights
-        of each row instead."""
-        if not self.form.apart:
-            return super().finish(state)
-        k, width = self.k, self.form.width
-        total, first = self.joined(state[1], add), self.sums * self.lines + self.first
-        with k.when(self.sub.equals(0) & (self.first + self.own < self.lines)):
-            place = (first + self.own) * (width + 2) + width
-            k.store(self.y, place, state[0])
-            k.store(self.y, place + 1, total)
-        columns = self.results.columns
-        for i, row in enumerate(self.results.rows):
-            for j, column in enumerate(columns):
-                with k.when((self.first + row < self.lines) & (column < width)):
-                    place = (first + row) * (width + 2) + column
-                    k.store(self.y, place, state[2 + i * len(columns) + j])
-        return None

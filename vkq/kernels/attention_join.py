@@ -1,5 +1,5 @@
-"""The kernel that combines the partial results of attention to an int8 cache, which were computed for
-separate parts of the keys (`vkq.numerics.attention_int8`)."""
+"""The kernel that combines the results of attention to separate parts of the keys
+(`vkq.numerics.attention.joined`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from ..numerics.rational import add, divide, multiply
 from ..numerics.steps import Number
 from ..shader.assembler import KernelWriter
 
-JOIN_WORDS = ("first_group", "count", "queries", "groups", "lines", "parts")
+JOIN_WORDS = (
+    "first_group", "count", "queries", "groups", "lines", "parts", "y_batch", "y_head", "y_row"
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class JoinForm:
-    """The properties for which a kernel is compiled. sunk: the kernel has a buffer of sinks. guarded: as in
-    `vkq.numerics.attention_int8.Int8Rules`."""
+    """The properties for which a kernel is compiled. sunk: the kernel has a buffer of sinks (heads,).
+    guarded: NaN weights are 0."""
 
     width: int
     sunk: bool
@@ -26,11 +28,11 @@ class JoinForm:
 
 
 def join_module(form: JoinForm) -> bytes:
-    """Write the kernel in which each invocation computes one number of the result (batch, queries, heads,
-    width). It reads (batch, groups, parts, lines, width + 2) float32: for each row of a part, the weighted
+    """Write the kernel in which each invocation computes one number of the result, whose strides are push
+    constants. It reads (batch, groups, parts, lines, width + 2) float32: for each row of a part, the weighted
     sums of values, then the largest score and the sum of weights."""
     k = KernelWriter((False, *[False] * form.sunk, True), len(JOIN_WORDS), LANES, form.soft)
-    count, queries, groups, lines, parts = (k.word(i) for i in range(1, len(JOIN_WORDS)))
+    count, queries, groups, lines, parts = (k.word(i) for i in range(1, 6))
     at, width = k.workgroup() * LANES + k.lane(), form.width
     # invocations beyond the end compute the last number and do not store it
     here = (at < count).where(at, count - 1)
@@ -61,9 +63,8 @@ def join_module(form: JoinForm) -> bytes:
     total, found = k.loop(
         zero, parts, one, (weight(sink, subtracted) if form.sunk else nothing, nothing), join
     )
-    token = batch * queries + (line - shared * queries)
-    heads = groups * lines.divided(queries)
+    by_batch, by_head, by_row = (k.word(i) for i in range(6, 9))
+    to = batch * by_batch + head * by_head + (line - shared * queries) * by_row + column
     with k.when(at < count):
-        y = weighed(found, divide(total.of(1.0), total), form.guarded)
-        k.store(1 + form.sunk, (token * heads + head) * width + column, y)
+        k.store(1 + form.sunk, to, weighed(found, divide(total.of(1.0), total), form.guarded))
     return k.finish()

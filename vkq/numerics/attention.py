@@ -6,6 +6,9 @@ last. Several lanes (invocations) share a row: each lane adds the weights of eve
 additions joins the lanes. A result adds weight * value, key by key. If a tile raises the maximum, all sums of
 earlier tiles are first multiplied by exp(old - new maximum).
 
+The keys are divided into parts (`span_of`), and the results of the parts are joined in order. The fewer tiles
+of rows there are, the smaller are the parts, so that many workgroups share the keys of a few queries.
+
 A result differs from a softmax of all scores at once by at most (keys + 4 tiles + 2 D + 8) 2^-24 times the
 sum of the magnitudes of its terms. D is the difference of the largest and the smallest score, at most 104,
 because smaller weights are zero. Subnormal values may count as zero.
@@ -23,6 +26,7 @@ from .exponential import exp
 from .rational import add, divide, multiply, subtract
 from .steps import INFINITY, Array, Number, computed, is_nan, magnitude
 
+SPAN = 128  # minimum number of keys of a part, a multiple of the keys of every tile
 LANES = 128  # number of invocations of a workgroup
 MOST_WIDTH = 512  # maximum number of elements of a value vector (of one head)
 # (maximum elements of a value vector, maximum rows of a tile)
@@ -50,6 +54,19 @@ class Tile:
     def lanes(self) -> int:
         """The number of invocations that share a row."""
         return LANES // self.rows
+
+
+def span_of(lines: int, width: int) -> int:
+    """Return the number of keys that are accumulated together, a power of two. It is `SPAN` for one tile of
+    rows, and grows with the number of tiles."""
+    tiles = -(-lines // Tile.of(lines, width).rows)
+    return SPAN << (tiles - 1).bit_length()
+
+
+def spans(keys: int, lines: int, width: int) -> list[range]:
+    """Return the parts of the keys."""
+    size = span_of(lines, width)
+    return [range(first, min(first + size, keys)) for first in range(0, max(keys, 1), size)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +142,11 @@ def _rows(
         return np.where(shown[:, part], _scores(q, k[:, part], scale, own), HIDDEN)
 
     tile = Tile.of(q.shape[1], v.shape[2])
-    _, sums, found = accumulated(v, q.shape[1], tile, range(v.shape[1]), scores_of)
+    parts = spans(v.shape[1], q.shape[1], v.shape[2])
+    states = [accumulated(v, q.shape[1], tile, part, scores_of) for part in parts]
+    if len(states) > 1:
+        return joined(states, None, guarded)
+    _, sums, found = states[0]
     inverse = computed(divide, np.ones_like(sums), sums)
     return computed(lambda x, other: weighed(x, other, guarded), found, inverse)
 
@@ -170,3 +191,20 @@ def _scores(q: Array, k: Array, scale: np.float32, bias: Array | None) -> Array:
     if bias is None:
         return computed(lambda x: score(x, x.of(float(scale)), None), total)
     return computed(lambda x, more: score(x, x.of(float(scale)), more), total, bias)
+
+
+def joined(states: list[tuple[Array, Array, Array]], sink: Array | None, guarded: bool) -> Array:
+    """Return the results of attention to all keys. *states* has the results of `accumulated` for each part of
+    the keys."""
+    largest = np.full_like(states[0][0], HIDDEN) if sink is None else sink
+    for one, _, _ in states:
+        largest = computed(maximum, largest, one)
+    subtracted = computed(base, largest)
+    total = np.zeros_like(largest) if sink is None else computed(weight, sink, subtracted)
+    found = np.zeros_like(states[0][2])
+    for one, sums, results in states:
+        factor = computed(weight, one, subtracted)
+        total = computed(add, total, computed(multiply, sums, factor))
+        found = found + results * factor
+    inverse = computed(divide, np.ones_like(total), total)
+    return computed(lambda x, other: weighed(x, other, guarded), found, inverse)

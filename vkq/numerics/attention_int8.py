@@ -2,10 +2,9 @@
 determines the positions of the queries. NumPy and devices compute the same steps in the same order.
 
 A score is ``(sum of query * code) * key scale * scale``; then follow the softcap and a bias. A weight is
-multiplied by the scale of its value, and the product by the codes. Keys are accumulated in parts (`span_of`).
-The fewer tiles of rows there are, the smaller are the parts, so that many workgroups share the keys even for
-a single token. Then the largest scores and the sums of the parts are joined in order. A sink comes first: it
-is the score of an additional key whose value is 0.
+multiplied by the scale of its value, and the product by the codes. Keys are accumulated in parts
+(`vkq.numerics.attention.span_of`). A sink is joined before the first part: it is the score of an additional
+key whose value is 0.
 """
 
 from __future__ import annotations
@@ -14,14 +13,11 @@ import dataclasses
 
 import numpy as np
 
-from .attention import HIDDEN, Tile, accumulated, base, weighed, weight
+from .attention import HIDDEN, Tile, accumulated, joined, spans
 from .attention_cache import unpacked
-from .elementary import maximum
 from .exponential import tanh
 from .rational import add, divide, multiply
 from .steps import Array, Number, computed
-
-SPAN = 128  # minimum number of keys of a part, a multiple of the keys of every tile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,13 +46,6 @@ class Int8Rules:
         place, key = np.minimum(place, ends - 1) if self.causal else ends - 1, np.arange(keys)
         found: Array = (key <= place) & ((key > place - self.window) | (self.window == 0))
         return found
-
-
-def span_of(lines: int, width: int) -> int:
-    """Return the number of keys that are accumulated together, a power of two. It is `SPAN` for one tile of
-    rows, and grows with the number of tiles."""
-    tiles = -(-lines // Tile.of(lines, width).rows)
-    return SPAN << (tiles - 1).bit_length()
 
 
 def score_of(total: Number, key_scale: Number, scale: Number, softcap: float, bias: Number | None) -> Number:
@@ -104,30 +93,12 @@ def attention_int8(
     def kept(weights: Array, part: slice) -> Array:
         return computed(factor_of, weights, v_scale[:, None, part])
 
-    size, tile = span_of(lines, d), Tile.of(lines, d)
+    parts, tile = spans(keys, lines, d), Tile.of(lines, d)
     with np.errstate(all="ignore"):
-        ranges = [range(first, min(first + size, keys)) for first in range(0, keys, size)]
-        states = [accumulated(values, lines, tile, span, scores_of, kept) for span in ranges]
+        states = [accumulated(values, lines, tile, part, scores_of, kept) for part in parts]
         of_row = None
         if sink is not None:  # repeat the sinks to the shape of the largest scores, (count, lines, 1)
             of_row = np.repeat(np.tile(sink.reshape(groups, -1), (batch, 1)), queries, 1)[..., None]
-        y = _joined(states, of_row, rules.guarded).reshape(batch, heads, queries, d)
+        y = joined(states, of_row, rules.guarded).reshape(batch, heads, queries, d)
     found: Array = y.transpose(0, 2, 1, 3)
     return found
-
-
-def _joined(states: list[tuple[Array, Array, Array]], sink: Array | None, guarded: bool) -> Array:
-    """Return the results of attention to all keys. *states* has the results of `accumulated` for each part of
-    the keys."""
-    largest = np.full_like(states[0][0], HIDDEN) if sink is None else sink
-    for one, _, _ in states:
-        largest = computed(maximum, largest, one)
-    subtracted = computed(base, largest)
-    total = np.zeros_like(largest) if sink is None else computed(weight, sink, subtracted)
-    found = np.zeros_like(states[0][2])
-    for one, sums, results in states:
-        factor = computed(weight, one, subtracted)
-        total = computed(add, total, computed(multiply, sums, factor))
-        found = found + results * factor
-    inverse = computed(divide, np.ones_like(total), total)
-    return computed(lambda x, other: weighed(x, other, guarded), found, inverse)

@@ -1,8 +1,8 @@
 """Fuses attention written as MatMul, scale, masks, Softmax and MatMul into one node.
 
-Attention is fused if it has at least ROWS rows and a score matrix of at least SCORES_BYTES, or if its score
-matrix has more than MOST_BYTES. The rule does not depend on the device, so that results have the same bits
-on every device."""
+Attention is fused if it has at least ROWS rows and a score matrix of at least SCORES_BYTES, or fewer rows and
+at least KEYS keys (as for one token of a decoder), or a score matrix of more than MOST_BYTES. The rule does
+not depend on the device, so that results have the same bits on every device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .attention_cached import (
 )
 from .sweep import Sweep, scalar, swept
 
-SCORES_BYTES, ROWS, MOST_BYTES = 1 << 24, 16, 1 << 26
+SCORES_BYTES, ROWS, MOST_BYTES, KEYS = 1 << 24, 16, 1 << 26, 256
 MOST_ITERATIONS = 65_000  # maximum number of loop iterations that all drivers accept
 BETWEEN = ("Add", "Where", "Mul", "Div", "MatMul")
 
@@ -173,8 +173,9 @@ def gains(sizes: AttentionSizes) -> bool:
         return False
     if not 0 < sizes.width <= MOST_WIDTH or turns(sizes) > MOST_ITERATIONS:
         return False
-    rows = sizes.heads // sizes.groups * sizes.queries
-    return held > MOST_BYTES or (held >= SCORES_BYTES and rows >= ROWS)
+    if sizes.lines < ROWS:
+        return held > MOST_BYTES or sizes.keys >= KEYS
+    return held >= SCORES_BYTES
 
 
 def _converted(sweep: Sweep, y: str, node: Node) -> None:

@@ -156,13 +156,10 @@ def tensor_scatter(w: Words) -> bool:
         else:
             start = w.emit("Max", [start, w.constant(0, dtype)], within=(0, size - count))
             start = w.emit("Min", [start, w.constant(size - count, dtype)])
-        lines, rows = (batch, middle, size, inner), (batch, middle, count, inner)
-        given = (
-            w.reshape(w.node.inputs[0], lines),
-            w.reshape(start, (batch,)),
-            w.reshape(w.node.inputs[1], rows),
-        )
-        w.reshape(w.emit("place", list(given)), x.shape, w.node.outputs[0])
+        old, new = (batch, middle, size, inner), (batch, middle, count, inner)
+        x4, u4 = w.reshape(w.node.inputs[0], old), w.reshape(w.node.inputs[1], new)
+        placed = w.emit("place", [x4, w.reshape(start, (batch,)), u4])
+        w.reshape(placed, x.shape, w.node.outputs[0])
         return True
     at = w.emit("Add", [w.reshape(start, (batch, 1, 1)), w.constant(np.arange(count), dtype)])
     if mode == "circular":
