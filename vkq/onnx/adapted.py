@@ -1,4 +1,4 @@
-"""Changes to a model that session options ask for: fixed sizes and int8 caches."""
+"""Changes that session options make to a model: fixed sizes and int8 caches."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ INT8_HINT = (
     " session without kv_cache for caches of floats"
 )
 CONCAT = "Concat"
-# The inputs and results that are caches. com.microsoft's Attention and QAttention have keys and values in one
-# tensor, which a new token would have to copy.
+# Indices of the inputs that are past keys and values (PAST), and of the results that are present ones
+# (PRESENT). com.microsoft's Attention and QAttention are missing: they store keys and values in one tensor,
+# so each new token would copy the whole cache.
 PAST = {
     ("com.microsoft", "GroupQueryAttention"): (3, 4),
     ("com.microsoft", "MultiHeadAttention"): (6, 7),
@@ -42,8 +43,9 @@ def check_kv_cache(kv_cache: str | None) -> str | None:
 
 
 def adapted(model: Model, sizes: Mapping[str, int], kv_cache: str | None = None) -> Model:
-    """Return the model with the named open sizes fixed and with caches of this kind. Errors about the type of
-    a cache state which sessions read such a cache."""
+    """Return the model with fixed sizes: *sizes* maps the name of an open size to its number. With *kv_cache*
+    "int8", store its caches as int8. Errors about the dtype or shape of a cache input say which sessions
+    accept the cache."""
     model = _resized(model, sizes) if sizes else model
     if kv_cache is not None:
         return _with_int8_caches(model)
@@ -63,7 +65,8 @@ def _resized(model: Model, sizes: Mapping[str, int]) -> Model:
 
 def _with_int8_caches(model: Model) -> Model:
     """Return the model with the caches of its attention as int32 words (`vkq.numerics.attention_cache`).
-    Raises ModelError if it has none, or if other nodes compute them."""
+    Raises ModelError if the model has no such attention, or if a cache is neither an input nor a result of
+    the model."""
     ends = _Ends.of(model)
     found = [_caches(node, ends) for node in model.nodes]
     caches = {name for own in found for name in (*own.past, *own.present)}
@@ -85,7 +88,7 @@ def _with_int8_caches(model: Model) -> Model:
 
 
 def _hinted(model: Model, hint: str, past: Container[str]) -> Model:
-    """Add this hint to these inputs."""
+    """Return the model with *hint* as the hint of every input whose name is in *past* (`Argument.hint`)."""
     inputs = tuple(dataclasses.replace(a, hint=hint) if a.name in past else a for a in model.inputs)
     return dataclasses.replace(model, inputs=inputs)
 
@@ -118,8 +121,8 @@ class _Caches:
 
 
 def _caches(node: Node, ends: _Ends) -> _Caches:
-    """Return the caches of an attention node, or of a Concat that appends to a cache; none for other
-    nodes."""
+    """Return the caches of a node: an attention, or a Concat that appends to a cache. Other nodes have
+    none."""
     if node.op == CONCAT:
         return _Caches(node.inputs[:1], node.outputs) if _appends(node, ends) else _Caches()
     a = node.attributes
@@ -131,8 +134,8 @@ def _caches(node: Node, ends: _Ends) -> _Caches:
 
 
 def _appends(node: Node, ends: _Ends) -> bool:
-    """Return True if a Concat appends new tokens to a cache: to an input (batch, heads, tokens, elements),
-    and the sum is a result."""
+    """Return True if a Concat appends new tokens to a cache: it extends a model input (batch, heads, tokens,
+    elements) along the tokens, and its result is a result of the model."""
     given = ends.inputs.get(node.inputs[0])
     if given is None or given.dtype not in FLOATS or len(given.shape) != 4 or len(node.inputs) != 2:
         return False
@@ -140,9 +143,9 @@ def _appends(node: Node, ends: _Ends) -> bool:
 
 
 class _Adapting:
-    """The nodes of a model with int8 caches. A node that needs only a cache's shape reads an ``unpack_cache``
-    of it, which is folded; attention that is written out reads one for its keys and one for its values, which
-    `vkq.graph.passes.attention` removes."""
+    """Rewrites the nodes of a model for int8 caches. A Shape of a cache reads the result of an
+    ``unpack_cache`` node instead, which constant folding removes. Attention written as MatMul, Softmax and
+    MatMul reads two such results until `vkq.graph.passes.attention` fuses all of these nodes."""
 
     def __init__(self, model: Model, ends: _Ends, caches: set[str]):
         self.model, self.ends, self.caches = model, ends, caches
@@ -184,8 +187,8 @@ class _Adapting:
 
 
 def _words(argument: Argument) -> Argument:
-    """Return the argument of a cache as an argument of words; if the size of a head is open, it stays
-    open."""
+    """Return a cache input or result as int32 words: the last size becomes the number of words. If that size
+    is open, it stays open."""
     shape = argument.shape
     if shape and isinstance(shape[-1], int):
         shape = (*shape[:-1], words_of(shape[-1]))
@@ -193,7 +196,8 @@ def _words(argument: Argument) -> Argument:
 
 
 def _open_specs(x: Inputs) -> list[Spec]:
-    """Raise OpenShape: `formed` gives the specs of this node's results when the number of keys (input 6 of
-    GroupQueryAttention) is known."""
+    """Infer the specs of a node with int8 caches: always raises an error. OpenShape says that the number of
+    keys (input 6 of GroupQueryAttention) is unknown; as soon as it is known, `written` of `vkq.onnx.formed`
+    replaces the node."""
     x.array(6)
     raise ModelError(f"{x.node}: the number of keys is missing")

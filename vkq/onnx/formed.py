@@ -16,7 +16,7 @@ from .projected import projected_attention, quantized_attention
 from .rewriting import Rewriting
 from .rotary import microsoft_rotary, onnx_rotary
 
-APPEND = ("vkq", "AppendCache")  # a Concat of past and new tokens (`vkq.onnx.adapted`)
+APPEND = ("vkq", "AppendCache")  # replaces a Concat of past and new tokens (`vkq.onnx.adapted`)
 RULES: dict[tuple[str, str], Callable[[Rewriting], bool]] = {
     APPEND: append_cache,
     ("", "Attention"): onnx_attention,
@@ -31,8 +31,9 @@ RULES: dict[tuple[str, str], Callable[[Rewriting], bool]] = {
 
 
 def written(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> Body | None:
-    """Return the nodes and constants that replace an unknown node. Return None if there is no rule for the
-    operator or its form. Raises OpenShape if run-time values decide the shapes of the results."""
+    """Return the nodes and constants that replace an unknown node. Return None if no rule supports the
+    operator with these attributes and inputs. Raises OpenShape if run-time values decide the shapes of the
+    results."""
     a = node.attributes
     rule = RULES.get((a["domain"], a["op"]))
     plain = Node(a["op"], node.inputs, node.outputs, a["attributes"], node.source)

@@ -25,9 +25,10 @@ UNUSED = {
 
 
 def group_query_attention(w: Rewriting) -> bool:
-    """Rewrite GroupQueryAttention. Its inputs are q, k, v (or all in q), past keys, past values, the index of
-    each batch element's last key, the number of keys, tables of cosines and of sines, positions, a bias added
-    to the scores, and an additional score for each head (sink)."""
+    """Rewrite GroupQueryAttention; return False if vkq does not support its attributes or inputs. The inputs
+    are q, k, v (or all three packed in q), past keys, past values, the index of each batch element's last
+    key, the number of keys, tables of cosines and of sines, positions, a bias added to the scores, and the
+    score of an additional key for each head (sink)."""
     sizes = _sizes(w)
     if sizes is None:
         return False
@@ -66,7 +67,8 @@ def group_query_attention(w: Rewriting) -> bool:
 
 
 def _sizes(w: Rewriting) -> tuple[int, int, int, int, int] | None:
-    """Return (batch, tokens, query heads, key heads, width of a head); None for other forms."""
+    """Return (batch, tokens, query heads, key heads, width of a head), or None if the node is not
+    supported."""
     a, given = dict(w.node.attributes), w.given
     if any(a.pop(key, value) != value for key, value in UNUSED.items()) or not set(a) <= ATTRIBUTES:
         return None
@@ -89,8 +91,9 @@ def _sizes(w: Rewriting) -> tuple[int, int, int, int, int] | None:
 
 
 def _lengths(w: Rewriting, batch: int, limits: tuple[int, int]) -> str:
-    """Return the number of keys of each batch element. Numbers outside *limits* (minimum, maximum) are
-    refused: here for a constant, else when the input is given."""
+    """Return the number of keys of each batch element, int32 (batch,). *limits*: the smallest and the largest
+    number allowed. Raises ModelError for a constant outside them; numbers that a run gives are checked in the
+    run."""
     low, high = (limit - 1 for limit in limits)
     known = w.arrays[5]
     if known is not None and ((known < low) | (known > high)).any():

@@ -1,5 +1,5 @@
-"""Rewrites the attention of a model to int8 caches (`vkq.numerics.attention_cache`): new tokens are appended
-to them, and attention reads their words."""
+"""Rewrites attention with int8 caches (`vkq.numerics.attention_cache`): new tokens are appended to the
+caches, and attention reads the words of the caches."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ REMEDY = "leave kv_cache out"
 
 
 def attended(w: Rewriting, at: Scores, qkv: list[str], widths: tuple[int, int], past: int) -> str:
-    """Append k and v to the caches that are the inputs *past* and *past* + 1, and attend to them; the results
-    1 and 2 of the node are the new caches. q: (batch, queries, heads, d); k and v: (batch, tokens, kv_heads,
-    d); *widths*: the sizes of a key and of a value. Return (batch, queries, heads, d), float32."""
+    """Append k and v to int8 caches, and compute the attention of q to the extended caches. Inputs *past* and
+    *past* + 1 of the node are the old caches; its results 1 and 2 are the new caches. q: (batch, queries,
+    heads, d); k and v: (batch, tokens, kv_heads, d); *widths*: the sizes of a key and of a value, which must
+    be equal. Return (batch, queries, heads, d), float32."""
     width, other = widths
     if width != other:
         _refuse(w, f"its keys have {width} numbers and its values {other}; both must have the same number")
@@ -37,8 +38,9 @@ def attended(w: Rewriting, at: Scores, qkv: list[str], widths: tuple[int, int], 
 
 
 def append_cache(w: Rewriting) -> bool:
-    """Rewrite a Concat of a past cache and new tokens (batch, heads, tokens, d). The results are the int8
-    cache and, for other nodes, its numbers in the type of the new tokens."""
+    """Rewrite a Concat of a past cache and new tokens (batch, heads, tokens, d). Its results become the int8
+    cache and, for nodes that read floats, the unpacked cache in the dtype of the new tokens. Return False if
+    the inputs are not supported."""
     past, new = w.specs
     if not w.int8_cache or past is None or new is None or len(new.shape) != 4:
         return False
@@ -53,8 +55,9 @@ def append_cache(w: Rewriting) -> bool:
 
 
 def attend_int8(w: Rewriting, at: Scores, q: str, k: str, v: str, width: int) -> str:
-    """Emit attention as `vkq.onnx.scores.attend` does, to keys and values that are int8 caches of vectors of
-    *width* numbers. q and the result: (batch, queries, heads, width), float32."""
+    """Emit attention with the rules of *at*, where k and v are int8 caches of vectors of *width* numbers.
+    (`vkq.onnx.scores.attend` does this for floats.) q and the result: (batch, queries, heads, width),
+    float32."""
     bias = ""
     for one in at.bias:
         wide = w.cast(one, "float32")
@@ -71,8 +74,8 @@ def attend_int8(w: Rewriting, at: Scores, q: str, k: str, v: str, width: int) ->
 
 
 def append_int8(w: Rewriting, past: str, held: int, x: str, at: Scores, output: str) -> str:
-    """Append x (batch, tokens, kv_heads, d), from position ``start`` on, to *past* with *held* keys; return
-    the int8 cache."""
+    """Append x (batch, tokens, kv_heads, d) to the int8 cache *past*, which holds *held* keys; ``at.start``
+    is the position of the first new token. Return the new cache, which holds ``at.keys`` keys."""
     start = at.start if isinstance(at.start, str) else ""
     if at.start and not start:
         start = w.constant([at.start] * at.batch, "int32")
@@ -81,7 +84,7 @@ def append_int8(w: Rewriting, past: str, held: int, x: str, at: Scores, output: 
 
 
 def _check_follows(w: Rewriting, at: Scores) -> None:
-    """Refuse causal queries that are neither the first nor the last tokens of the cache."""
+    """Raise ModelError if the queries are causal but neither the first nor the last tokens of the cache."""
     if at.causal and isinstance(at.start, int) and at.start not in (0, at.keys - at.queries):
         _refuse(
             w, f"its {at.queries} causal queries begin at position {at.start} of {at.keys} keys; they must"
@@ -90,7 +93,8 @@ def _check_follows(w: Rewriting, at: Scores) -> None:
 
 
 def _check_words(w: Rewriting, i: int, at: Scores, width: int) -> None:
-    """Raise ModelError if input *i* is not an int8 cache of these sizes."""
+    """Raise ModelError if input *i* is not an int8 cache for the sizes of *at* and vectors of *width*
+    numbers."""
     spec, words = w.spec(i), words_of(width)
     if spec is not None and (spec.shape[:2], *spec.shape[3:]) != ((at.batch, at.kv_heads), words):
         raise ModelError(

@@ -18,19 +18,20 @@ from ..runtime.tensor import Tensor
 from .genai import read_genai
 from .session import InferenceSession
 
-LONGEST = 256  # maximum number of tokens of a prompt in one run
-LEAST = 64  # minimum length of a cache; lengths are powers of two, so that few lengths are prepared
+LONGEST = 256  # maximum number of prompt tokens that one run reads
+LEAST = 64  # minimum length of a cache. Lengths are powers of two: the model is prepared for few shapes.
 
 
 class LanguageModel:
-    """A decoder in a folder in the format of onnxruntime-genai's model builder: ``genai_config.json``, the
-    model that it names, and ``tokenizer.json``, which is read by the package ``tokenizers`` when text is
-    needed.
+    """A decoder in a folder that onnxruntime-genai's model builder wrote: ``genai_config.json``, the model
+    that it names, and ``tokenizer.json``. Only methods that use text read the tokenizer, with the package
+    ``tokenizers``.
 
     device, fallback, kv_cache: as in `InferenceSession`. kv_cache="int8" takes about a quarter of the memory
     of float32 caches, or half of float16's; docs/models.md bounds the error of each attention.
 
-    Raises ModelError for another folder, or a model with inputs that vkq does not know.
+    Raises ModelError if the folder has another format, or if the model has inputs other than token ids, mask,
+    positions and past keys and values.
     """
 
     @checked
@@ -106,7 +107,7 @@ class LanguageModel:
         temperature: float = 1.0,
         seed: int | None = None,
     ) -> Iterator[str]:
-        """Yield the text that follows *prompt*, piece by piece; the other arguments are as for
+        """Yield the text that follows *prompt*, piece by piece. The other arguments are those of
         `generate`."""
         words = self.tokenizer
         tokens = self.generate(words.encode(prompt).ids, count, top_k, temperature, seed)
@@ -140,8 +141,9 @@ class LanguageModel:
 
 
 class _Cache:
-    """The keys and values of the tokens so far, for a text of at most *length* tokens. If past and present
-    share one buffer, it has its full length from the start, so that shapes never change."""
+    """The keys and values of all tokens so far, for a text of at most *length* tokens. If the model's
+    configuration says that past and present share one buffer, the buffer has its full length from the start,
+    so that shapes never change."""
 
     def __init__(self, model: LanguageModel, length: int):
         self.model, self.config, self.done = model, model.config, 0
@@ -155,7 +157,8 @@ class _Cache:
             self.past = [Tensor.from_numpy(x, model.session.device) for x in self.past]
 
     def read(self, tokens: Sequence[int]) -> Any:
-        """Append *tokens*, and return the scores after each of them, a Tensor (1, tokens, vocabulary)."""
+        """Run the model on *tokens* and append their keys and values. Return the logits, a Tensor (1, tokens,
+        vocabulary)."""
         c, start = self.config, self.done
         self.done += len(tokens)
         mask = np.zeros((1, self.room or self.done), np.int64)
@@ -171,7 +174,8 @@ class _Cache:
 
 
 class _Draw:
-    """Chooses the next token by the scores."""
+    """Chooses the next token from its scores: the most likely one, or a random one of the *top_k* most
+    likely."""
 
     def __init__(self, top_k: int, temperature: float, random: np.random.Generator):
         self.top_k, self.temperature, self.random = top_k, temperature, random
@@ -186,8 +190,8 @@ class _Draw:
 
 
 def _pieces(prompt: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield consecutive pieces of the prompt with lengths that are powers of two, to prepare few lengths for
-    all prompts."""
+    """Yield consecutive pieces of the prompt. Their lengths are powers of two up to `LONGEST`, so that all
+    prompts together need the model prepared for few lengths."""
     at = 0
     while left := len(prompt) - at:
         size = min(LONGEST, 1 << left.bit_length() - 1)
@@ -196,7 +200,7 @@ def _pieces(prompt: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def _texts(words: Any, tokens: Iterator[int]) -> Iterator[str]:
-    """Yield the text that each token adds; an incomplete character is yielded with a later token."""
+    """Yield the text that each token adds. An incomplete character waits for the token that completes it."""
     known: list[int] = []
     told = ""
     for token in tokens:

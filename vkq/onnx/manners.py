@@ -1,4 +1,4 @@
-"""The methods of ONNX Runtime's InferenceSession other than ``run``, for code written for it."""
+"""The methods of ONNX Runtime's InferenceSession other than ``run``, for code written for ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Callback = Callable[[Sequence[Array], Any, str], Any]
 
 
 class Manners:
-    """The methods of a session that return information, close it, or run it in other forms (`run_async`,
-    IOBinding)."""
+    """The methods of a session other than ``run``: they return information, close the session, or run the
+    model asynchronously (`run_async`) or with bound memory (IOBinding)."""
 
     model: Model
     device: Device
@@ -69,7 +69,7 @@ class Manners:
             self._told = True
             caller_warned(f"run: vkq ignores the run options {', '.join(ignored)}", IgnoredWarning)
 
-    # ------------------------------------------------------------------------------------------------- facts
+    # -------------------------------------------------------------------------------------------- information
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs of `run`."""
@@ -80,8 +80,8 @@ class Manners:
         return [NodeArg.of(argument) for argument in self.model.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Return the inputs that have a value in the model. `run` may replace this value; the model is
-        prepared again for each new value."""
+        """Return the inputs that have a default value in the model. `run` may replace the default; the model
+        is prepared again for each new value."""
         return [NodeArg.of(argument) for argument in self.model.overridable]
 
     def get_modelmeta(self) -> ModelMetadata:
@@ -102,16 +102,16 @@ class Manners:
         return own | ({CPU: {}} if self._fallback else {})
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """Do nothing except warn: a session keeps its device; open another session for another device."""
+        """Warn, and change nothing: a session keeps its device. Open another session for another device."""
         asked_of(None, None, None, providers, provider_options)
         caller_warned(f"vkq ignores set_providers: the session stays on {self.device.name}", IgnoredWarning)
 
     @property
     def counters(self) -> dict[str, int]:
-        """Return counts since the session was opened. ``runs``: completed runs (a batch of `map` is one).
-        ``shapes_prepared``, ``cache_hits``: requests for a set of shapes that had to be prepared, or was
-        prepared already. ``bytes_uploaded``, ``bytes_downloaded``: the bytes of inputs and results that were
-        arrays, without weights and without values between the device and a fallback."""
+        """Return counts since the session was opened. ``runs``: completed runs (a batch of `map` is one run).
+        ``shapes_prepared``: sets of input shapes that were prepared; ``cache_hits``: requests for a set that
+        was already prepared. ``bytes_uploaded``, ``bytes_downloaded``: bytes of inputs and results that were
+        arrays. Weights, and values that pass between the device and a fallback, do not count."""
         return self._executables.counters.as_dict()
 
     def __repr__(self) -> str:
@@ -126,8 +126,8 @@ class Manners:
         )
 
     def _declared(self, name: str, value: Any) -> Any:
-        """Convert a result to its type in the model, if a device stores another type (bool, int64). Tensors
-        stay unchanged, and so do ONNX Runtime's lists, which represent sequences."""
+        """Convert a result to the dtype that the model declares, because a device stores bool and int64 as
+        other types. Return Tensors, and the lists by which ONNX Runtime represents sequences, unchanged."""
         if isinstance(value, Tensor) or not hasattr(value, "astype"):
             return value
         dtype = next(a.dtype for a in self.model.outputs if a.name == name)
@@ -170,14 +170,15 @@ class Manners:
         self._worker.begin(later)
 
     def io_binding(self) -> IOBinding:
-        """Return a binding of the values that a run reads and writes, on the host or on the device, for
+        """Return an IOBinding, which binds inputs and outputs to memory on the host or on the device, for
         `run_with_iobinding`."""
-        self._executables  # noqa: B018  raises where the session is closed
+        self._executables  # noqa: B018  raises if the session is closed
         return IOBinding(self)
 
     @checked
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
-        """Run with a binding, which receives the results (`IOBinding.get_outputs`)."""
+        """Run with the values that *iobinding* binds, and store the results in it
+        (`IOBinding.get_outputs`)."""
         if not isinstance(iobinding, IOBinding) or iobinding.session is not self:
             raise ArgumentError("run_with_iobinding: iobinding must come from this session's io_binding()")
         iobinding.run(run_options)
@@ -186,7 +187,7 @@ class Manners:
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Any, run_options: Any = None
     ) -> list[OrtValue]:
-        """Run with OrtValues by name; the results are on the host."""
+        """Run with OrtValues by input name, and return the results on the host."""
         binding = self.io_binding()
         for name, value in input_dict_ort_values.items():
             binding.bind_ortvalue_input(name, value)
@@ -221,7 +222,7 @@ class Manners:
     disable_fallback = enable_fallback
 
     def _timed(self, call: Callable[[], list[Array]]) -> list[Array]:
-        """Make the call; record its time if profiling is on."""
+        """Run *call* and return its results; record its time if profiling is on."""
         if self._profiled is None:
             return call()
         begin = time.monotonic_ns()
@@ -249,7 +250,7 @@ class Manners:
             json.dump(events, file)
         return path
 
-    # ---------------------------------------------------------------------------------------------------- end
+    # ----------------------------------------------------------------------------------- closing and pickling
 
     @property
     def _spare(self) -> bool:
@@ -284,8 +285,8 @@ class Manners:
         self._keep(Asked())
 
     def close(self) -> None:
-        """Free the session's memory on the device, after the runs of other threads. Further use raises
-        DeviceError; closing again does nothing. The device stays open."""
+        """Close the session. Its memory on the device is freed when the last run in another thread ends.
+        Further use raises DeviceError; closing again does nothing. The device stays open."""
         self._state = None
         self._initials.clear()
         self._worker.close()

@@ -42,30 +42,30 @@ from .shared import shared
 
 
 class InferenceSession(Manners):
-    """A quantized ONNX model on a Vulkan device, with ONNX Runtime's bytes.
+    """A quantized ONNX model that runs on a Vulkan device.
 
     Args:
         model: a path, bytes, an onnx.ModelProto, or PyTorch's ONNXProgram or ExportedProgram.
         device: a `vkq.Device`, an index, part of a name, or None for the default device.
         fallback: "onnxruntime" runs unsupported nodes on the CPU, with one warning; None refuses the model.
-        constant_inputs: inputs whose values count as constants, such as a weight that is an input: each new
-            value prepares the model again. So do inputs whose values decide a shape and, without a fallback,
-            int64, int32, bool and float16 inputs of nodes that the device cannot run.
+        constant_inputs: names of inputs whose values count as constants (such as weights): the model is
+            prepared again for each new value. The same holds for inputs that decide a shape and, without a
+            fallback, for int64, int32, bool and float16 inputs of nodes that the device cannot run.
         compute: "float16" computes products of float activations in float16 (`vkq.Linear`).
         kv_cache: "int8" stores past keys and values as int32 words of codes and scales. A number changes by
-            at most the largest of its token and head / 253 (docs/models.md has the bounds and the forms).
+            at most 1/253 of the largest in the vector of its token and head (docs/models.md has the bounds).
 
     Token ids, masks and positions are data: int64 becomes int32 on the device. Values outside int32, and
-    indices outside the rows that the model reads with them, are refused.
-    Results equal ONNX Runtime's, byte for byte, if its CPU provider computes in integers (with
-    ``session.qdqisint8allowed=1``, also for int8 activations on x86-64); else docs/models.md has bounds.
-    ``run`` accepts all shapes that the model allows. Each set of shapes is prepared once and shares weights;
-    its first run creates the pipelines on all cores, and calls ``progress(made, of_how_many)`` meanwhile.
-    Sessions may be used from several threads. They may be pickled; unpickling opens the device again.
+    indices that are out of range, raise an error.
+    Results equal ONNX Runtime's byte for byte if its CPU provider computes in integers (for int8 activations
+    on x86-64 it needs ``session.qdqisint8allowed=1``); docs/models.md bounds all other errors.
+    ``run`` accepts all shapes that the model allows. Each set of shapes is prepared once; all sets share
+    weights. The first run of a set compiles its pipelines on all cores, and calls ``progress(done, total)``
+    after each. Several threads may use a session. Sessions may be pickled; unpickling opens the device again.
 
-    ``sess_options``, ``providers`` and ``provider_options`` are ONNX Runtime's, also as the second and third
-    argument: "VulkanExecutionProvider" may name a device ("device_id"), and "CPUExecutionProvider" allows the
-    fallback. One `IgnoredWarning` names all options that vkq ignores.
+    ``sess_options``, ``providers`` and ``provider_options`` are ONNX Runtime's; the first two may also be the
+    second and third argument. The provider "VulkanExecutionProvider" may name a device ("device_id");
+    "CPUExecutionProvider" allows the fallback. One `IgnoredWarning` names all options that vkq ignores.
 
     Raises ModelError for a broken model, UnsupportedModelError with the list of nodes that cannot run.
     """
@@ -120,12 +120,12 @@ class InferenceSession(Manners):
         self._constant = {x for x, d in types.items() if d not in ON_DEVICE or x in constant_inputs}
 
     def _try(self) -> None:
-        """Refuse a model now instead of at the first run; keep its graph for that run. A model with open
-        sizes may need other sizes than those tried here; its errors are raised when shapes are given."""
+        """Lower the model for trial shapes, so that an unsupported model is refused now, and keep the graph
+        for the first run. If sizes are open, other errors wait until a run gives shapes."""
         self._trial = None
         if self._constant or self._unread:
             return
-        # Inputs of types that a device cannot compute may count as constants, or be left to the fallback.
+        # An input of a dtype that the device cannot compute may count as a constant, or go to the fallback.
         few = {a.name for a in self.model.inputs if a.dtype in MAY_BE_CONSTANT}
         try:
             shapes = self.trial_shapes()
@@ -141,7 +141,7 @@ class InferenceSession(Manners):
                 self._unread = self._whole(self._source, error)
 
     def _prepare(self) -> None:
-        """Prepare those parts of the first run that need no device."""
+        """Do the work for the first run that needs no device."""
         catalog()
         glsl_includes()
         if self._trial and self._fallback is None:  # all nodes run on the device
@@ -187,9 +187,9 @@ class InferenceSession(Manners):
 
     @checked
     def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> Report:
-        """Report on every node of the model for these shapes (default: `trial_shapes`, which a model with
-        open sizes may refuse): vkq's operator, where the node runs and why, its shaders; and the memory.
-        Nothing is run."""
+        """Return a report on every node for these shapes: vkq's operator, where the node runs and why, and
+        its shaders; and on the memory. Nothing is run. shapes: `trial_shapes` by default, which a model with
+        open sizes may refuse."""
         chosen = checked_shapes(self.model.inputs, self.trial_shapes() if shapes is None else shapes)
         arrays = {a.name: np.broadcast_to(np.zeros((), a.dtype), chosen[a.name]) for a in self.model.inputs}
         executable = self._executable(arrays)
@@ -228,14 +228,14 @@ class InferenceSession(Manners):
         *,
         outputs: str = "host",
     ) -> list[Any]:
-        """Return the outputs of these names (all if None), for arrays by the inputs' names.
+        """Run the model. Return the outputs *output_names* (all if None). input_feed: arrays by input name.
 
-        An input may be a `vkq.Tensor` on the session's device, which stays there (int64 as int32, bool as
-        uint8). Inputs with bounds, such as token ids, are read back to be checked.
+        An input may be a `vkq.Tensor` on the session's device (with int32 for int64, and uint8 for bool). It
+        stays there; only to check bounds, such as those of token ids, is a copy read back.
 
         timeout: seconds after which TimedOutError is raised. The device finishes the run, and later runs of
         the session wait for it.
-        outputs: "host": arrays; "device": Tensors in new memory, not waited for; "torch": torch tensors.
+        outputs: "host": arrays; "device": Tensors that may not be finished; "torch": torch tensors.
         """
         call = given_as(outputs, self._call(output_names, input_feed, run_options, crossing.staying(outputs)))
         return call() if timeout is None else self._worker.within(call, timeout, "run")
@@ -248,8 +248,8 @@ class InferenceSession(Manners):
         stay: Collection[str] | None = (),
         targets: Mapping[str, Tensor] | None = None,
     ) -> Callable[[], list[Any]]:
-        """Return a function that runs the model; the arguments are checked now. Outputs in *stay* (all if
-        None) are tensors, those in *targets* where given."""
+        """Check the arguments, and return a function that runs the model. Outputs in *stay* (all if None)
+        become Tensors: those of *targets*, by output name, or new ones."""
         if self._state and (fed := self._initials.fed(feed, self._reread)):
             return fed._call(names, feed, options, stay, targets)
         chosen, values = self._names(names), self._checked(feed)

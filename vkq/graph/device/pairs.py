@@ -1,5 +1,6 @@
-"""Two nodes in one dispatch: a 1x1 convolution and the depthwise convolution that reads its result, or in the
-other order; rows of an embedding, and their sum with another value."""
+"""Fuses two nodes into one dispatch: a 1x1 convolution and the depthwise convolution that reads its result; a
+depthwise convolution and the 1x1 convolution after it; a Gather of embedding rows and an addition or
+product."""
 
 from __future__ import annotations
 
@@ -39,16 +40,17 @@ def expanded(context: Context, node: Node) -> Value | None:
 
 
 def _together(context: Context, node: Node, reader: Node, y: Value, why: str) -> None:
-    """Store y, the result of the dispatch of both nodes, and the reason."""
+    """Store y as the result of *reader*, which one dispatch computes together with *node*; store the reason
+    *why* for reports."""
     context.ahead[reader.outputs[0]] = y
     context.reasons[node.outputs[0]] = f"with {reader.source!r} in one dispatch: {why}"
     context.reasons[reader.outputs[0]] = f"in the dispatch of {node.source!r}"
 
 
 def _rather_projected(context: Context, node: Node, found: Expansion) -> bool:
-    """Return True if a depthwise node should rather be in the dispatch of the 1x1 convolution after it than
-    in *found*, that of the 1x1 convolution before it: if the image that then stays on chip is as large. That
-    dispatch expands no pixel twice."""
+    """Return True if a depthwise node is better fused with the 1x1 convolution after it than with the one
+    before it (*found*). This holds if the image that stays on chip is at least as large, because the fusion
+    with the convolution after it computes no pixel twice."""
     p = found.problem
     x = Spec((p.n, p.ic, p.h, p.w), context.graph.specs[node.inputs[0]].dtype, found.layout)
     other = _projection(context, node, x)
@@ -56,8 +58,8 @@ def _rather_projected(context: Context, node: Node, found: Expansion) -> bool:
 
 
 def _projection(context: Context, node: Node, x: Spec) -> Projection | None:
-    """Return a depthwise node and the 1x1 convolution after it as one dispatch, or None. x: the spec of its
-    image."""
+    """Return the fusion of a depthwise node with the 1x1 convolution after it, or None. x: the spec of the
+    depthwise node's image."""
     reader = only_reader(context, node, residual=True)
     if reader is None or node.input(3) or node.attributes["y"] is None:
         return None
@@ -69,7 +71,7 @@ def _projection(context: Context, node: Node, x: Spec) -> Projection | None:
 
 
 def _known(context: Context, name: str) -> bool:
-    """Return True if a value is constant or already in the plan."""
+    """Return True if a value is a constant or was already planned."""
     return name in context.values or name in context.graph.constants
 
 
@@ -93,9 +95,9 @@ def projected(context: Context, node: Node) -> Value | None:
 
 
 def embedded(context: Context, node: Node) -> Value | None:
-    """Fuse a Gather of rows of a table with the sum or product of these rows and a constant or an earlier
-    value, if no other node reads the rows. Return the result, and store it as the result of the reader;
-    return None if the two are not fused."""
+    """Fuse a Gather of rows of a table with the add, sub or mul that reads these rows, if no other node
+    reads them and the other operand is a constant or an earlier value. Return the result, and store it as the
+    result of that node; return None if the two are not fused."""
     name, graph = node.outputs[0], context.graph
     readers = context.readers(name)
     if len(readers) != 1 or context.uses[name] != 1 or readers[0].op not in ("add", "sub", "mul"):

@@ -1,4 +1,5 @@
-"""Attention that is written out and reads int8 caches (``unpack_cache``) becomes one ``attention_int8``."""
+"""Replaces attention over int8 caches (``unpack_cache``), written as MatMul, Softmax and MatMul, by one
+``attention_int8`` node."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ HEADS_FIRST = (0, 2, 1, 3)  # the permutation between (batch, tokens, heads, d) 
 
 @dataclasses.dataclass(frozen=True)
 class Cached:
-    """An int8 cache (batch, groups, keys, words) of vectors of *width* numbers. Its reader multiplies the
-    numbers by *factor*."""
+    """An int8 cache (batch, groups, keys, words) of vectors of *width* numbers. Attention reads these numbers
+    times *factor*."""
 
     words: str
     width: int
@@ -30,8 +31,8 @@ class Cached:
 
 
 def cached(sweep: Sweep, laid: Laid) -> Cached | None:
-    """Return the int8 cache whose numbers (batch, heads, keys, elements) a value is; None for other
-    values."""
+    """Return the int8 cache that *laid* unpacks as (batch, heads, keys, elements), or None if *laid* is
+    another value."""
     found, factor = _without_factors(sweep, laid)
     made = sweep.producer(found.name, UNPACK)
     if made is None or found.axes != (0, 1, 2, 3):
@@ -40,8 +41,9 @@ def cached(sweep: Sweep, laid: Laid) -> Cached | None:
 
 
 def _without_factors(sweep: Sweep, laid: Laid) -> tuple[Laid, float]:
-    """Return the stored value behind constant factors, and their product. Exporters split the scale of the
-    scores into a factor of the queries and one of the keys."""
+    """Follow a value back through products and quotients with constants, and return the value before them and
+    the product of the factors. Exporters split the scale of the scores into a factor of the queries and one
+    of the keys."""
     factor, found = 1.0, followed(sweep, laid, None)
     while (made := sweep.producer(found.name, "Mul", "Div")) is not None:
         name, own = constant_factor(sweep, made)
@@ -53,8 +55,8 @@ def _without_factors(sweep: Sweep, laid: Laid) -> tuple[Laid, float]:
 
 
 def constant_factor(sweep: Sweep, node: Node) -> tuple[str, float | None]:
-    """Return the variable operand of a product or quotient, and its constant factor; None for the factor if
-    both operands are computed."""
+    """Return (the variable operand of a Mul or Div, its constant factor). The factor is None if both operands
+    are computed."""
     first, second = node.inputs
     factor = scalar(sweep.array(second))
     if factor is None and node.op == "Mul":
@@ -64,7 +66,7 @@ def constant_factor(sweep: Sweep, node: Node) -> tuple[str, float | None]:
 
 @dataclasses.dataclass(frozen=True)
 class CachedScores:
-    """Scores of queries *q* against the keys of a cache; the rest as in `Softmaxed` of
+    """Scores of queries *q* against the keys of an int8 cache. The other fields are those of `Softmaxed` in
     `vkq.graph.passes.attention`."""
 
     q: Laid
@@ -76,8 +78,9 @@ class CachedScores:
 def attend_cached(
     sweep: Sweep, scores: CachedScores, k: Cached, v: Cached, whole: tuple[int, ...], node: Node
 ) -> bool:
-    """Replace a product of weights and values by attention with scores of shape *whole* (batch, heads,
-    queries, keys) to two caches. Return False if the caches do not fit."""
+    """Replace *node*, the MatMul of attention weights and values, by ``attention_int8`` over the caches k and
+    v. *whole*: the shape of the scores (batch, heads, queries, keys). Return False if the caches have other
+    sizes."""
     (batch, heads, queries, keys), source = whole, node.source
     of_k, of_v = sweep.specs[k.words].shape, sweep.specs[v.words].shape
     laid, of_q = _without_factors(sweep, scores.q)
@@ -109,7 +112,8 @@ def attend_cached(
 
 
 def result_turned_back(sweep: Sweep, node: Node) -> bool:
-    """If a Transpose reverses the one after ``attention_int8``, replace it by the operator's result."""
+    """If *node* reverses the Transpose after an ``attention_int8``, read the input of that Transpose in its
+    place. Return True if this was done."""
     made = sweep.producer(node.inputs[0], "Transpose")
     before = made and sweep.producer(made.inputs[0], "attention_int8", "Cast")
     if made is None or before is None:
