@@ -242,8 +242,8 @@ def _is_plain(events: Any) -> bool:
 
 
 def _composed(text: str) -> yaml.Node | None:
-    """Return the document's top value. Texts that libyaml or `_is_plain` refuses are read again in Python,
-    whose messages do not depend on PyYAML's build."""
+    """Return the document's top value. If libyaml or `_is_plain` refuses the text, read it again with the
+    parser in Python, so that error messages do not depend on PyYAML's build."""
     if _Quick is not None:
         with contextlib.suppress(yaml.YAMLError, ValueError, OverflowError):
             if _is_plain(_Quick(text)):

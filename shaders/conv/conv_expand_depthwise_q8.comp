@@ -97,7 +97,8 @@ shared uvec4 tile[LINES * WORDS * BLOCKS + X_PIXELS * (K16 + 1) + LOCAL_X / SUBG
 shared uvec4 tile[LINES * WORDS * BLOCKS];
 #endif
 
-// Position of the workgroup; first_oh, first_ow: its first result.
+// c4s: words of channels (four channels each); first_c4: the first word that is being computed. image,
+// first_oh, first_ow: the first result pixel of the workgroup.
 uint c4s, first_c4, image, first_oh, first_ow;
 int first_line, first_word;                     // first pixel under the tile
 #if PROJECT

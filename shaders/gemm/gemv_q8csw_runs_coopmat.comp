@@ -1,8 +1,9 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for 17 to 64 rows on float16 matrix units with float32
-// sums; gemv_words_coopmat.comp is for more rows. An invocation loads 16 bytes (a run) of x or of weights at
-// a time. Two neighbouring words of a run are the invocation's words of one matrix, so x is not copied.
+// sums; gemv_words_coopmat.comp is for more rows. An invocation loads x and weights in runs of 16 bytes (four
+// words). Words 0 and 1 of a run of x become elements of one matrix, words 2 and 3 elements of the next
+// matrix. The weights are stored in the same order of k, so x needs no copy in shared memory.
 //
-// Memory    x: float16 rows, whose k is whole chunks of CHUNK, as uvec4; w: int8 blocks of 16 outputs x CHUNK
+// Memory    x: float16 rows as uvec4, padded to a multiple of CHUNK k; w: int8 blocks of 16 outputs x CHUNK
 //           k, in the order of the invocations' words (half_weights.in_runs); numbers: float32 parameters as
 //           vec4 (straight_pairs.glslh); y: float16 rows.
 // Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups
@@ -12,11 +13,11 @@
 //           pairs of elements along k; in a matrix of x, it holds the pair at k and the pair at k + 8.
 //           LOCAL_X is at least WGN subgroups.
 //
-//     k -->     | 0, 1 | 2, 3 | 4, 5 | ...   the subgroups of a part of k, where WGN = 2: 0, 2, 4 have the
-//   BN outputs  |      |      |      |       first half of the outputs, the others the second; matrices of
-//               +------+------+------+       MN rows x MM outputs, FRAGMENTS_M x FRAGMENTS_N of them
+//     k -->     | 0, 1 | 2, 3 | 4, 5 | ...   the subgroups of each part of k, for WGN = 2. Even subgroups
+//   BN outputs  |      |      |      |       compute the first half of the outputs, odd ones the second half,
+//               +------+------+------+       as FRAGMENTS_M x FRAGMENTS_N matrices of MN rows x MM outputs
 //   BM rows     |      |      |      |
-//                 sums: shared memory, added from the first part on --> y, BM rows x BN outputs
+//                 shared memory holds the parts' sums; they are added from the first part to the last --> y
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require

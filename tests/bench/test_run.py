@@ -101,8 +101,8 @@ def test_without_timestamps_there_is_no_gpu_clock_and_the_row_says_so(
 
 
 def test_few_rows_share_one_answer(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep over M computes the reference only once: smaller inputs are the first rows of the largest
-    input."""
+    """Linear cases of at most 32 rows share one reference result, that of 32 rows. Inputs with fewer rows are
+    the first rows of the largest input."""
     asked: list[str] = []
     real = data.expected
 

@@ -112,8 +112,8 @@ def test_attention_reads_columns(block: tuple[Graph, Any, Any]) -> None:
 def test_bytes(
     any_device: vkq.Device, block: tuple[Graph, Any, Any], steps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The block gives ONNX Runtime's bytes in separate steps and in one dispatch. One dispatch needs a
-    batch of one here: in larger batches, blocks of four rows would span two sequences."""
+    """The model gives ONNX Runtime's bytes, whether attention runs in separate steps or in one dispatch. One
+    dispatch needs a batch of one here: the layout stores rows in fours, and a sequence has five."""
     graph, feed, want = block
     changed = dataclasses.replace(any_device.capabilities, choices=(("attention_in_steps", steps),))
     monkeypatch.setattr(any_device, "capabilities", changed)

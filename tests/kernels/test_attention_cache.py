@@ -1,4 +1,4 @@
-"""Tests of the int8 cache: its words have the bits of the NumPy steps."""
+"""Tests of the int8 cache of keys and values: the shader writes the same bits as the NumPy code."""
 
 from __future__ import annotations
 

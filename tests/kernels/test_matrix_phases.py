@@ -12,8 +12,8 @@ from vkq.probe.matrices import LEAST_SHARED, Matrices
 from . import emulated
 from .matrix_layers import SHAPES, Q, Y, units
 
-# (x shape, weight shape, dtype, expected tile). Phases have whole blocks of 16 channels or not; the last
-# case has more than two steps of k.
+# (x shape, weight shape (IC, OC, KH, KW), dtype, expected tile). Only the second case has a multiple of 16
+# output channels. The K of the last case (67) is too long for the tile "128x64_short".
 CASES = {
     "2x2": ((2, 19, 5, 7), (19, 37, 2, 2), "int8", "128x64_short"),
     "2x3": ((1, 16, 6, 11), (16, 16, 2, 3), "uint8", "128x64_short"),

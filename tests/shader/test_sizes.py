@@ -25,7 +25,8 @@ TILES = (
 
 
 def sized(root: Path, *changes: tuple[str, str], glsl: tuple[str, str] = ("", "")) -> Shader:
-    """Return the sample with tiles as sizes."""
+    """Return the sample shader, in which specialization constants (``sizes`` in the YAML) replace the
+    ``defines`` of the tiles."""
     shader = sample(root, *TILES, *changes)
     source = shader.source.read_text()
     for old, new in (

@@ -60,7 +60,8 @@ def test_quantized(row: list[str]) -> None:
 
 @pytest.mark.parametrize("row", REAL, ids=[row[2] for row in REAL])
 def test_of_floats(row: list[str]) -> None:
-    """The tests that a row names exist, and their file contains the names of the row's operators."""
+    """For each row of docs/tflite.md on float operators, test_floats.py contains the tests that the row
+    names, and the names of the row's operators."""
     for name in re.findall(r"test_\w+", row[2]):
         assert callable(getattr(test_floats, name))
     source = Path(test_floats.__file__).read_text(encoding="utf-8")

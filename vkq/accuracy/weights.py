@@ -160,9 +160,9 @@ class WeightReplacement:
 
 
 def _channels(node: Any, left: bool) -> tuple[int, bool]:
-    """Return the axis of the output channels of a node's weight, and True if the weight can have blocks along
-    its other axis. *left*: the weight is the left operand; only a matrix that is the right operand can have
-    blocks."""
+    """Return the axis of the output channels of a node's weight, and True if the weight can be quantized in
+    blocks along its other axis. *left*: the weight is the left operand of the node. Only the right operand
+    of a matrix product can be quantized in blocks."""
     if node.op_type == "Conv":
         return 0, False
     if node.op_type == "ConvTranspose":

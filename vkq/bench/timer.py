@@ -1,4 +1,4 @@
-"""The timing of arms: the clocks, the duration and the order of sampling."""
+"""Times arms (GPU work, or calls): the clocks, the duration and the order of sampling."""
 
 from __future__ import annotations
 

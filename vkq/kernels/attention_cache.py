@@ -139,7 +139,8 @@ class _AppendKernel:
         return runs
 
     def before(self, index: Number, count: int) -> Number:
-        """Return a word of the past token at the same position; 0 if there is none."""
+        """Return word *index* of the past token at this vector's position; 0 if the past has no such token.
+        *count*: words of a token."""
         if not self.form.follows:
             return index.of(0)
         held = self.word("held")

@@ -68,8 +68,8 @@ class AutoProgram:
 
     @property
     def results(self) -> int | None:
-        """The number of results that an invocation writes. None if that number depends on the shape, or if
-        the invocation sums more than one window for each result."""
+        """The number of results that an invocation of the shader writes; None for shaders that are not in
+        `RESULTS`."""
         return RESULTS.get(self.variant.shader)
 
 

@@ -217,7 +217,8 @@ def fits_half(weight: GroupedWeight) -> bool:
 
 
 def packed_points(weight: GroupedWeight) -> bool:
-    """Return True if the zero points are integers from 0 to 255 without a test of each."""
+    """Return True if all zero points are known to be integers from 0 to 255, without a look at their values:
+    they are stored as uint8, or are the default."""
     return weight.zero_point is None or weight.zero_point.dtype == np.uint8
 
 

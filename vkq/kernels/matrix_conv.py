@@ -45,8 +45,8 @@ class MatrixConv:
 
     @staticmethod
     def packing(p: Conv2dProblem, arithmetic: Arithmetic, capabilities: Capabilities) -> Hashable:
-        """Return the properties of a problem on which the packed weight depends: the channels of a chunk,
-        the padding of a chunk's k, and the dot form."""
+        """Return what the packed weight of a problem depends on: the number of channels in a chunk, the
+        number to whose multiples the k of a chunk is padded (`chunked`), and the dot form."""
         shader, matrices = _shader(p, arithmetic, capabilities)
         return shader.sizes["CH"], turn(shader), matrices.form
 

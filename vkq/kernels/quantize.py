@@ -16,7 +16,7 @@ from .weights import ceil4
 # For scales in this range, the reciprocal and its product with the scale are normal floats.
 INVERSES = (2.0**-100, 2.0**100)
 SAFE = 0.5 - 2.0**-20
-# The name in variants of each layout of rows.
+# Maps a layout to its name in the shader variants of dequantize_q8ta__rows.
 VECTORS = {MATRIX: "4h4w", BLOCKED: "16c"}
 
 

@@ -209,8 +209,8 @@ class _Row:
         return ()
 
     def quick(self, run: _Run, results: Sequence[Number], operands: Operands) -> Number:
-        """Store the results of a run as one word, quantized with few steps. Return a flag: True if the word
-        is correct."""
+        """Quantize the results of a run (four elements) in few steps, and store them as one word. Return a
+        flag: False if the word may be wrong, so that `keep_words` must compute it again."""
         found = [self.quantized.quick(result) for result in self._through(results, operands)]
         self._store_word(run, self._stores(run.there[0]), lambda: [value for value, _ in found])
         return functools.reduce(lambda a, b: a & b, [right for _, right in found])

@@ -82,8 +82,9 @@ def places(w: Rewriting, start: int | str, batch: int, count: int) -> str:
 
 
 def _seen(w: Rewriting, at: Scores) -> str:
-    """Return flags of the keys that each query sees by its position, (batch or 1, 1, queries, keys); "" if
-    every query sees every key."""
+    """Emit a bool mask of the keys that each query may attend to, broadcastable to (batch, 1, queries, keys):
+    keys within the sequence's length and, if causal, not after the query and within the window. Return the
+    mask's name; "" if every query attends to every key."""
     key = w.constant(np.arange(at.keys), "int32")
     end = w.reshape(at.lengths, (at.batch, 1)) if at.lengths else ""
     if not at.causal:

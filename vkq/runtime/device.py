@@ -209,7 +209,7 @@ class Device(OfOneProcess):
     # --------------------------------------------------------------------------------------------- submission
 
     def recording(self) -> Recording:
-        """Return this thread's recording: that of its block, else the chain that the next read submits."""
+        """Return the recording of this thread's `record` block, else one for the chain of the next read."""
         return getattr(self._local, "explicit", None) or Recording(self, chain=self.queue.chain())
 
     def add(self, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:

@@ -161,8 +161,9 @@ class _Chains:
         raise AssertionError("one member always fits")
 
     def _fits(self, group: _Group, more: int = 0) -> bool:
-        """Return True if a chain fits a kernel with *more* additional buffers. A growing chain may have
-        more, because a value whose readers all join the chain needs no buffer any longer."""
+        """Return True if one kernel can compute a chain. *more*: how many buffers the chain may use above a
+        kernel's limit. A growing chain may exceed the limit, because it may still lose buffers: a value
+        needs none once all nodes that read it are in the chain."""
         inputs, results = self._ends(group)
         shapes = [self.graph.specs[name].shape for name in inputs]
         if len(inputs) + len(results) > MOST_BUFFERS + more or len(group.members) > MOST_LINKS or not inputs:
