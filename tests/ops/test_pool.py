@@ -149,8 +149,8 @@ def test_average_that_is_sure_of_every_sum(device: vkq.Device, name: str) -> Non
 
 
 def test_average_of_extreme_scales(device: vkq.Device) -> None:
-    """Average pools equal the reference for the smallest and largest scales, 2^-100 and 2^100, in any
-    combination."""
+    """Average pools equal the reference for scales at the limits 2^-100 and 2^100, and for a scale of x that
+    is much larger than that of y."""
     x = image((1, 3, 6, 6), "int8")
     window = Window.of("pool", x.shape, 3, 1, 0, 1, False)
     for xs, ys in (
