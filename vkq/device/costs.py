@@ -1,11 +1,11 @@
-"""Cost tables for tiles of matrix units; the choice of a tile compares these costs.
+"""Cost tables of tiles of matrix units. vkq chooses the tile with the lowest cost.
 
 A table has two costs for each tile: for a workgroup that runs alone on a core, and for one that shares the
-core. A cost is the time of a step of 32 elements along k, in cycles (or another unit that all tables share).
-`SEED` is the default for any device: a step reads rows and columns and multiplies them, so its time is the
-square root of the number of results in the tile, times a factor for each kind of kernel. Measured costs
-replace the seed: from the device itself (`vkq tune`), or from a device of its kind
-(``tuned/VENDOR-DEVICE.json``).
+core. A cost is the time of a step of 32 elements along k, in cycles (or in another unit that all tables
+share). `SEED` has the default costs, for any device. A step reads rows and columns and multiplies them; its
+seed is the square root of the number of results in the tile, times a factor for each kind of kernel. Costs
+measured on the device (`vkq tune`) or on a device of its kind (``tuned/VENDOR-DEVICE.json``) replace the
+seed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any
 
 FOLDER = Path(__file__).with_name("tuned")
 VARIABLE, FRESH = "VKQ_TUNE", "fresh"
-# A workgroup that runs alone on a core waits for memory, so its step takes LONE times as long as the step of
-# a workgroup that shares the core. Tiles of more than ROOM results are exempt, because no second workgroup
-# fits on the core anyway.
+# A workgroup that runs alone on a core waits for memory: its step takes LONE times as long as the step of a
+# workgroup that shares the core. Tiles of more than ROOM results have equal costs, because only one workgroup
+# fits on a core.
 LONE, ROOM = 1.4, 1 << 14
 
 
@@ -41,51 +41,54 @@ Numbers = Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Costs:
-    """The cost tables. ``*_part_cycles``, for split-K: the time until the last part is known, the time for
-    each part, and the time to pass on a million sums."""
+    """The cost tables. ``*_part_cycles`` are three costs of split-K: cycles of the reduction, cycles of each
+    part, and cycles to pass on a million sums."""
 
-    # int8 products; suffix _short: cycles for the whole k; suffix _wide: cycles for a k of 512.
+    # int8 products. Tiles with the suffix _short: cycles for all of k. Suffix _wide: cycles for 512 elements
+    # along k.
     matrix_tile_cycles: Tiles
     matrix_part_cycles: tuple[float, ...]
     matrix_sum_cycles: Numbers  # cycles for a thousand results that are added to another tensor
-    matrix_end_cycles: Numbers  # cycles of an epilogue on a core that has only this workgroup
-    # int8 convolutions in tiles of pixels. A step of 32 k takes `step` times the root of the tile's results.
-    # Reading the pixels of a chunk takes as long as `chunk` steps, and `strided` times that if strides skip
-    # pixels. Compared with kernels that gather pixels, a workgroup that runs alone on a core takes `lone`
-    # times as long, and each result adds `end`.
+    matrix_end_cycles: Numbers  # cycles of an epilogue that no other workgroup of the core hides
+    # int8 convolutions in tiles of pixels. A step of 32 elements along k takes `step` cycles times the root
+    # of the tile's results. Reading the pixels of a chunk of channels takes as long as `chunk` steps. If
+    # strides skip pixels, all of this takes `strided` times as long. For comparison with kernels that gather
+    # pixels, the cycles of a workgroup that runs alone on a core are multiplied by `lone`, and `end` is added
+    # for each result.
     matrix_conv_costs: Numbers
-    # int8 convolutions that gather pixels. `part_cycles`: the cycles of a workgroup outside its products, and
-    # how many workgroups start together on a core. `once`: the time that this kernel takes longer than tiles
-    # of pixels.
+    # int8 convolutions that gather pixels. A tile has its two costs, the cycles of a workgroup outside the
+    # products, and the number of workgroups that start together on a core. `once`: cycles that are added for
+    # comparison with convolutions in tiles of pixels.
     matrix_gathered_cycles: Tiles
     matrix_gathered_part_cycles: tuple[float, ...]
     matrix_gathered_once: float
     integer_tile_cycles: Tiles  # exact integer correlations
-    # `tiles`: multiply-adds per cycle of a core's dot products; `multiply`: how many of these one 32-bit
-    # multiply costs; `chunk`: cycles for each KiB of pixels loaded into shared memory; `part`: cycles for
-    # each int32 that split-K writes and reads again
+    # `tiles`: multiply-adds in a cycle of a core's dot products. `multiply`: how many of these one 32-bit
+    # multiplication costs. `chunk`: cycles for each KiB of pixels loaded into shared memory. `part`: cycles
+    # for each int32 that split-K writes and reads again.
     integer_costs: Numbers
     half_tile_cycles: Tiles  # products of float16 with int8 weights
-    # B is loaded directly from global memory; a tile without an entry is not used.
+    # Products that load B directly from global memory. A tile without an entry is not used.
     straight_tile_cycles: Tiles
-    # Fragments are assembled in registers; the last number is how many workgroups fit on a core.
+    # Products that assemble fragments in registers. The last number is how many workgroups fit on a core.
     words_tile_cycles: Tiles
     parts_tile_cycles: Tiles  # float32 products as bf16x3
     half_part_cycles: tuple[float, ...]
-    half_gathered_cycles: Tiles  # convolutions that gather pixels; last: cycles outside the products
+    half_gathered_cycles: Tiles  # convolutions that gather pixels; third: cycles of an epilogue
     parts_gathered_cycles: Tiles
-    # Cycles of the dispatch that prepares x for gathering: `once`, and for each element of x.
+    # Cycles of the dispatch that prepares x for gathering: `once`, and for each element by its packed dtype.
     gathered_before_cycles: Numbers
     half_plane_cycles: Tiles  # 1x1 convolutions on unpacked float16 images
     float32_plane_cycles: Tiles
     parts_plane_cycles: Tiles
     half_pixel_cycles: Tiles  # convolutions in tiles of pixels (rows x columns x outputs)
-    half_pixel_costs: Numbers  # reading 128 pixels of a chunk takes as long as this many steps of 32 k
+    half_pixel_costs: Numbers  # steps that take as long as reading 128 pixels of a chunk
 
 
 def _tiles(names: str, step: float, end: float = 0.0, *more: float) -> CostTable:
-    """Return the seed entries of tiles: *step* times the square root of the results for 32 elements along k,
-    *end* for each result, followed by the entries *more*."""
+    """Return the seed entries of the tiles *names*. The costs of a step are *step* times the square root of
+    the tile's results (alone: times `LONE`). If *end* is not 0, a third entry is *end* times the results. The
+    entries *more* follow."""
     found = CostTable()
     for name in names.split():
         results = math.prod(int(size) for size in name.partition("_")[0].split("x"))
@@ -99,8 +102,8 @@ _INT8 = "128x256 128x256_long 128x128 128x64 64x64 64x64_deep 64x32"
 _SHORT = "128x128_short 128x64_short 64x64_short 64x32_short"
 _GATHERED = "128x128 128x64 64x64 32x64 32x32 16x64"
 _PLANES = "64x64 32x64 16x64"
-# The factors *step* and *end* of `_tiles` are fitted to tables that were measured on one H200. All kinds of
-# kernels have factors of the same device, so their costs can be compared. The costs of split-K are its, too.
+# The arguments *step* and *end* of `_tiles`, and the costs of split-K, are fitted to measurements on one
+# H200. All kinds of kernels are fitted on the same device, so that their costs can be compared.
 SEED: Mapping[str, Any] = {
     "matrix_tile_cycles": CostTable(
         **_tiles(_INT8, 4.4), **_tiles(_SHORT, 12.0), **_tiles("32x32_wide", 16 * 5.3)
@@ -139,8 +142,9 @@ DIRECT = ("straight_tile_cycles", "words_tile_cycles")  # load fragments from gl
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """Costs measured on a kind of device: ``devices`` are VENDOR-DEVICE ids in hexadecimal, ``driver`` the
-    driver of the measurement, ``cores`` the device's number of cores, ``costs`` tables of `Costs`."""
+    """Costs measured on one device, for all devices of its kind. ``devices``: their VENDOR-DEVICE ids in
+    hexadecimal; ``driver``: the driver of the measurement; ``cores``: the device's number of cores;
+    ``costs``: tables of `Costs`."""
 
     devices: tuple[str, ...]
     driver: str
@@ -149,7 +153,7 @@ class Tuned:
 
     @classmethod
     def parse(cls, value: Any) -> Tuned:
-        """Return the value of a JSON text. Raises ValueError if its form is wrong."""
+        """Return the costs from a parsed JSON value. Raises ValueError if its form is wrong."""
         if not isinstance(value, dict) or value.keys() != {"devices", "driver", "cores", "costs"}:
             raise ValueError("its keys are not devices, driver, cores, costs")
         devices, cores = value["devices"], value["cores"]
@@ -159,8 +163,8 @@ class Tuned:
 
 
 def parse_costs(value: Any) -> CostTable:
-    """Return tables of `Costs` from the value of a JSON text, each in the form of `SEED`. Raises ValueError
-    for another form, and for values that are negative or not numbers."""
+    """Return tables of `Costs` from a parsed JSON value, each in the form of `SEED`. Raises ValueError if a
+    table has another form or a value is not a finite number of at least 0."""
     if not isinstance(value, dict) or not value.keys() <= SEED.keys():
         raise ValueError("it is not a mapping of cost tables")
     return CostTable({name: _like(SEED[name], table, name) for name, table in value.items()})
@@ -184,9 +188,9 @@ def _like(seed: Any, given: Any, where: str) -> Any:
 
 
 def in_seed_units(found: Mapping[str, Mapping[str, tuple[float, float]]]) -> CostTable:
-    """Return tables of `Costs` from measured times, scaled so that their median ratio to the seed is 1,
-    because unmeasured costs keep the seed's values. A tile's entries after its two costs also keep the seed's
-    values."""
+    """Return tables of `Costs` from measured times. All times are scaled by one factor, so that the median
+    ratio of seed to time becomes 1: unmeasured tiles keep their seed, and must stay comparable. Entries of a
+    tile after its two costs keep their seed, too."""
     seeds = {name: {tile: SEED[name][tile] for tile in table} for name, table in found.items()}
     ratios = [seeds[name][tile][1] / pair[1] for name, table in found.items() for tile, pair in table.items()]
     unit = statistics.median(ratios) if ratios else 1.0

@@ -1,9 +1,9 @@
-"""The first use of a device that was never timed: find the fastest of a few candidates for each kernel family
-(``candidates`` of profiles.yaml) once, in a child process, and store them (`vkq.device.tuner`).
+"""The first use of a device that nobody timed. A child process times a few candidates for each family of
+kernels (``candidates`` of profiles.yaml), and the fastest are stored (`vkq.device.tuner`).
 
-A candidate counts only after its result was compared with the reference. A candidate that takes longer than
-`COMPILE_S` to compile and run once ends its child. Candidates that are slow, crash or give wrong results are
-never used on this device.
+A candidate is timed only after its result was compared with the reference. If compiling it and running it
+once takes longer than `COMPILE_S`, the child ends. A candidate that is late, crashes or gives wrong results
+is never used on this device.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ RESTARTS = 3  # maximum number of restarts of the child, each after a candidate 
 LATE = 90  # exit code of a child that ended itself because a candidate took too long
 WORTH = 1.1  # factor by which a candidate must be faster to replace the current one
 
-_looked: set[str] = set()  # devices that this process measured once, even if there was no result
+_looked: set[str] = set()  # devices (Capabilities.key) that this process measured, even without result
 
 
 def is_due(c: Capabilities, again: bool = False) -> bool:
-    """Return True if a device should be measured and was not. *again*: also if it was."""
+    """Return True if VKQ_TUNE asks to measure this device and it has no measurement. *again*: measured ones
+    too."""
     return (again or (c.key not in _looked and stored(c).families is None)) and wanted(c)
 
 
 def look(c: Capabilities, report: Mapping[str, Any]) -> None:
-    """Measure a device that passed its probe with this *report*, and store the result. A choice that was
-    measured earlier is replaced only by a candidate that is clearly faster."""
+    """Measure a device that passed its probe, and store the result. *report*: the result of the probe. A
+    candidate replaces an earlier choice only if it is faster by the factor `WORTH`."""
     _looked.add(c.key)
     found = measure(c, report, stored(c).families)
     if found is not None:
@@ -44,8 +45,8 @@ def look(c: Capabilities, report: Mapping[str, Any]) -> None:
 
 
 def child_of(c: Capabilities, module: str, seconds: float, *options: str) -> spawn.Ended | None:
-    """Run a module of vkq for a device in a child process. Return None if it cannot be started, or if it
-    finds another device under the index."""
+    """Run vkq's module *module* for a device in a child process. Return None if the child cannot be started,
+    or if another device has this index in the child."""
     argv = spawn.command(module, str(c.index), *options)
     ended = spawn.run(argv, seconds, vulkan.instance().drivers.environment) if argv else None
     if ended is None or not ended.started or any(s.get("device", c.key) != c.key for s in ended.said):
@@ -56,8 +57,8 @@ def child_of(c: Capabilities, module: str, seconds: float, *options: str) -> spa
 def measure(
     c: Capabilities, report: Mapping[str, Any], kept: Mapping[str, Measured] | None
 ) -> dict[str, Measured] | None:
-    """Return the measurements of a device. *kept*: earlier measurements. Return None if no child answers, or
-    if the child was killed."""
+    """Measure a device and return the measurements by family. *kept*: earlier measurements. Return None if no
+    child can be started for the device, or if a child was killed."""
     outcomes: dict[tuple[str, str], Outcome] = {}
     left = TOTAL_S
     for _ in range(RESTARTS + 1):
@@ -85,8 +86,8 @@ def measure(
 def _told(
     said: Sequence[Mapping[str, Any]], outcomes: dict[tuple[str, str], Outcome]
 ) -> tuple[tuple[str, str] | None, float]:
-    """Add the outcomes that a child reported to *outcomes*; return (the candidate that was running when the
-    child ended, or None; the seconds until the child ended)."""
+    """Add the outcomes that a child reported to *outcomes*. Return the candidate that was running when the
+    child ended (None: none), and the seconds that the child had spent by then."""
     began, spent = None, 0.0
     for each in said:
         spent = float(each.get("spent", spent))
@@ -102,8 +103,9 @@ def _told(
 def _decided(
     family: Family, c: Capabilities, outcomes: Mapping[tuple[str, str], Outcome], kept: Measured | None
 ) -> Measured | None:
-    """Return the candidate to use: the current one, unless it was rejected or another is clearly faster; None
-    if the time limit came before a decision."""
+    """Return a family's measurement. It keeps the candidate in use, unless that one was rejected or another
+    is faster by the factor `WORTH`. Return None if the candidate in use was not tried, or if no candidate has
+    a time."""
     names = (name for name in family.candidates if (family.name, name) in outcomes)
     tried = {name: outcomes[family.name, name] for name in names}
     times = {name: outcome for name, outcome in tried.items() if isinstance(outcome, float)}

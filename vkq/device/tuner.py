@@ -1,13 +1,13 @@
-"""Choices of kernels: what a choice is, and the store of everything that was measured on a device.
+"""Choices of kernels, and the store of all measurements on a device.
 
-A choice maps a kind of kernel to a name: that of a candidate in a family of profiles.yaml (``candidates``,
-``tuned``), or that of an option that kernels rank themselves (`ranked`: tiles in registers or of matrix
-units). Choices change the speed and never a result: only choices whose results were compared with the
-reference on that device are stored.
+A choice maps a kind of kernel to a name. The kind is a family of profiles.yaml, with one of its
+``candidates`` as the name; or it is a list of options that a kernel ranks (`ranked`), such as register tiles
+or tiles of matrix units, with one option as the name. Choices change the speed and never a result: a choice
+is stored only after its result was compared with the reference on that device.
 
-Two commands measure with the same code (`vkq.check.tuning`): the first use of a device that was never timed
-(`vkq.device.first_sight`), for whole families of kernels, and `vkq tune`, for one problem. The store is one
-file for each device, driver and version of vkq.
+`vkq.check.tuning` makes all measurements. The first use of a device that nobody timed measures whole families
+of kernels (`vkq.device.first_sight`); `vkq tune` measures one problem. The store is one file for each device,
+driver and version of vkq.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ TILES = "tiles of matrix units"  # a family of kernels without candidates
 
 Choice = Mapping[str, str]  # kind of kernel -> name
 Rankings = dict[str, list[str]]
-# Microseconds, or why a candidate is rejected; for `TILES`, the nanoseconds of a step of a workgroup that
-# runs alone on a core, and of one that shares it
+# The outcome of a candidate: its microseconds, or the reason why it is rejected. For `TILES`, the nanoseconds
+# of a step along k for a workgroup that runs alone on a core, and for one that shares the core.
 Outcome = float | tuple[float, float] | str
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ _rankings: contextvars.ContextVar[Rankings | None] = contextvars.ContextVar("vkq
 
 
 def ranked(kind: str, options: Sequence[T], name: Callable[[T], str] = str) -> Sequence[T]:
-    """Return a kernel's options, which are given best first. If an option is picked by name in this context,
+    """Return a kernel's options, which are given best first. If the active choice (`picks`) names an option,
     move it to the front; ignore unknown names."""
     seen, picked = _rankings.get(), picks().get(kind)
     if seen is not None:
@@ -69,14 +69,15 @@ def ranked(kind: str, options: Sequence[T], name: Callable[[T], str] = str) -> S
 
 
 def is_asked(kind: str) -> bool:
-    """Return True if rankings of this kind are recorded or picked in this context. Otherwise, only the best
-    option is needed."""
+    """Return True if the caller must rank all options of this kind, because the rankings are recorded
+    (`watched`) or the active choice names an option. Otherwise the best option is enough."""
     return _rankings.get() is not None or kind in picks()
 
 
 @contextlib.contextmanager
 def watched() -> Iterator[Rankings]:
-    """Context manager: record the rankings of kernels in the block as kind -> names, the best first."""
+    """Context manager: record the rankings that kernels make in the block, as kind -> option names, best
+    first."""
     found: Rankings = {}
     token = _rankings.set(found)
     try:
@@ -86,8 +87,8 @@ def watched() -> Iterator[Rankings]:
 
 
 def legal(rankings: Rankings) -> Iterator[Choice]:
-    """Yield every choice: first the default, then choices with the next name of each kind and with the next
-    candidate of each family, in turn."""
+    """Yield every choice to try, each with one kind: first the default (empty), then in turn the next option
+    of each kind and the next candidate of each family."""
     yield {}
     kinds = [[{kind: name} for name in names[1:]] for kind, names in rankings.items()]
     kinds += [[{family.name: name} for name in family.candidates] for family in tuned_families()]
@@ -96,8 +97,8 @@ def legal(rankings: Rankings) -> Iterator[Choice]:
 
 
 def says(choice: Choice) -> dict[str, Any]:
-    """Return the profile fields that a choice overrides: those of its candidates, and under PICKS its pairs
-    (kind of option, option). Candidates that no family has are ignored."""
+    """Return the profile fields that a choice overrides: the fields of its candidates, and PICKS with its
+    options as pairs (kind, option). Unknown candidates are ignored."""
     found: dict[str, Any] = {}
     known = {family.name: family for family in tuned_families()}
     for kind, name in choice.items():
@@ -109,7 +110,8 @@ def says(choice: Choice) -> dict[str, Any]:
 
 
 def current(family: Family, c: Capabilities) -> str:
-    """Return the name of the candidate whose fields equal the profile's, else the first candidate."""
+    """Return the family's candidate that the device's profile uses: the first one whose fields equal the
+    profile's, or the first candidate if none does."""
     known = profile(dataclasses.replace(c, choices=()))
     names = (
         name
@@ -124,20 +126,20 @@ def current(family: Family, c: Capabilities) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """The measurement of a family of kernels: the chosen candidate, and the outcome of each candidate that
-    was tried."""
+    """The measurement of a family of kernels. taken: the candidate in use. outcomes: the outcome of each
+    candidate that was tried."""
 
     taken: str
     outcomes: Mapping[str, Outcome]
 
     def __str__(self) -> str:
-        """Return ``64x64 through shared memory, 41.2 us (4x8 in registers 60.1 us; ...)``."""
+        """Return a text such as ``64x64 through shared memory, 41.2 us (4x8 in registers 60.1 us; ...)``."""
         others = "; ".join(f"{name} {_shown(o)}" for name, o in self.outcomes.items() if name != self.taken)
         return f"{self.taken}, {_shown(self.outcomes[self.taken])}{f' ({others})' if others else ''}"
 
     @classmethod
     def parse(cls, value: Any) -> Measured:
-        """Return the value of a JSON text; ValueError if its form is wrong."""
+        """Return the measurement from a parsed JSON value. Raises ValueError if its form is wrong."""
         good = isinstance(value, dict) and value.keys() == {"taken", "outcomes"}
         if not good or not isinstance(value["outcomes"], dict):
             raise ValueError("it is not a measurement of a family of kernels")
@@ -149,15 +151,15 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """Everything that was measured on a device. ``families``: the measurements of families of kernels by
-    name; None if the device was not measured as a whole. ``problems``: the tuned choices by `subject`."""
+    """All measurements on a device. ``families``: the measurement of each family of kernels, by name; None if
+    no families were measured. ``problems``: the choices of `vkq tune`, by `subject`."""
 
     families: Mapping[str, Measured] | None = None
     problems: Mapping[str, Choice] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def parse(cls, value: Any) -> Store:
-        """Return the value of a JSON text. Raises ValueError if its form is wrong."""
+        """Return the store from a parsed JSON value. Raises ValueError if its form is wrong."""
         good = isinstance(value, dict) and value.keys() == {"families", "problems"}
         if not good or not isinstance(value["families"], dict | None) or not _are_choices(value["problems"]):
             raise ValueError("it is not a store of measurements")
@@ -178,7 +180,7 @@ _lock = Turns("what was tuned", again=True)
 
 
 def stored(c: Capabilities) -> Store:
-    """Return everything that was measured on a device, from this process or from the file."""
+    """Return the measurements on a device, which this process has or reads from the file."""
     with _lock:
         if c.key not in _stores:
             _stores[c.key] = cache.read_json(_path(c), Store.parse) or Store()
@@ -196,7 +198,8 @@ def store_families(c: Capabilities, found: Mapping[str, Measured]) -> None:
 
 
 def _write(c: Capabilities, found: Mapping[str, Measured] | None, changes: Mapping[str, Choice]) -> None:
-    """Change the store. Other choices stay, also those that other processes stored in the meantime."""
+    """Add *found* and *changes* to the store. Keep all other choices, also those that other processes stored
+    since this process read the file."""
     before, kept = stored(c), cache.read_json(_path(c), Store.parse) or Store()
     problems = {**before.problems, **kept.problems, **changes}
     newest = next((one for one in (found, kept.families, before.families) if one is not None), None)
@@ -213,7 +216,7 @@ def _path(c: Capabilities) -> Path:
 
 
 def subject(problem: str, scheme: str) -> str:
-    """Return the key of a choice, like ``linear[M=1,K=64,N=32] q8csw``."""
+    """Return a problem's key in the store, like ``linear[M=1,K=64,N=32] q8csw``."""
     return f"{problem} {scheme}"
 
 
@@ -221,9 +224,9 @@ def subject(problem: str, scheme: str) -> str:
 
 
 def mode() -> str:
-    """Return the value of VKQ_TUNE: "auto" (the default) measures a device that neither a rule of
-    profiles.yaml nor a file of ``tuned`` covers; "always" measures on every device; "fresh" ignores the files
-    that come with vkq; "off" never measures, and ignores the measurements of families. Raises
+    """Return the value of VKQ_TUNE. "auto" (the default): measure a device that neither a rule of
+    profiles.yaml nor a file of ``tuned`` covers. "always": measure every device. "fresh": like "auto", but
+    ignore the files of ``tuned``. "off": measure nothing, and ignore stored measurements of families. Raises
     ArgumentError for other values."""
     found = os.environ.get(VARIABLE) or "auto"
     if found not in MODES:
@@ -232,12 +235,12 @@ def mode() -> str:
 
 
 def wanted(c: Capabilities) -> bool:
-    """Return True if a device should be measured."""
+    """Return True if VKQ_TUNE asks to measure this device."""
     return mode() == "always" or (mode() in ("auto", FRESH) and not profile(c).timed)
 
 
 def choices(found: Mapping[str, Measured] | None) -> tuple[tuple[str, Any], ...]:
-    """Return the measured choices, which replace fields of the profile (`Capabilities.choices`)."""
+    """Return the profile fields that measurements *found* replace, as pairs (`Capabilities.choices`)."""
     if mode() == "off":
         return ()
     fields: dict[str, Any] = {}
@@ -251,14 +254,15 @@ def choices(found: Mapping[str, Measured] | None) -> tuple[tuple[str, Any], ...]
 
 
 def tuned(c: Capabilities, problem: str, scheme: str) -> contextlib.AbstractContextManager[None]:
-    """Context manager: use the problem's tuned choice in the block, if there is one and no other choice is
-    active (one is during a measurement)."""
+    """Context manager: in the block, use the stored choice for a problem. Do nothing if none is stored, or if
+    a choice is already active, as during a measurement."""
     choice = stored(c).problems.get(subject(problem, scheme))
     return preferred(says(choice)) if choice and preference() is None else contextlib.nullcontext()
 
 
 def outcome_of(name: str, value: Any) -> Outcome:
-    """Return the outcome of a candidate from a JSON value. Raises ValueError if its form is wrong."""
+    """Return the outcome of candidate *name* from a parsed JSON value. Raises ValueError if its form is
+    wrong."""
     if isinstance(value, str) or _is_time(value):
         return cast(Outcome, value)
     if name in SEED[INT8] and isinstance(value, list) and len(value) == 2 and all(map(_is_time, value)):

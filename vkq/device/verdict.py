@@ -1,10 +1,10 @@
-"""The report of a device's probe (vkq.probe), which runs in a child process and is remembered.
+"""The report of a device's probe (vkq.probe), which runs in a child process; the report is kept on disk.
 
 The child reports the begin and end of each stage. If the child dies, the driver failed in the current stage,
-and the child is started again without this stage. Every failed stage is run a second time, unless it was too
-slow. A report is kept for later processes if its failures are the driver's: a wrong result or a crash in both
-runs. It is not kept if a failure may be temporary: the child was slow, killed, out of memory or cut short. A
-stage without a result has failed.
+and a new child runs the other stages. Every failed stage is run a second time, unless it was too slow. The
+report is kept for later processes if each failure is the driver's: a wrong result or a crash in both runs. It
+is not kept if a failure may be temporary: the child was slow, killed, out of memory or cut short. A stage
+without a result counts as failed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from . import first_sight, tuner
 from .capabilities import Capabilities
 from .cores import told_cores
 
-FORMAT = 21  # version of the kept report; to be raised when a test or a rate changes
+FORMAT = 21  # version of the kept report; raise it when a test or a rate changes
 TIMEOUT_S = 60.0
 RESTARTS = 4
-OPENING = "open"  # the stage before the first: loading the driver, opening the device, compiling
-CLEARLY = 1.25  # the fastest arithmetic changes only if another is faster by this factor
-RATES, LOOPS = "rates", "loops"  # the stages that test nothing
+OPENING = "open"  # the stage that loads the driver, opens the device and compiles
+CLEARLY = 1.25  # new rates replace the kept ones only if another arithmetic is faster by this factor
+RATES, LOOPS = "rates", "loops"  # stages that measure rates and the loop limit, and test nothing
 FORMS = ("s8s8", "u8s8", "u8u8", "float")
 REQUANTIZE, SOFT = "requantize", "requantize_soft"  # a device must pass one of these two stages
-LEAST_LOOPS = 65_535  # assumed limit of an invocation's loop iterations, if counting them gave no result
+LEAST_LOOPS = 65_535  # loop limit of an invocation that is assumed if it could not be measured
 ALWAYS = ("float", REQUANTIZE, SOFT, "quantize", LOOPS, RATES)  # the stages for every device
 _VERDICTS = ("wrong", "crashed")
 
@@ -40,12 +40,12 @@ _VERDICTS = ("wrong", "crashed")
 class Verdict:
     """The result of a probe.
 
-    ``failures``: test -> error (a dot form, ``matrices``, ``matrices_half``, ``requantize``, ``quantize``, or
-    ``open`` if the device could not be opened). ``soft_float``: floats are rounded in integers. ``rates``:
-    see `vkq.probe.rates.Rates`; empty if not measured. ``clock``: how rates were timed, "gpu" or "host".
-    ``isolated``: the probe ran in a child process. ``cores``: the measured number of cores, or None.
-    ``loop_limit``: the iterations after which the driver ends the loops of an invocation; None if it does
-    not.
+    ``failures``: maps a failed test to its error. Tests are dot forms, ``matrices``, ``matrices_half``,
+    ``requantize``, ``quantize``, and ``open`` (opening the device). ``soft_float``: floats must be rounded by
+    integer arithmetic. ``rates``: see `vkq.probe.rates.Rates`; empty if not measured. ``clock``: the clock
+    that timed the rates, "gpu" or "host". ``isolated``: the probe ran in a child process. ``cores``: the
+    measured number of cores, or None. ``loop_limit``: the iterations after which the driver ends the
+    loops of an invocation; None if they have no limit.
     """
 
     failures: Mapping[str, str]
@@ -58,8 +58,8 @@ class Verdict:
 
     @property
     def refusal(self) -> str | None:
-        """The reason why nothing may run on the device, or None: it could not be opened, rounds wrongly, or
-        multiplies wrongly in every form."""
+        """The reason why nothing may run on the device: it could not be opened, rounds wrongly, or multiplies
+        wrongly in every dot form. None if the device may be used."""
         for test in (OPENING, REQUANTIZE, "quantize"):
             if test in self.failures:
                 return f"its probe failed ({test}): {self.failures[test]}"
@@ -69,7 +69,7 @@ class Verdict:
 
     @classmethod
     def parse(cls, value: Any) -> Verdict:
-        """Return the value of a JSON text. Raises ValueError if its keys or types are wrong."""
+        """Return the report from a parsed JSON value. Raises ValueError if its keys or types are wrong."""
         fields = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(value, dict) or value.keys() != fields:
             raise ValueError(f"its keys are not {', '.join(sorted(fields))}")
@@ -91,8 +91,8 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class _Outcome:
-    """The outcome of a stage: "ok" or "wrong" with its result, else how the child ended (`spawn.Ended`) or
-    "missing", with the reason."""
+    """The outcome of a stage. kind: "ok" or "wrong", with the stage's result as value; or the kind of the
+    child's end (`spawn.Ended`) or "missing", with the reason as value."""
 
     kind: str
     value: Any
@@ -103,11 +103,11 @@ _lock = Turns("asking a device", again=True)
 
 
 def report_of(c: Capabilities, here: Callable[[], Verdict] | None = None) -> Verdict | None:
-    """Return the device's report: from this process, from the cache, or from a child (which takes seconds,
-    once for each version of a driver).
+    """Return the device's report: from this process, from the file, or from a new probe in a child. The probe
+    takes seconds, once for each version of a driver.
 
-    If no child can be started, *here* runs the probe in this process; without *here* the result is None,
-    because nothing is known.
+    If no child can be started, *here* runs the probe in this process. Without *here*, return None: nothing is
+    known.
     """
     with _lock:
         found = _reports.get(c.key) or cache.read_json(_place(c), Verdict.parse) or _ask_and_keep(c, here)
@@ -118,8 +118,8 @@ def report_of(c: Capabilities, here: Callable[[], Verdict] | None = None) -> Ver
 
 
 def ask_again(c: Capabilities, here: Callable[[], Verdict]) -> Verdict:
-    """Probe again and return the new report, which replaces the kept report. A choice that was measured
-    earlier is replaced only by a candidate that is clearly faster."""
+    """Probe again, and replace the kept report by the new one, which is returned. Measured choices of kernels
+    are measured again, too (`first_sight.look`)."""
     with _lock:
         before = _reports.get(c.key) or cache.read_json(_place(c), Verdict.parse)
         found = _ask_and_keep(c, here, before)
@@ -130,7 +130,8 @@ def ask_again(c: Capabilities, here: Callable[[], Verdict]) -> Verdict:
 
 
 def _look(c: Capabilities, report: Verdict, again: bool = False) -> None:
-    """Measure the kernels of a device that nobody timed (`first_sight`)."""
+    """If the device's kernels should be timed (`first_sight.is_due`) and the device may be used, time
+    them."""
     if report.refusal is None and first_sight.is_due(c, again):
         first_sight.look(c, dataclasses.asdict(report))
 
@@ -142,24 +143,24 @@ def believe(c: Capabilities, report: Verdict) -> None:
 
 
 def known(c: Capabilities) -> Verdict | None:
-    """Return the device's report if this process has it; always None in a child."""
+    """Return the device's report if this process has it. Return None in a child, whatever it has."""
     return None if spawn.in_child() else _reports.get(c.key)
 
 
 def with_choices(c: Capabilities) -> Capabilities:
-    """Return the capabilities with the choices measured on the device, if these are known and VKQ_TUNE allows
-    them."""
+    """Return the capabilities with the choices that were measured on the device, if it has a report and
+    VKQ_TUNE permits them."""
     found = known(c)
     choices = tuner.choices(tuner.stored(c).families if found else None)
     if found and found.cores and told_cores(c) is None:
         choices = (*choices, ("multiprocessors", found.cores))
-    # If nothing was measured, return the same object. Caches with capabilities as keys then find it without
-    # comparing all fields.
+    # If nothing was measured, return the same object: lookups in caches whose keys are capabilities then need
+    # not compare all fields.
     return dataclasses.replace(c, choices=choices) if choices != c.choices else c
 
 
 def refusal(c: Capabilities) -> str | None:
-    """Return the reason why nothing may run on the device, or None; in a child nothing is refused."""
+    """Return the reason why nothing may run on the device, or None. A child refuses nothing."""
     if spawn.in_child():
         return None
     found = report_of(c)
@@ -167,8 +168,8 @@ def refusal(c: Capabilities) -> str | None:
 
 
 def verdict(results: Mapping[str, Any], failed: Mapping[str, str], isolated: bool) -> Verdict:
-    """Return the report, given the results of the completed stages (for a test: an error text, or None) and
-    the reasons of the failed stages."""
+    """Return the report. results: maps each completed stage to its result, which for a test is an error text
+    or None. failed: maps each failed stage to the reason."""
     own = (RATES, REQUANTIZE, SOFT, LOOPS)
     failures = {name: str(said) for name, said in results.items() if said is not None and name not in own}
     failures |= {name: why for name, why in failed.items() if name not in own or name == LOOPS}
@@ -203,8 +204,8 @@ def _ask_and_keep(
 
 
 def _steady(found: Verdict, before: Verdict | None) -> Verdict:
-    """Return the report with the rates of the report *before*, unless by the new rates another arithmetic is
-    clearly the fastest. The load of other programs changes all rates, and must not change the chosen path."""
+    """Return *found* with the rates of the earlier report *before*, unless another arithmetic is now clearly
+    the fastest. Other programs' load changes all rates, and must not change the chosen path."""
     old = {form: rate for form, rate in before.rates.items() if form in FORMS} if before else {}
     new = {form: rate for form, rate in found.rates.items() if form in FORMS}
     if before is None or old.keys() != new.keys() or not old:
@@ -220,13 +221,13 @@ def _keep(c: Capabilities, report: Verdict) -> None:
 
 
 def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
-    """Return (the report, True if it is to be kept); None if no child answers for this device."""
+    """Return (the report, True if it should be kept), or None if no child can probe this device."""
     first = _round(c, ())
     if first is None:
         return None
     bad = {stage for stage, one in first.items() if one.kind != "ok"}
     second: dict[str, _Outcome] = {}
-    # A second attempt at a slow stage would take another minute.
+    # Stages that were too slow do not run again, because each would take another minute.
     if any(first[stage].kind != "late" for stage in bad):
         second = (
             _round(c, [stage for stage in first if stage not in bad or first[stage].kind == "late"]) or {}
@@ -235,7 +236,7 @@ def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
     for stage in bad:
         one, two = first[stage], second.get(stage)
         if stage == OPENING and second and two is None:
-            two = _Outcome("ok", None)  # the second run got further than the first
+            two = _Outcome("ok", None)  # the device could be opened in the second run
         if one.kind != "wrong" and two is not None and two.kind == "ok":
             found[stage] = two
             sure = sure and one.kind != "crashed"
@@ -249,8 +250,8 @@ def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
 
 
 def _round(c: Capabilities, skip: list[str] | tuple[()]) -> dict[str, _Outcome] | None:
-    """Return the outcome of every stage that is not in *skip*; None if no child can be started, or if the
-    child finds another device under the index."""
+    """Run the probe without the stages in *skip*, and return the outcome of every other stage. Return None if
+    no child can be started, or if another device has this index in the child."""
     found: dict[str, _Outcome] = {}
     expected = set(ALWAYS if not c.features["shaderIntegerDotProduct"] else (*ALWAYS, *FORMS))
     for _ in range(RESTARTS + 1):
@@ -269,8 +270,8 @@ def _round(c: Capabilities, skip: list[str] | tuple[()]) -> dict[str, _Outcome] 
 
 
 def _told(ended: spawn.Ended, found: dict[str, _Outcome], expected: set[str]) -> str:
-    """Add the outcomes that a child reported to *found*, and its stages to *expected*; return the stage that
-    was running when the child ended."""
+    """Add the outcomes that a child reported to *found*, and the names of its stages to *expected*. Return
+    the stage that was running when the child ended."""
     stage = OPENING
     for said in ended.said:
         expected.update(map(str, said.get("stages", ())))
