@@ -19,19 +19,6 @@
 //   | pixels, all    |      |                |        +-----------------+   second convolution's padding
 //   | channels       |      +----------------+
 //   +----------------+
-//
-// PROJECT: a depthwise convolution and the 1x1 convolution that reads it, the second half of the block. `w`
-// and `channels` belong to the 1x1 convolution, w2 and channels2 to the depthwise convolution. A workgroup
-// computes TILE_H x TILE_W pixels x OUTPUTS channels. It filters BLOCKS blocks of channels at a time, keeps
-// their results in shared memory, and adds their products to sums in registers. It computes no intermediate
-// result twice if y has at most OUTPUTS channels. The includes define
-//   OUTPUTS, RESULTS, SCRATCH      the outputs of a tile; uvec4 of a block's results, and of sums at the end
-//   void begin_totals(), store_totals()   clear the sums; convert and store them
-//   void keep_parameters()         store parameters of the outputs to shared memory, before the last barrier
-//   void load_weights()            load weights that can be loaded before the results are known
-//   void begin_results()           clear results of channels that do not exist
-//   void keep_words(uint word, ivec4 results)   store the results of four pixels to shared memory
-//   void project_block()           multiply the results of a block of channels
 #version 450
 #ifdef COOPMAT
 #pragma use_vulkan_memory_model
@@ -47,8 +34,8 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const uint BLOCKS = 4;
-layout(constant_id = 2) const bool ROW_SUMS = false;   // for the last convolution
-layout(constant_id = 3) const bool ROW_SUMS1 = false;  // for the 1x1 convolution before the depthwise one
+layout(constant_id = 2) const bool ROW_SUMS = false;   // for the depthwise convolution
+layout(constant_id = 3) const bool ROW_SUMS1 = false;  // for the 1x1 convolution
 layout(constant_id = 4) const bool TABLE1 = false;
 layout(constant_id = 5) const uint TILE_H = 8;
 layout(constant_id = 6) const uint TILE_W = 8;  // whole blocks of four
@@ -58,12 +45,31 @@ layout(constant_id = 9) const uint PAD_L = 1;
 layout(constant_id = 14) const bool SMALL_SUMS = false;  // accumulators of both are below 2^22
 
 #ifdef COOPMAT
+layout(constant_id = 24) const uint K16 = 2;        // runs of 16 channels of x, a multiple of 2
+layout(constant_id = 25) const uint X_PIXELS = 64;  // maximum pixels of x under a tile; a multiple of MN
 #include "coopmat_types.glslh"
-#endif
-#if PROJECT
-#include "project_operands.glslh"
+#define Vector uvec4
 #else
-#include "expand_operands.glslh"
+#define Vector ivec4
+#endif
+
+#ifdef TEXELS
+layout(set = 0, binding = 0) uniform isamplerBuffer x;
+layout(set = 0, binding = 1) uniform isamplerBuffer w1;
+layout(set = 0, binding = 2) uniform isamplerBuffer channels1;
+layout(set = 0, binding = 3) uniform isamplerBuffer w;
+layout(set = 0, binding = 4) uniform isamplerBuffer channels;
+#else
+layout(set = 0, binding = 0) readonly buffer X { Vector x[]; };
+layout(set = 0, binding = 1) readonly buffer W1 { Vector w1[]; };
+layout(set = 0, binding = 2) readonly buffer Channels1 { ivec4 channels1[]; };
+layout(set = 0, binding = 3) readonly buffer W { ivec4 w[]; };
+layout(set = 0, binding = 4) readonly buffer Channels { ivec4 channels[]; };
+#endif
+#if BLOCKED
+layout(set = 0, binding = 5) writeonly buffer Y { int y[]; };
+#else
+layout(set = 0, binding = 5) writeonly buffer Y { ivec4 y[]; };
 #endif
 
 #include "push.glslh"
@@ -76,12 +82,7 @@ layout(constant_id = 14) const bool SMALL_SUMS = false;  // accumulators of both
 #include "gemm_output.glslh"
 
 const uint LEFT = (PAD_L + 3u) / 4u;    // words of the left halo
-// pixels in the first word of a line that come before the first tap
-#if PROJECT && BLOCKED
-const uint ASIDE = 0u;
-#else
-const uint ASIDE = 4u * LEFT - PAD_L;
-#endif
+const uint ASIDE = 4u * LEFT - PAD_L;   // pixels in the first word that come before the first tap
 const uint LINES = (TILE_H - 1u) * STRIDE + KERNEL;
 const uint WORDS = (ASIDE + (TILE_W - 1u) * STRIDE + KERNEL + 3u) / 4u;
 const uint TAP_WORDS = (KERNEL + 3u) / 4u;
@@ -89,9 +90,7 @@ const uint SEEN = (ASIDE + 3u * STRIDE + KERNEL + 3u) / 4u;  // input words of a
 #define MOST_SEEN 4
 #define MOST_KERNEL 5
 #define MOST_TAP_WORDS 2
-#if PROJECT
-shared uvec4 tile[STAGES * RESULTS > SCRATCH ? STAGES * RESULTS : SCRATCH];
-#elif defined(COOPMAT)
+#ifdef COOPMAT
 shared uvec4 tile[LINES * WORDS * BLOCKS + X_PIXELS * (K16 + 1) + LOCAL_X / SUBGROUP * MN * (BLOCKS + 1)];
 #else
 shared uvec4 tile[LINES * WORDS * BLOCKS];
@@ -100,25 +99,13 @@ shared uvec4 tile[LINES * WORDS * BLOCKS];
 // c4s: words of channels (four channels each); first_c4: the first word that is being computed. image,
 // first_oh, first_ow: the first result pixel of the workgroup.
 uint c4s, first_c4, image, first_oh, first_ow;
-int first_line, first_word;                     // first pixel under the tile
-#if PROJECT
-uint first_output, stage = 0u;                  // stage: offset of the results of a block of channels
-#endif
+int first_line, first_word;                     // first expanded pixel under the tile
 
 void locate() {
   c4s = ceil_div(p.channels, 4u);
-#if PROJECT
-  uint groups = ceil_div(p.outputs, OUTPUTS);
-#else
-  uint groups = ceil_div(c4s, BLOCKS);
-#endif
-  uint tiles_w = ceil_div(p.ow, TILE_W), tiles_h = ceil_div(p.oh, TILE_H);
-  uint at = workgroup_index() / groups, row = at / tiles_w, nth = workgroup_index() - at * groups;
-#if PROJECT
-  first_output = nth * OUTPUTS;
-#else
-  first_c4 = nth * BLOCKS;
-#endif
+  uint groups = ceil_div(c4s, BLOCKS), tiles_w = ceil_div(p.ow, TILE_W), tiles_h = ceil_div(p.oh, TILE_H);
+  uint at = workgroup_index() / groups, row = at / tiles_w;
+  first_c4 = (workgroup_index() - at * groups) * BLOCKS;
   first_ow = (at - row * tiles_w) * TILE_W;
   image = row / tiles_h;
   first_oh = (row - image * tiles_h) * TILE_H;
@@ -126,67 +113,62 @@ void locate() {
   first_word = int(first_ow * STRIDE / 4u) - int(LEFT);
 }
 
-// An invocation filters every SHARERS-th word of one block of channels. Invocations beyond the last block, or
-// the last word, have none.
+// An invocation filters every SHARERS-th word of one block of channels.
 const uint SHARERS = LOCAL_X / BLOCKS;
-#if PROJECT && defined(COOPMAT)  // neighbours load 16 channels of a pixel, and then of the next word
-#define own_block (gl_LocalInvocationIndex / (4u * SHARERS) * 4u + gl_LocalInvocationIndex % 4u)
-#define own_word (gl_LocalInvocationIndex / 4u % SHARERS)
-#else
 #define own_block (gl_LocalInvocationIndex % BLOCKS)
 #define own_word (gl_LocalInvocationIndex / BLOCKS)
-#endif
 uint c4;
-ivec4 offset, zero_point, taps[MOST_KERNEL * MOST_TAP_WORDS];
-const int FIRST_SUM = SMALL_SUMS ? SMALL_SUM : 0;
+ivec4 offset1, zero_point1, offset, zero_point, taps[MOST_KERNEL * MOST_TAP_WORDS];
+vec4 multiplier1;
 
-void load_filter() {
+void load_parameters() {
   c4 = min(first_c4 + own_block, c4s - 1u);
-  offset = filter_parameter(OFFSET) + FIRST_SUM;
-  zero_point = filter_parameter(W_ZERO_POINT);
+  uint at = (TABLE1 ? 16u : 0u) + 4u * c4;
+  int small = SMALL_SUMS ? SMALL_SUM : 0;
+  offset1 = LOAD(channels1, at) + small;
+  zero_point1 = LOAD(channels1, at + 1u);
+  multiplier1 = intBitsToFloat(LOAD(channels1, at + 2u));
+  offset = channel_block(c4, OFFSET) + small;
+  zero_point = channel_block(c4, W_ZERO_POINT);
   [[unroll]] for (uint kh = 0u; kh < MOST_KERNEL; kh++)
     [[unroll]] for (uint t = 0u; t < MOST_TAP_WORDS; t++)
       if (kh < KERNEL && t < TAP_WORDS)
-        taps[kh * MOST_TAP_WORDS + t] = taps_at((kh * TAP_WORDS + t) * c4s + c4);
+        taps[kh * MOST_TAP_WORDS + t] = LOAD(w, (kh * TAP_WORDS + t) * c4s + c4);
 }
 
-#if PROJECT
-#ifdef COOPMAT
-#include "project_coopmat.glslh"
-#else
-#include "project_dots.glslh"
-#endif
-#include "project_words.glslh"
-#else
-#include "expand_words.glslh"
+// of[c]: the sums of four pixels for channel c; x: the row sums of the same pixels.
+struct Sums { ivec4 of[4], x; };
+Sums no_sums() { return Sums(ivec4[4](ivec4(0), ivec4(0), ivec4(0), ivec4(0)), ivec4(0)); }
+
+BYTE_TABLE(through_table1, channels1)
+
+// Requantize the sums of four pixels from `column` on. Return a word of them for each of four channels;
+// pixels right of the image get the padding value.
+uvec4 expanded(Sums sums, uint column) {
+  uint real = min(p.w - column, 4u);
+  int padding = int8x4_broadcast(p.pad_value), inside = real == 4u ? -1 : (1 << (8u * real)) - 1;
+  ivec4 words;
+  [[unroll]] for (int c = 0; c < 4; c++) {
+    ivec4 acc = sums.of[c] + offset1[c];
+    if (ROW_SUMS1) acc -= zero_point1[c] * sums.x;
+    words[c] = requantize4(acc, vec4(multiplier1[c]), p.y_zero1, p.y_min1, p.y_max1);
+    if (TABLE1) words[c] = through_table1(words[c]);
+    words[c] = (words[c] & inside) | (padding & ~inside);
+  }
+  return uvec4(words);
+}
+
 #ifdef COOPMAT
 #include "expand_coopmat.glslh"
 #else
 #include "expand_dots.glslh"
 #endif
-#endif
 #include "expand_filter.glslh"
 
 void main() {
   locate();
-#if PROJECT
-  begin_totals();
-  [[dont_unroll]] for (first_c4 = 0u; first_c4 < c4s; first_c4 += BLOCKS) {
-    load_filter();
-    load_weights();
-    filter_tile();
-    barrier();
-    project_block();
-    stage = RESULTS - stage;
-  }
-  keep_parameters();
-  barrier();
-  store_totals();
-#else
-  load_filter();
-  load_parameters1();
+  load_parameters();
   expand_tile();
   barrier();
   filter_tile();
-#endif
 }

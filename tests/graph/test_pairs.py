@@ -1,5 +1,5 @@
-"""Tests of networks in which one dispatch computes a depthwise convolution and the 1x1 convolution before or
-after it, if the device's profile says so."""
+"""Tests of networks in which one dispatch computes a 1x1 convolution and the depthwise convolution after
+it, if the device's profile says so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from vkq.check import graph as oracle
 from vkq.graph.executable import Executable
 from vkq.graph.graph import Graph
 from vkq.graph.passes import lower
-from vkq.kernels import projected
 from vkq.kernels.expanded import SHADER
 from vkq.onnx.reader import read
 from vkq.runtime.plan import Resident
@@ -28,19 +27,17 @@ from .test_layouts import network
 
 # The profile asks for one dispatch, on dot products.
 TOGETHER = (("expanded_bytes", 1 << 30), ("form", "s8s8"))
-PROJECTED = (("projected_bytes", 1 << 30), ("form", "s8s8"))
-EITHER = (*TOGETHER, PROJECTED[0])
 
 
-def pairs_in(executable: Executable, shader: str = SHADER) -> int:
-    """Return the number of dispatches of a shader that computes two convolutions."""
-    return sum(name.startswith(shader) for name in executable.plan.variants)
+def pairs_in(executable: Executable) -> int:
+    """Return the number of dispatches that compute two convolutions each."""
+    return sum(name.startswith(SHADER) for name in executable.plan.variants)
 
 
-def weights(executable: Executable, shader: str) -> list[Resident]:
+def weights(executable: Executable) -> list[Resident]:
     """Return the weights and parameters of all dispatches that compute two convolutions, in order."""
     plan = executable.plan
-    steps = (step for step in plan.steps if step.program and step.program.variant.shader.startswith(shader))
+    steps = (step for step in plan.steps if step.program and step.program.variant.shader.startswith(SHADER))
     return [plan.constants[slot] for step in steps for slot in step.slots[1:5]]
 
 
@@ -68,71 +65,27 @@ def check_pairs(apart: Executable, together: Executable, graph: Graph, pairs: in
         np.testing.assert_array_equal(y, want[name], strict=True)
 
 
-@pytest.mark.parametrize(("says", "pairs"), [(PROJECTED, (0, 3)), (EITHER, (1, 2))])
-def test_projections(
-    device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Any, pairs: tuple[int, int]
-) -> None:
-    """One dispatch computes a depthwise convolution and the 1x1 convolution after it, also with a residual.
-    If the profile also allows the 1x1 convolution before it, the larger intermediate image decides: a
-    convolution of stride 2 reads a larger image than it writes. All replays give the oracle's results, though
-    sums overwrite residuals."""
-    graph = network("mobilenet_v2", tmp_path, 2, 20)
-    changed = dataclasses.replace(device.capabilities, choices=says)
-    monkeypatch.setattr(device, "capabilities", changed)
-    executable = Executable(graph, device, {})
-    assert (pairs_in(executable), pairs_in(executable, projected.SHADER)) == pairs
-    feed = {"x": np.random.default_rng(2).standard_normal((2, 3, 20, 20)).astype(np.float32)}
-    want = oracle.run(graph, feed)
-    for _ in range(200 if device.name.startswith("llvmpipe") else 3):
-        for name, y in executable.run(feed).items():
-            np.testing.assert_array_equal(y, want[name], strict=True)
-
-
-def test_a_residual_that_others_read_is_kept(
-    software_device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If a projection's residual is also a result of the graph, another dispatch adds it."""
-    graph = network("mobilenet_v2", tmp_path, 1, 16)
-    changed = dataclasses.replace(software_device.capabilities, choices=PROJECTED)
-    monkeypatch.setattr(software_device, "capabilities", changed)
-    summed = next(node for node in graph.nodes if node.op == "conv2d" and node.input(3))
-    read = dataclasses.replace(graph, outputs=[*graph.outputs, summed.inputs[3]])
-    executable = Executable(read, software_device, {})
-    assert pairs_in(executable, projected.SHADER) == 3
-    assert len(executable.plan.steps) == len(Executable(graph, software_device, {}).plan.steps) + 1
-    feed = {"x": np.random.default_rng(2).standard_normal((1, 3, 16, 16)).astype(np.float32)}
-    want = oracle.run(read, feed)
-    for name, y in executable.run(feed).items():
-        np.testing.assert_array_equal(y, want[name], strict=True)
-
-
-@pytest.mark.parametrize(("says", "shader"), [(TOGETHER, SHADER), (PROJECTED, projected.SHADER)])
-def test_on_matrix_units(
-    strict_device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Any, shader: str
-) -> None:
-    if strict_device.capabilities.features["cooperativeMatrix"]:
-        changed = dataclasses.replace(strict_device.capabilities, choices=says)
-        monkeypatch.setattr(strict_device, "capabilities", changed)
-    else:
-        emulated.emulate(strict_device, monkeypatch, "16x8x32", choices=says)
+def test_on_matrix_units(strict_device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not strict_device.capabilities.features["cooperativeMatrix"]:
+        emulated.emulate(strict_device, monkeypatch, "16x8x32", choices=TOGETHER)
     net, layers = Net(seed=6, shape=(1, 3, 40, 40)), dict[Hashable, Any]()
     float_model = net.model(*KINDS["mobilenet_v2"](net), batch="n")
     model = read(quantized(float_model, "qdq_int8", tmp_path, net.shape))
     graph, twice = (lower(model.at({"x": (n, 3, 40, 40)})) for n in (1, 2))
     executable = Executable(graph, strict_device, layers)
-    assert sum(name.startswith(f"{shader}_coopmat") for name in executable.plan.variants) == 3
+    assert sum(name.startswith(f"{SHADER}_coopmat") for name in executable.plan.variants) == 3
     feed = {"x": np.random.default_rng(2).standard_normal((1, 3, 40, 40)).astype(np.float32)}
     for name, want in oracle.run(graph, feed).items():
         np.testing.assert_array_equal(executable.run(feed)[name], want, strict=True)
     other = Executable(twice, strict_device, layers)
-    assert pairs_in(other, shader) == 3
-    assert weights(other, shader) == weights(executable, shader)  # both image sizes share one copy
+    assert pairs_in(other) == 3
+    assert weights(other) == weights(executable)  # both image sizes share one copy
 
 
 def test_a_value_that_others_read_is_written(
     software_device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An intermediate image that is also a result needs a separate dispatch, which writes it."""
+    """An expanded image that is also a result needs a separate dispatch, which writes it."""
     graph = network("mobilenet_v2", tmp_path, 1, 16)
     changed = dataclasses.replace(software_device.capabilities, choices=TOGETHER)
     monkeypatch.setattr(software_device, "capabilities", changed)
@@ -140,7 +93,3 @@ def test_a_value_that_others_read_is_written(
     depthwise = next(node for node in graph.nodes if node.op == "conv2d" and node.attributes["groups"] > 1)
     read = dataclasses.replace(graph, outputs=[*graph.outputs, depthwise.inputs[0]])
     assert pairs_in(Executable(read, software_device, {})) == pairs - 1
-    changed = dataclasses.replace(software_device.capabilities, choices=PROJECTED)
-    monkeypatch.setattr(software_device, "capabilities", changed)
-    read = dataclasses.replace(graph, outputs=[*graph.outputs, depthwise.outputs[0]])
-    assert pairs_in(Executable(read, software_device, {}), projected.SHADER) == 2

@@ -17,8 +17,8 @@ from ..device.profiles import preferred
 from ..device.tuner import Choice, legal, says, watched
 from ..errors import ArgumentError, DeviceLostError, PathError, VkqError
 from ..layout.extent import Spec
-from ..ops import expanded, projected
 from ..ops.conv2d import Conv2d
+from ..ops.expanded import applied
 from ..runtime.device import Device
 from ..runtime.plan import Plan
 from ..runtime.tensor import Tensor
@@ -129,9 +129,7 @@ class Subject:
             behind = dataclasses.replace(then.data(), x=self.want.y, x_q=data.y_q)
             second = layer(device, then, behind, path)
             self.check, self.want = then, then.expected(behind, self.want.y, device)
-            one, other = cast(Conv2d, self.layer), cast(Conv2d, second)
-            applied = expanded.applied if one.is_product else projected.applied
-            self.call = partial(applied, one, other)
+            self.call = partial(applied, cast(Conv2d, self.layer), cast(Conv2d, second))
 
     @classmethod
     def of(cls, device: Device, problem: str, path: str) -> Subject:

@@ -79,7 +79,6 @@ class Profile(costs.Costs):
     matrix_pairs: bool
     matrix_literals: str | None
     expanded_bytes: int
-    projected_bytes: int
     attention_in_steps: bool
     grouped_tiles: tuple[tuple[str, float], ...]
     names: tuple[str, ...]
@@ -138,7 +137,8 @@ class ProfileRule:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A family of kernels: a representative problem, or None, and its candidates: name -> replaced fields."""
+    """A family of kernels: a representative problem, or None, and its candidates: name -> the profile fields
+    that the candidate replaces."""
 
     name: str
     problem: str | None

@@ -127,12 +127,11 @@ class Context:
         resident = self.keep(("constant", name, spec.layout), make, array)
         return b.view(b.constant(resident), spec)
 
-    def read_later(self, node: Node, value: Value, besides: Node) -> bool:
-        """Return True if a node after *node*, except *besides*, reads a value in the memory slot of *value*,
-        or if such a value is a result of the graph."""
-        here, but, names = self._place[id(node)], self._place[id(besides)], self.names(value)
-        later = any(at > here and at != but for x in names for at in self._places.get(x, ()))
-        return later or any(x in self.results for x in names)
+    def read_later(self, node: Node, value: Value) -> bool:
+        """Return True if a node after *node* reads a value in the memory slot of *value*, or if such a value
+        is a result of the graph."""
+        here, names = self._place[id(node)], self.names(value)
+        return any(x in self.results or self._places.get(x, (here,))[-1] > here for x in names)
 
     def keep(self, key: Hashable, make: Callable[[], Any], *of: Any) -> Any:
         """Return the object cached under *key*. Make it if the cache lacks it, or if *of* differs from the

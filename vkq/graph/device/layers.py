@@ -75,13 +75,13 @@ def convolved(context: Context, node: Node, layout: str | None) -> Value:
     """Add a conv2d with its epilogue to the plan. The result has the layout *layout* if the layer can write
     it."""
     b, x = context.builder, context.value(node.inputs[0])
-    return finished(context, node, x, conv_of, lambda layer, other: layer.build(b, x, other, layout))
+    return _finished(context, node, conv_of, lambda layer, other: layer.build(b, x, other, layout))
 
 
 def multiplied(context: Context, node: Node) -> Value:
     """Add a linear layer with its epilogue to the plan."""
     b, x = context.builder, context.value(node.inputs[0])
-    return finished(context, node, x, linear_of, lambda layer, other: layer.build(b, x, other))
+    return _finished(context, node, linear_of, lambda layer, other: layer.build(b, x, other))
 
 
 def _transposed(context: Context, node: Node) -> Value:
@@ -89,20 +89,18 @@ def _transposed(context: Context, node: Node) -> Value:
     return unnamed(context, layer.build(context.builder, context.value(node.inputs[0])))
 
 
-def finished(
-    context: Context, node: Node, x: Value, layer_of: Callable[..., Any],
-    build: Callable[[Any, Value | None], Value], first: Node | None = None,
-) -> Value:  # fmt: skip
-    """Add a layer of x with its epilogue to the plan. ``build(layer, residual)`` adds the layer's dispatch.
+def _finished(
+    context: Context, node: Node, layer_of: Callable[..., Any], build: Callable[[Any, Value | None], Value]
+) -> Value:
+    """Add a layer with its epilogue to the plan. ``build(layer, residual)`` adds the dispatch of the layer.
     If the residual is not None, the dispatch adds it and overwrites it with the sum. A residual that must not
-    be overwritten is added by a second dispatch. *first*: the node in whose place the dispatch is added, if
-    the dispatch also computes an earlier node."""
-    b = context.builder
+    be overwritten is added by a second dispatch."""
+    b, x = context.builder, context.value(node.inputs[0])
     other = context.value(node.inputs[3]) if node.input(3) else None
     # The kernel may overwrite the residual with the sum if no other node reads the residual.
     alone = other is not None and b.made(other) and not b.shares(other) and other.slot != x.slot
     apart = other is not None and (
-        not alone or context.read_later(first or node, other, node) or _large(context, node, layer_of)
+        not alone or context.read_later(node, other) or _large(context, node, layer_of)
     )
     y = unnamed(context, build(layer_of(context, node, apart), None if apart else other))
     if other is None or not apart:
@@ -122,9 +120,9 @@ def _large(context: Context, node: Node, layer_of: Callable[..., Any]) -> bool:
     return size >= SUM_APART_BYTES and layer_of(context, node, True).choice().path == COOPMAT
 
 
-def only_reader(context: Context, node: Node, residual: bool = False) -> Node | None:
-    """Return the only reader of a node's result. Return None if it is not a convolution that reads the result
-    as its image, or if it has a residual and *residual* is False."""
+def only_reader(context: Context, node: Node) -> Node | None:
+    """Return the only reader of a node's result. Return None if it is not a convolution without a residual
+    that reads the result as its image."""
     name = node.outputs[0]
     readers = context.readers(name)
     # ``uses`` also counts a graph result, which has no reader
@@ -132,7 +130,7 @@ def only_reader(context: Context, node: Node, residual: bool = False) -> Node | 
         return None
     if readers[0].op != "conv2d" or readers[0].inputs[0] != name:
         return None
-    return None if readers[0].input(3) and not residual else readers[0]
+    return None if readers[0].input(3) else readers[0]
 
 
 def _after(node: Node, shape: tuple[int, ...], apart: bool = False) -> After:

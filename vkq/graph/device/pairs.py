@@ -1,6 +1,5 @@
 """Fuses two nodes into one dispatch: a 1x1 convolution and the depthwise convolution that reads its result; a
-depthwise convolution and the 1x1 convolution after it; a Gather of embedding rows and an addition or
-product."""
+Gather of embedding rows and an addition or product."""
 
 from __future__ import annotations
 
@@ -8,16 +7,12 @@ from typing import cast
 
 from ...layout.extent import Spec
 from ...numerics.elementwise import BinaryOp
-from ...ops.conv2d import Conv2d
 from ...ops.expanded import Expansion
-from ...ops.expanded import bytes_between as expanded_bytes
 from ...ops.gathered import combined_rows
-from ...ops.projected import Projection
-from ...ops.projected import bytes_between as projected_bytes
 from ...runtime.builder import Value
 from ..graph import Node
 from .context import BYTES, Context, unnamed
-from .layers import conv_of, finished, only_reader
+from .layers import conv_of, only_reader
 
 
 def expanded(context: Context, node: Node) -> Value | None:
@@ -32,65 +27,12 @@ def expanded(context: Context, node: Node) -> Value | None:
         return None
     spec = Spec(x.spec.shape, x.spec.dtype, x.spec.layout)
     found = Expansion.of(conv_of(context, node), conv_of(context, reader), spec)
-    if found is None or _rather_projected(context, reader, found):
-        return None
-    y = unnamed(context, found.build(context.builder, x))
-    _together(context, node, reader, y, found.reason)
-    return y
-
-
-def _together(context: Context, node: Node, reader: Node, y: Value, why: str) -> None:
-    """Store y as the result of *reader*, which one dispatch computes together with *node*; store the reason
-    *why* for reports."""
-    context.ahead[reader.outputs[0]] = y
-    context.reasons[node.outputs[0]] = f"with {reader.source!r} in one dispatch: {why}"
-    context.reasons[reader.outputs[0]] = f"in the dispatch of {node.source!r}"
-
-
-def _rather_projected(context: Context, node: Node, found: Expansion) -> bool:
-    """Return True if a depthwise node is better fused with the 1x1 convolution after it than with the one
-    before it (*found*). This holds if the image that stays on chip is at least as large, because the fusion
-    with the convolution after it computes no pixel twice."""
-    p = found.problem
-    x = Spec((p.n, p.ic, p.h, p.w), context.graph.specs[node.inputs[0]].dtype, found.layout)
-    other = _projection(context, node, x)
-    return other is not None and projected_bytes(other.problem) >= expanded_bytes(p)
-
-
-def _projection(context: Context, node: Node, x: Spec) -> Projection | None:
-    """Return the fusion of a depthwise node with the 1x1 convolution after it, or None. x: the spec of the
-    depthwise node's image."""
-    reader = only_reader(context, node, residual=True)
-    if reader is None or node.input(3) or node.attributes["y"] is None:
-        return None
-    dtypes = {context.graph.specs[one.outputs[0]].dtype for one in (node, reader)} | {x.dtype}
-    residual = reader.input(3)
-    if not dtypes <= set(BYTES) or (residual and not _known(context, residual)):
-        return None
-    return Projection.of(conv_of(context, node), conv_of(context, reader), x)
-
-
-def _known(context: Context, name: str) -> bool:
-    """Return True if a value is a constant or was already planned."""
-    return name in context.values or name in context.graph.constants
-
-
-def projected(context: Context, node: Node) -> Value | None:
-    """Fuse a depthwise convolution with a 1x1 convolution into one dispatch, if that is possible and faster.
-    The 1x1 convolution must be the only reader of the depthwise result; it may have a residual. Return the
-    1x1 result, and store it as the result of the 1x1 node; return None if the two are not fused."""
-    x = context.value(node.inputs[0])
-    spec = Spec(x.spec.shape, x.spec.dtype, x.spec.layout)
-    found = _projection(context, node, spec)
     if found is None:
         return None
-    (reader,) = context.readers(node.outputs[0])
-
-    def build(layer: Conv2d, other: Value | None) -> Value:
-        return found.ending(layer).build(context.builder, x, other)
-
-    y = finished(context, reader, x, conv_of, build, node)
-    _together(context, node, reader, y, found.reason)
+    y = unnamed(context, found.build(context.builder, x))
+    context.ahead[reader.outputs[0]] = y
+    context.reasons[node.outputs[0]] = f"with {reader.source!r} in one dispatch: {found.reason}"
+    context.reasons[reader.outputs[0]] = f"in the dispatch of {node.source!r}"
     return y
 
 

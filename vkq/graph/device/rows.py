@@ -86,8 +86,7 @@ def _why_float(graph: Graph, node: Node) -> str:
 def _conv(context: Context, node: Node) -> Value:
     if node.outputs[0] in context.ahead:
         return context.ahead[node.outputs[0]]
-    both = pairs.expanded(context, node) or pairs.projected(context, node)
-    if both is not None:
+    if (both := pairs.expanded(context, node)) is not None:
         return both
     return layers.convolved(context, node, wanted(context, node.outputs[0]))
 
