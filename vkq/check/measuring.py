@@ -1,13 +1,14 @@
-"""Measure a whole device: the candidates of each family of kernels and the int8 tiles of matrix units, in a
-child of `vkq.device.first_sight`; and the costs of all tiles, for `vkq tune --export`.
+"""Measures a whole device. A child of `vkq.device.first_sight` times the candidates of each family of kernels
+and the int8 tiles of matrix units. `vkq tune --export` measures the costs of all tiles.
 
-The child sends the parent one JSON object a line: ``{"device": key}``, then for each candidate ``{"begin":
-[family, name]}`` and ``{"end": ..., "us": microseconds}``, ``"ns": [alone, shared]`` (the cost of a tile) or
-``"wrong": why``, each with the seconds ``spent`` so far. A candidate that takes too long to compile ends the
-process with the exit code `first_sight.LATE`.
+The child sends its parent one JSON object a line. The first is ``{"device": key}``. For each candidate,
+``{"begin": [family, name]}`` and ``{"end": name}`` follow. The end has the result as ``"us": microseconds``,
+as ``"ns": [alone, shared]`` for the cost of a tile, or as ``"wrong": why``. Both have the seconds ``spent``
+so far. A candidate that takes too long to compile ends the process with the exit code `first_sight.LATE`.
 
-The cost of a tile is the time of a step of k for a workgroup that runs alone on a core, and for one that
-shares it. Both follow from timing calls with one and with two workgroups per core, at two depths of k.
+The cost of a tile is the time of a step along k, for a workgroup that runs alone on a core and for one that
+shares the core. To find both, calls with one and with two workgroups for each core are timed, at two sizes of
+K.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ from ..shader.catalog import catalog
 from .tuning import Chosen, Subject, Trial
 
 SAMPLE_S, LEAST = 0.03, 3  # a candidate is timed for at least SAMPLE_S seconds, and at least LEAST times
-TILE_S, LEAST_OF_TILE = 0.005, 5  # the same for each of four calls with a tile
-PER_CORE = 2  # workgroups for each core in the second kind of call
+TILE_S, LEAST_OF_TILE = 0.005, 5  # the same limits for each timed call with a tile
+PER_CORE = 2  # workgroups for each core in calls that share cores
 DEPTHS = (512, 2048)  # the two sizes of K that are timed
 
 Say = Callable[..., None]
@@ -83,8 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]]) -> None:
-    """Measure every candidate that is not in *skipped*: first the current choices, then the tiles of matrix
-    units."""
+    """Measure every candidate that is not in *skipped*: first each family's candidate in use, then the tiles
+    of matrix units, then all other candidates. *seconds*: the time after which no candidate begins."""
     path = without_matrices(device).path
     _ = catalog().variants  # reads all shaders' YAML before anything is timed
     subjects = {f.name: Subject.of(device, f.problem, path) for f in families() if f.problem}
@@ -107,7 +108,7 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
 
 
 def _timed(subject: Subject, choice: Choice) -> dict[str, Any]:
-    """Return ``{"us": time}``, or ``{"wrong": why}``."""
+    """Verify and time a candidate. Return ``{"us": microseconds}``, or ``{"wrong": why}``."""
     with _in_time():
         trial = subject.tried(choice)
     if trial.error:
@@ -117,7 +118,7 @@ def _timed(subject: Subject, choice: Choice) -> dict[str, Any]:
 
 
 def _tile(device: Device, tile: TimedTile) -> dict[str, Any]:
-    """Return ``{"ns": [alone, shared]}``, or ``{"wrong": why}``."""
+    """Verify and time a tile of matrix units. Return ``{"ns": [alone, shared]}``, or ``{"wrong": why}``."""
     try:
         with _in_time():
             verify(device, tile)
@@ -142,9 +143,9 @@ def _in_time() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class TimedTile:
-    """A tile of matrix units. ``table``: its cost table; ``size``: (rows, columns); ``depths``: the sizes of
-    K to time; ``step``: the elements along K to which the cost refers; ``scheme`` and ``dtype``: the product
-    and its x."""
+    """A tile of matrix units that is timed. ``table``: the name of its cost table. ``size``: (rows, columns).
+    ``scheme`` and ``dtype``: the scheme of the product and the dtype of its x. ``depths``: the sizes of K to
+    time. ``step``: the number of elements along K for which a cost is the time."""
 
     table: str
     name: str
@@ -161,8 +162,8 @@ class TimedTile:
 
 
 def int8_tiles() -> Iterator[TimedTile]:
-    """Yield the tiles of int8 products. They are timed at the least K that a tile allows, and at four times
-    that; tiles without a loop over K at the largest K allowed."""
+    """Yield the tiles of int8 products. Most are timed at two sizes of K; tiles without a loop over K only at
+    the largest K that they support."""
     for name in SEED[INT8]:
         tiling, least = Tiling(name), matrix_tiles.LONG_LEAST
         depths = (matrix_tiles.SHORT_MOST,) if tiling.short else DEPTHS
@@ -185,8 +186,8 @@ def float_tiles(device: Device) -> Iterator[TimedTile]:
 
 
 def measured_costs(device: Device, told: Callable[[str], None] = lambda _: None) -> CostTable:
-    """Return the cost tables of all products that the device's matrix units can run, in the seed's unit
-    (`in_seed_units`)."""
+    """Measure the tiles of all products that the device's matrix units can run. Return their cost tables,
+    scaled by `in_seed_units`. *told* is called with the name of each tile."""
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for tile in (*(int8_tiles() if lacking(device.capabilities) is None else ()), *float_tiles(device)):
         told(f"{tile.table}: {tile.name}")
@@ -197,7 +198,7 @@ def measured_costs(device: Device, told: Callable[[str], None] = lambda _: None)
 
 
 def verify(device: Device, tile: TimedTile) -> None:
-    """Raise NoCost if a tile's product is wrong, or if the device has too little memory for the tile."""
+    """Raise NoCost if the tile's product is wrong, or if the layer runs another tile."""
     subject = tile.subject(device, *tile.size, tile.depths[0])
     _require(Chosen(subject.layer, tile.choice).plan(subject.x.spec), tile)
     if error := subject.tried(tile.choice).error:
@@ -205,7 +206,8 @@ def verify(device: Device, tile: TimedTile) -> None:
 
 
 def cost(device: Device, tile: TimedTile) -> tuple[float, float]:
-    """Return the nanoseconds (alone, shared) of a step of a tile. Raises NoCost."""
+    """Return the nanoseconds of a step of a tile: (for a workgroup alone, for one that shares a core). Raises
+    NoCost if they cannot be measured."""
     (rows, columns), first, last = tile.size, tile.depths[0], tile.depths[-1]
     cores = profile(device.capabilities).multiprocessors
     times = []
@@ -219,9 +221,10 @@ def cost(device: Device, tile: TimedTile) -> tuple[float, float]:
 
 
 def _nanoseconds(device: Device, tile: TimedTile, m: int, n: int, k: int) -> float:
-    """Return the time of the last dispatch of a product by the tile. Raises NoCost if the product would use
-    another tile."""
-    # The layer does not depend on m, and data of many rows would take long to make.
+    """Return the nanoseconds of the last dispatch of a product that runs the tile. Raises NoCost if the
+    product cannot run here, or runs another tile."""
+    # The layer is made for one row: it does not depend on m, and test data of many rows would take long to
+    # make.
     call, trial = Chosen(tile.subject(device, 1, n, k).layer, tile.choice), Trial(tile.choice, ())
     x = Tensor.from_numpy(np.resize(np.arange(k) * 37 % 251 - 125, (m, k)).astype(tile.dtype), device)
     try:
@@ -236,6 +239,7 @@ def _nanoseconds(device: Device, tile: TimedTile, m: int, n: int, k: int) -> flo
 
 
 def _require(plan: Plan, tile: TimedTile) -> None:
-    """Raise NoCost if the plan uses another tile because the device has too little memory for *tile*."""
+    """Raise NoCost if the plan runs another tile, as it does if the device has too little memory for
+    *tile*."""
     if all(step.program is None or step.program.variant.axes.get("tile") != tile.name for step in plan.steps):
         raise NoCost(f"tile {tile.name} does not run here: {', '.join(plan.variants)}")

@@ -1,6 +1,5 @@
-"""Measure choices of kernels for a problem on a device. There is one way to make, verify and time a choice
-(`Trial`): `vkq tune` and the measurement of a whole device (measuring.py) differ only in their choices and
-time limits."""
+"""Measures choices of kernels for a problem on a device. A `Trial` makes, verifies and times one choice. `vkq
+tune` and the measurement of a whole device (measuring.py) both use it, with other choices and time limits."""
 
 from __future__ import annotations
 
@@ -26,12 +25,13 @@ from ..shader.catalog import catalog
 from .catalogue import Check, check_of
 from .compare import compare, layer
 
-# All choices run in turn, then only the fastest. Rounds are short, so that other programs slow all choices of
-# a round equally.
-SAMPLE_S = 0.004  # seconds of each choice in a round of at least one run
+# First all choices run in turn, then only the fastest ones. Rounds are short, so that other programs slow all
+# choices of a round equally.
+SAMPLE_S = 0.004  # seconds for which each choice runs in a round (at least one run)
 FIRST_ROUNDS, ROUNDS = 3, 15
 FINALISTS = 8
-# This percentile of the samples is compared, because other programs can only make a sample longer.
+# A choice's time is this percentile of its samples. It is low, because other programs can only make a sample
+# longer.
 PERCENTILE = 10
 CANDIDATES = 6  # maximum number of choices that are timed for a problem, including the default
 TRIED = 40  # maximum number of plans that are made to find the candidates
@@ -40,7 +40,7 @@ LISTED = 12  # maximum number of variants that an error message names
 
 
 class Chosen:
-    """A layer (or another call with a tensor) that uses one choice of kernels, and ignores tuned choices."""
+    """A layer, or a function of a tensor, that uses one choice of kernels and ignores stored choices."""
 
     def __init__(self, layer: Any, choice: Choice):
         self._layer, self._says, self.picks = layer, says(choice), choice
@@ -64,7 +64,7 @@ class Chosen:
 
 
 def choices(layer: Any, x: Spec) -> Iterator[Chosen]:
-    """Yield a layer with every choice of kernels for an input, the default first."""
+    """Yield a layer with each choice of kernels for an input of spec x, the default first."""
     with preferred({}), watched() as rankings:
         layer.plan(x)
     yield from (Chosen(layer, choice) for choice in legal(rankings))
@@ -72,10 +72,10 @@ def choices(layer: Any, x: Spec) -> Iterator[Chosen]:
 
 @dataclasses.dataclass
 class Trial:
-    """The time of a choice for the whole call on the device (`PERCENTILE` of its samples), or why it was
+    """A choice and its time: the `PERCENTILE` of its samples of the whole call, or the reason why it was
     rejected.
 
-    ``final``: the choice was one of the fastest, which are timed a second time.
+    ``final``: the choice was among the fastest ones, which were timed a second time.
     """
 
     choice: Choice
@@ -90,8 +90,9 @@ class Trial:
         return next((f"{kind}: {name}" for kind, name in self.choice.items()), "default")
 
     def record(self, device: Device, call: Chosen, x: Tensor, last: bool = False) -> Tensor:
-        """Record a call, and return its result, which the first `sample` computes. Samples are device times
-        (with *last*, of the last dispatch); on a CPU device, which other programs share, processor times."""
+        """Record a call, and return its result, which is computed by the first `sample`. Samples are device
+        times of all dispatches (of the last one if *last* is True). Without timestamps they are host times.
+        On a CPU device, which other programs share, they are processor times of this process."""
         c = device.capabilities
         cpu = c.device_type == "cpu"
         self._clock = time.process_time if cpu else time.perf_counter
@@ -115,8 +116,8 @@ class Trial:
 
 
 class Subject:
-    """A check's problem on a device: its layer, input and reference result. *then*: a convolution that reads
-    the result of the first one; they are one dispatch if the device's profile says so."""
+    """A check's problem on a device: layer, input and reference result. *then*: the check of a second
+    convolution, which reads the result of the first one. A profile may fuse both into one dispatch."""
 
     def __init__(self, device: Device, check: Check, path: str, then: Check | None = None):
         data = check.data()
@@ -133,14 +134,15 @@ class Subject:
 
     @classmethod
     def of(cls, device: Device, problem: str, path: str) -> Subject:
-        """Return the subject of a family's problem: ``conv2d[...]``, or ``conv2d[...] > conv2d[...]``, whose
-        second convolution reads the result of the first, on matrix units if the device has any."""
+        """Return the subject of a family's problem: ``conv2d[...]``, or ``conv2d[...] > conv2d[...]``, where
+        the second convolution reads the result of the first. Two convolutions use the path "auto", which may
+        be matrix units."""
         first, *second = (check_of(name) for name in problem.split(" > "))
         return cls(device, first, "auto", second[0]) if second else cls(device, first, path)
 
     def tried(self, choice: Choice, variants: tuple[str, ...] = ()) -> Trial:
-        """Record the call with a choice, run it once and compare its result. The trial has an error if the
-        call cannot run here or is wrong."""
+        """Record the call with a choice, run it once and compare its result with the reference. The trial has
+        an error if the call cannot run here or its result is wrong."""
         trial = Trial(choice, variants)
         try:
             y = trial.record(self.device, Chosen(self.call, choice), self.x)
@@ -157,8 +159,8 @@ class Subject:
 
 
 def trials(device: Device, check: Check, path: str, most: int | None = CANDIDATES) -> list[Trial]:
-    """Time choices for a check's layer: the default, and further choices with different plans and correct
-    results, *most* in all (None: no limit); then the fastest again in turn."""
+    """Verify and time choices for a check's layer: the default first, then choices with other plans, until
+    *most* choices are correct (None: all choices). Then time the fastest ones again, in turn."""
     found = list(_trials(Subject(device, check, path), most))
     right = [each for each in found if not each.error]
     for each in FIRST_ROUNDS * right:
@@ -173,7 +175,8 @@ def trials(device: Device, check: Check, path: str, most: int | None = CANDIDATE
 
 
 def _trials(subject: Subject, most: int | None) -> Iterator[Trial]:
-    """Yield the trial of each choice that has a plan of its own, and of each that cannot run here."""
+    """Yield the trial of each choice whose plan differs from all earlier plans. A choice that has no plan
+    yields its error, but choices that this device or size does not support are left out."""
     seen: set[object] = set()
     right = 0
     for tried, chosen in enumerate(choices(subject.layer, subject.x.spec)):
@@ -184,7 +187,7 @@ def _trials(subject: Subject, most: int | None) -> Iterator[Trial]:
         except DeviceLostError:
             raise
         except VkqError as error:
-            # A PathError says that this device or this size does not support the choice.
+            # A PathError means that this device or this size does not support the choice.
             if not (chosen.picks and isinstance(error, PathError)):
                 yield Trial(chosen.picks, (), error=f"{type(error).__name__}: {error}")
             continue
@@ -197,8 +200,8 @@ def _trials(subject: Subject, most: int | None) -> Iterator[Trial]:
 
 
 def best(found: Sequence[Trial]) -> Trial:
-    """Return the fastest choice if it is faster than the default (the first) by the factor `WORTH`, else the
-    default."""
+    """Return the fastest choice if it is faster than the default by the factor `WORTH`; else return the
+    default, which is the first of *found*."""
     timed = [trial for trial in found if trial.time_us is not None and trial.final]
     fastest = min(timed, key=lambda trial: trial.time_us or 0.0, default=found[0])
     usual = found[0].time_us
@@ -206,18 +209,20 @@ def best(found: Sequence[Trial]) -> Trial:
 
 
 def regret(found: Sequence[Trial], chosen: Trial) -> float:
-    """Return how much longer *chosen* takes than the fastest choice: 0.05 is 5 %."""
+    """Return the regret of *chosen*: its time / the fastest time - 1 (0.05: 5 % slower than the fastest
+    choice)."""
     least = min(trial.time_us for trial in found if trial.time_us is not None)
     return (chosen.time_us or math.inf) / least - 1
 
 
 def mean_regret(regrets: Sequence[float]) -> float:
-    """Return the geometric mean of regrets."""
+    """Return the geometric mean of regrets (of the time ratios 1 + regret)."""
     return math.exp(sum(math.log1p(one) for one in regrets) / len(regrets)) - 1
 
 
 def variant_names(pattern: str) -> set[str]:
-    """Return the variants that match a pattern (`Catalog.matching`). Raises ArgumentError if none does."""
+    """Return the names of the shader variants that match a pattern (`Catalog.matching`). Raises ArgumentError
+    if none does."""
     found = {variant.name for variant in catalog().matching(pattern)}
     if not found:
         raise ArgumentError(
@@ -227,9 +232,10 @@ def variant_names(pattern: str) -> set[str]:
 
 
 def with_variant(layer: Any, x: Spec, pattern: str) -> Chosen:
-    """Return the layer with the first choice of kernels whose plan for *x* runs a variant of this pattern.
+    """Return the layer with the first choice of kernels whose plan for *x* runs a variant that matches
+    *pattern*.
 
-    Raises PathError, with the variants that the layer can run here, if no choice does.
+    Raises PathError if no choice does; the error lists variants that the layer can run here.
     """
     wanted, seen = variant_names(pattern), dict[str, None]()
     if not hasattr(layer, "plan"):

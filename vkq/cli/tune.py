@@ -1,6 +1,5 @@
-"""``vkq tune``: finds the fastest kernels for given shapes on this device, and verifies kernels before it
-times them. It also compares the automatic choice with the fastest, and exports the device's measurements to a
-file."""
+"""``vkq tune``: verifies and times kernels for given shapes on this device, and stores the fastest. It also
+compares the automatic choice with the fastest, and exports the device's measurements to a file."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from vkq.runtime.device import Device
 from vkq.select.path import PATHS, choose_path
 from vkq.tflite.either import SUFFIXES, session_of
 
-SHOWN = 8  # how many of the fastest choices the table shows; --json has all
+SHOWN = 8  # maximum number of correct choices in the printed table, fastest first; --json prints all
 
 
 def register(commands: Parsers) -> None:
@@ -89,8 +88,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _names(device: Device, given: str) -> list[str]:
-    """Return the problems that an argument names: the argument itself, or the problems of a model's
-    layers."""
+    """Return the problems that an argument names. The argument is a problem itself, the file of a model
+    (whose layers' problems are returned), or a list of `vkq bench`."""
     if "[" in given:
         return [given]
     if not given.endswith(SUFFIXES):
@@ -103,7 +102,7 @@ def _names(device: Device, given: str) -> list[str]:
 
 
 def _export(device: Device, file: Path) -> None:
-    """Write the device's measurements: `vkq.device.costs.Tuned`."""
+    """Measure the costs of tiles, and write them to *file* in the form of `vkq.device.costs.Tuned`."""
     c = device.capabilities
     costs = measured_costs(device, lambda tile: print(tile, file=sys.stderr))
     found = {
@@ -134,7 +133,8 @@ def _tuned(device: Device, check: Check, path: str, dry: bool) -> dict[str, Any]
 
 
 def _regret(device: Device, check: Check, path: str) -> dict[str, Any]:
-    """Return the regret of two choices: the default, and `vkq tune`'s (the best of the first
+    """Time all choices. Return the report with two regrets: that of the choice in use (stored, or the
+    default), and that of the choice that `vkq tune` would store (the best of the first
     `tuning.CANDIDATES`)."""
     trials = tuning.trials(device, check, path, most=None)
     right = [trial for trial in trials if trial.time_us is not None]

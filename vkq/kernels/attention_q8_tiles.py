@@ -1,5 +1,5 @@
-"""The tiles of 8-bit attention in one dispatch, as specialization constants: the rows of scores that a
-workgroup computes, and the keys that shared memory holds at a time."""
+"""Tiles for 8-bit attention in one dispatch, as specialization constants. A tile has the rows of scores that
+a workgroup computes, and the keys that shared memory holds at a time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .weights import ceil4
 
 Tile = dict[str, Constant]
 INVOCATIONS = 128
-# With dot products: maximum number of 4x4 blocks of keys or values in shared memory, in all and along the
-# keys.
+# With dot products: the maximum number of 4x4 blocks of keys or values in shared memory, and the maximum
+# number of these blocks along the keys.
 STAGED, MOST_BLOCKS = 512, 32
-# On matrix units: the cost of starting a workgroup, as a number of rows; the workgroups that a core runs at
-# once.
+# On matrix units: the cost of starting a workgroup, in units of the cost of a row; the number of workgroups
+# that run on a core at the same time.
 START, RESIDENT = 5.5, 6
 
 
 def dot_tiles(sizes: AttentionSizes) -> Iterator[Tile]:
-    """Yield tiles for packed dot products (attention_q8.comp), the largest first."""
+    """Yield tiles for packed dot products (attention_q8.comp), the one with most rows first."""
     depth, wide = ceil4(sizes.depth), ceil4(sizes.width)
     keys4, tile = 1 << (ceil4(sizes.keys) - 1).bit_length(), MOST_BLOCKS
     while tile > 1 and tile * max(depth, wide) > STAGED:
@@ -46,11 +46,12 @@ def matrix_tiles(sizes: AttentionSizes, matrices: Matrices) -> Iterator[Tile]:
 
 
 def best(tiles: Sequence[Tile], sizes: AttentionSizes, cores: int) -> Tile:
-    """Return the tile that a device with this number of cores should run.
+    """Return the tile to run on a device with *cores* cores.
 
-    With dot products, this is the largest tile with which every core has work, or the smallest tile if there
-    is none. On matrix units, it is the tile with the lowest estimated time. Of several tiles with equal rows,
-    one that loads more keys at a time has fewer barriers, which is faster only if a core has few workgroups.
+    With dot products, return the largest tile with at least two workgroups for each core, or the smallest
+    tile if there is none. On matrix units, return the tile with the lowest estimated cost. Of tiles with
+    equal cost, prefer fewer keys at a time; but if there are at most two workgroups for each core, prefer
+    more keys, which need fewer barriers.
     """
 
     def workgroups(tile: Tile) -> int:

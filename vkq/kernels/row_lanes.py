@@ -1,4 +1,4 @@
-"""The invocations of a workgroup that share a row: their order, and the reduction of their values."""
+"""The invocations (lanes) of a workgroup that share a row: their order, and the reduction of their values."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from ..numerics.rows import JOIN, MOST_LANES
 from ..numerics.steps import Number
 from ..shader.assembler import KernelWriter
 
-JOINED = 8  # maximum number of values that an invocation reduces between two barriers
+JOINED = 8  # maximum number of values that a lane reduces between two barriers
 
 
 class RowLanes:
-    """The invocation's place in a workgroup of several rows. ``own``: its lane within its row; ``row``: the
-    row's number in the workgroup. Invocations are in the order [lane / near][row][lane % near], with *near*
-    1, 2 or 4."""
+    """The position of an invocation in a workgroup that computes several rows. ``own``: its lane in its row.
+    ``row``: the row's index in the workgroup. Invocations are ordered as [lane / near][row][lane % near],
+    where *near* is 1, 2 or 4."""
 
     def __init__(self, k: KernelWriter, lanes: int, near: int):
         self._k, self._lanes, self._near, self._half = k, lanes, near, 0
@@ -24,8 +24,8 @@ class RowLanes:
         self.row = (self._lane >> low) & (self.rows - 1)
 
     def joined(self, op: str, value: Number, then: Callable[[Number], Number]) -> Number:
-        """Reduce the values of all lanes of each row, apply *then* once, and return the result to every
-        lane."""
+        """Reduce the values of all lanes of each row with the reduction *op*, and apply *then* to the reduced
+        value. Return the result in every lane."""
         k, lanes = self._k, self._lanes
         if lanes == 1:
             return then(value)
@@ -42,15 +42,16 @@ class RowLanes:
         return k.exchange(self._shared(1))
 
     def _send(self, value: Number) -> None:
-        """Store each lane's value in the half of the shared memory that was not used last: slower invocations
-        may still read the other half."""
+        """Store each lane's value in shared memory. Alternate between two halves, because slower invocations
+        may still read the half that was used last."""
         self._half ^= 1
         self._k.keep(self._lane + MOST_LANES * self._half, value)
         self._k.barrier()
 
     def _join(self, op: str, lanes: int, count: int) -> Number:
-        """Return the reduction of *count* values: those of the lanes equal to this lane modulo *lanes*. It
-        joins the lower half of the values with the upper half until one value is left."""
+        """Return the reduction of the values of *count* lanes: this lane modulo *lanes*, and every *lanes*-th
+        lane after it. The lower half of the values is combined with the upper half until one value is
+        left."""
         values = [self._k.exchange(self._shared(lanes, j * lanes)) for j in range(count)]
         while len(values) > 1:
             half = len(values) // 2
@@ -58,7 +59,8 @@ class RowLanes:
         return values[0]
 
     def _shared(self, lanes: int, more: int = 0) -> Number:
-        """Return the offset in shared memory of the value of lane (own % *lanes*) + *more* of this row."""
+        """Return the offset in shared memory of a value of this row: that of lane (own % *lanes*) +
+        *more*."""
         near, rows = self._near, self.rows
         kept = lanes * rows - 1 if lanes >= near else (lanes - 1) | (rows - 1) * near
         skipped = more % near + more // near * near * rows
