@@ -34,16 +34,19 @@ def test_reductions_of_int32(any_device: vkq.Device, how: str, length: int) -> N
     np.testing.assert_array_equal(y, NUMPY[how].reduce(x, axis=1, dtype=np.int32))
 
 
+@pytest.mark.parametrize("inner", [8, 10])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32])
-def test_placed_rows(any_device: vkq.Device, dtype: Any) -> None:
-    """Rows are copied as they are, also infinities and NaN. The last row is followed by row 0."""
+def test_placed_rows(any_device: vkq.Device, dtype: Any, inner: int) -> None:
+    """Rows are copied as they are, also infinities and NaN. The last row is followed by row 0. If a row is a
+    whole number of vectors, an invocation copies a vector."""
     rng = np.random.default_rng(0)
     bits = {2: np.uint16, 4: np.uint32}[np.dtype(dtype).itemsize]
-    x, u = (rng.integers(0, np.iinfo(bits).max, (3, 2, n, 10), bits).view(dtype) for n in (9, 4))
+    x, u = (rng.integers(0, np.iinfo(bits).max, (3, 2, n, inner), bits).view(dtype) for n in (9, 4))
     start = np.array([0, 5, 8], np.int32)
     want = x.copy()
     for i, first in enumerate(start):
         want[i][:, (first + np.arange(4)) % 9] = u[i]
     y, ran = computed(any_device, placed_rows, x, start, u)
-    assert ran == ("lines__element:placed",)
+    fours = inner * np.dtype(dtype).itemsize % 16 == 0
+    assert ran == ("lines__element:placed" + ".fours" * fours,)
     assert y.tobytes() == want.tobytes()

@@ -88,12 +88,14 @@ def placed_rows(b: Builder, x: Value, start: Value, updates: Value) -> Value:
     y = b.new(Spec(x.spec.shape, x.spec.dtype))
     if y.spec.size:
         words = inner * np.dtype(x.spec.dtype).itemsize // 4
+        fours = words % 4 == 0
+        many = words // 4 if fours else words
         push = {
-            "count": x.spec.size // inner * words, "inner": words, "rows": rows, "lines": lines,
+            "count": x.spec.size // inner * many, "inner": many, "rows": rows, "lines": lines,
             "updates": updates.spec.shape[2],
         }  # fmt: skip
-        b.dispatch(b.device.program(_placed()), [x, start, updates, y], push)
-        b.may_overwrite(y, x)  # each word is read by the invocation that writes the same word
+        b.dispatch(b.device.program(_placed(fours)), [x, start, updates, y], push)
+        b.may_overwrite(y, x)  # an invocation writes only the words of x that it has read
     return y
 
 
@@ -219,8 +221,17 @@ def _scattered(reduction: str, dtype: str, soft: bool) -> Written:
     )
 
 
-@functools.lru_cache(1)
-def _placed() -> Written:
+@functools.lru_cache(2)
+def _placed(fours: bool) -> Written:
+    """Return the kernel that replaces consecutive rows. An invocation writes a word, or with *fours* a vector
+    of four words."""
+
+    def copy(k: KernelWriter, source: int, place: Number, i: Number) -> None:
+        if fours:
+            k.store_four(3, i, k.load_four(source, place))
+        else:
+            k.store(3, i, k.load(source, place))
+
     def write(k: KernelWriter, i: Number) -> None:
         inner, rows, lines, count = (k.word(n) for n in (2, 3, 4, 5))
         row = i.divided(inner)
@@ -229,23 +240,25 @@ def _placed() -> Written:
         place = (own < start).where(own + rows - start, own - start)
         new = place < count
         with k.when(new):
-            k.store(3, i, k.load(2, (line * count + place) * inner + (i - row * inner)))
+            copy(k, 2, (line * count + place) * inner + (i - row * inner), i)
         with k.when(~new):
-            k.store(3, i, k.load(0, i))
+            copy(k, 0, i, i)
 
-    words = ("inner", "rows", "lines", "updates")
-    return _written("placed", "x start updates", "y", words, False, "0", write)
+    words, vectors = ("inner", "rows", "lines", "updates"), frozenset({0, 2, 3} if fours else ())
+    name = "placed" + ".fours" * fours
+    return _written(name, "x start updates", "y", words, False, "0", write, vectors)
 
 
 def _written(
     name: str, inputs: str, results: str, words: tuple[str, ...], soft: bool, rounds: str,
-    write: Callable[[KernelWriter, Number], None],
+    write: Callable[[KernelWriter, Number], None], fours: frozenset[int] = frozenset(),
 ) -> Written:  # fmt: skip
-    """Return a kernel with one invocation for each of ``count`` results."""
+    """Return a kernel with one invocation for each of ``count`` results. fours: the indices of the buffers
+    whose elements are vectors of four words."""
     ways = [*((each, "read") for each in inputs.split()), *((each, "write") for each in results.split())]
 
     def module() -> bytes:
-        k = KernelWriter(tuple(way == "write" for _, way in ways), 2 + len(words), LOCAL, soft)
+        k = KernelWriter(tuple(way == "write" for _, way in ways), 2 + len(words), LOCAL, soft, fours=fours)
         i = k.workgroup() * LOCAL + k.lane()
         with k.when(i < k.word(1)):
             write(k, i)
