@@ -1,5 +1,5 @@
-"""An int8 cache of keys or values (`vkq.numerics.attention_cache`): one dispatch quantizes the tokens of a
-run and writes them after the past tokens."""
+"""Appends new tokens to an int8 cache of keys or values (`vkq.numerics.attention_cache`). One dispatch
+quantizes the tokens and writes them after the past tokens."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ WORDS = ("first_group", "rows", "groups", "tokens", "total", "held")
 
 @dataclasses.dataclass(frozen=True)
 class AppendForm:
-    """The properties for which a kernel is compiled. starts: it has a buffer of start positions. follows: it
-    has a buffer of past tokens."""
+    """The properties for which an append kernel is compiled. width: the numbers of a vector. starts: the
+    kernel has a buffer of start positions. follows: it has a buffer of past tokens. soft: it needs software
+    float arithmetic."""
 
     width: int
     starts: bool
@@ -36,9 +37,9 @@ class AppendForm:
 
 
 def appended(b: Builder, x: Value, start: Value | None, past: Value | None, total: int) -> Value:
-    """Add the quantization and appending of x to a plan, and return the cache (batch, groups, *total*,
-    words). x: float32 (batch, tokens, groups, width). Token i is written at position ``start[batch] + i``
-    (start: int32; None: 0); positions from *total* on are dropped. At other positions, the cache has the
+    """Add to a plan the dispatch that appends x to a cache, and return the new cache, int32 (batch, groups,
+    *total*, words). x: float32 (batch, tokens, groups, width). Token i gets position ``start[batch] + i``
+    (start: int32; None: 0); tokens at positions from *total* on are dropped. All other positions have the
     words of *past*, or 0."""
     batch, tokens, groups, width = x.spec.shape
     y = b.new(Spec((batch, groups, total, words_of(width)), "int32"))
@@ -52,13 +53,13 @@ def appended(b: Builder, x: Value, start: Value | None, past: Value | None, tota
     slots = [x, *([] if start is None else [start]), *([] if past is None else [past]), y]
     b.dispatch(b.device.program(written(form)), slots, push, macs=batch * groups * total * width)
     if past is not None and past.spec.shape == y.spec.shape:
-        b.may_overwrite(y, past)  # each word is read by the invocation that writes the same word
+        b.may_overwrite(y, past)  # the invocation that writes a word is the only one that reads its past word
     return y
 
 
 @functools.lru_cache(64)
 def written(form: AppendForm) -> Written:
-    """Return the shader of a form."""
+    """Return the shader of an append kernel."""
     names = ["x", *["start"] * form.starts, *["past"] * form.follows]
     bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(names)]
     bindings.append(Binding(len(names), "y", "write", "uint"))
@@ -73,8 +74,8 @@ def written(form: AppendForm) -> Written:
 
 
 class _AppendKernel:
-    """The writer of the kernel. Several invocations share a vector of the cache; ``at`` is the vector's
-    index."""
+    """The writer of the append kernel. Several invocations share a vector of the cache; ``at`` is the index
+    of the vector in the new cache."""
 
     def __init__(self, form: AppendForm):
         buffers = (*[False] * (1 + form.starts + form.follows), True)
@@ -94,7 +95,7 @@ class _AppendKernel:
     def module(self) -> bytes:
         k, count = self.k, words_of(self.form.width)
         start = k.load(1, self.batch) if self.form.starts else k.constant(0, "u")
-        place = self.token - start  # negative values wrap to more than any number of tokens
+        place = self.token - start  # below 0, it wraps around to a large number and is not new
         new = place < self.word("tokens")
         runs = self.numbers(new.where(place, 0))
         largest = functools.reduce(maximum, [magnitude(x) for _, run in runs for x in run])
@@ -119,12 +120,13 @@ class _AppendKernel:
         return ["x", *["start"] * self.form.starts, *["past"] * self.form.follows]
 
     def indices(self, count: int) -> list[Number]:
-        """Return which of *count* words this invocation writes; some may be beyond the end."""
+        """Return the indices of the words that this invocation writes, of *count* words. Indices may exceed
+        *count* - 1."""
         return [self.lanes.own + first for first in range(0, count, self.form.lanes)]
 
     def numbers(self, place: Number) -> list[tuple[Number, list[Number]]]:
-        """Return, for each word of this invocation, its index and its numbers of new token *place*; numbers
-        beyond the width are 0."""
+        """Load the vector of new token *place*. Return, for each word of this invocation, its index and its
+        four numbers; numbers beyond the width are 0."""
         width, group = self.form.width, self.matrix - self.batch * self.word("groups")
         token = self.batch * self.word("tokens") + place
         first, runs = (token * self.word("groups") + group) * width, []

@@ -1,6 +1,6 @@
-"""8-bit attention in one dispatch: two products, the addition of a mask and the softmax, with the scores in
-shared memory. The products use packed dot products (attention_q8.comp) or matrix units
-(attention_q8_coopmat.comp)."""
+"""8-bit attention in one dispatch: the product q k^T, the addition of a mask, the softmax, and the product
+with v. The scores stay in shared memory. The products use packed dot products (attention_q8.comp) or matrix
+units (attention_q8_coopmat.comp)."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from .repack import repacked, reshaped
 from .sharing import runs_beside_others
 
 SHADER, UNITS = "attention_q8__tile", "attention_q8__coopmat"
-TABLE_BYTES = 1024  # the size of a table of one float32 for each byte
+TABLE_BYTES = 1024  # bytes of a table with one float32 for each byte value
 SOFTMAX = 16  # the cost of the softmax of one score, in multiply-adds
 LAYOUTS = {MATRIX: "4h4w", BLOCKED: "16c"}
-LEAST_QUERIES = 16  # with fewer queries, most of a matrix would be empty
+LEAST_QUERIES = 16  # fewer queries do not use matrix units: most of a matrix would be empty
 HEADS = ("Q_HEADS", "K_HEADS", "V_HEADS", "Y_HEADS")
 
 
 def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> AttentionSizes | None:
-    """Return the sizes of attention for operands of shape (..., heads, rows, columns). None if their leading
-    axes differ or their columns are not a multiple of 4."""
+    """Return the sizes of attention for q, k and v of shape (..., heads, rows, columns). Return None if the
+    shapes do not fit each other, if a size is 0, or if the columns are not a multiple of 4."""
     if len(q) < 3 or not q[:-2] == k[:-2] == v[:-2] or (k[-2], q[-1]) != (v[-2], k[-1]):
         return None
     batch, heads, (queries, depth), (keys, width) = math.prod(q[:-3]), q[-3], q[-2:], v[-2:]
@@ -52,9 +52,9 @@ def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> Atte
 
 @dataclasses.dataclass(frozen=True)
 class AttentionQ8:
-    """8-bit attention of given sizes in one dispatch. side_by_side: the numbers of heads that are stored side
-    by side in q, k, v and the result. firsts: the first columns of q, k and v. matrices: the matrix shape;
-    None: packed dot products."""
+    """8-bit attention of given sizes in one dispatch. side_by_side: for q, k, v and the result, the number of
+    heads whose columns are side by side in one matrix. firsts: the first columns of q, k and v in their
+    tensors. matrices: the shape of the matrix units; None: packed dot products."""
 
     device: Device
     sizes: AttentionSizes
@@ -72,8 +72,8 @@ class AttentionQ8:
         side_by_side: tuple[int, int, int, int], mask: tuple[int, ...] | None,
         firsts: tuple[int, int, int] = (0, 0, 0),
     ) -> AttentionQ8 | str:  # fmt: skip
-        """Return attention for operands of these specs, or why one dispatch cannot or should not compute
-        it."""
+        """Return the attention for operands of these specs, or the reason why one dispatch cannot or should
+        not compute it."""
         if profile(device.capabilities).attention_in_steps:
             return "the device's profile asks for steps (attention_in_steps)"
         q, k, v = (apart(one.shape, heads) for one, heads in zip(operands, side_by_side, strict=False))
@@ -103,7 +103,8 @@ class AttentionQ8:
         return found if found._able else f"scores of {sizes.keys} keys exceed the shared memory"
 
     def _on_matrix_units(self) -> AttentionQ8:
-        """Return this attention on matrix units; return it unchanged if they cannot compute it."""
+        """Return this attention on matrix units, or unchanged if the device's matrix units cannot compute
+        it."""
         c, sizes = self.device.capabilities, self.sizes
         if sizes.queries < LEAST_QUERIES or choose_path(self.device).path != COOPMAT or counted(c):
             return self
@@ -116,7 +117,7 @@ class AttentionQ8:
 
     @property
     def variant(self) -> Variant:
-        """The shader variant for the device's matrices or its dot form."""
+        """The variant of attention_q8_coopmat.comp, or of attention_q8.comp for this dot form and layout."""
         if self.matrices:
             return catalog().find(UNITS)
         return catalog().find(SHADER, dot=self.form, layout=LAYOUTS[self.layout])
@@ -132,11 +133,12 @@ class AttentionQ8:
 
     @property
     def tile(self) -> Tile:
-        """The constants of the tile that the device should run."""
+        """The specialization constants of the tile to run on the device."""
         return best(self._able, self.sizes, profile(self.device.capabilities).multiprocessors)
 
     def _tiles(self) -> Iterator[Tile]:
-        """Yield tiles; those of dot products from the largest on."""
+        """Yield all tiles of the shader. Tiles for dot products are ordered: the one with most rows is
+        first."""
         return matrix_tiles(self.sizes, self.matrices) if self.matrices else dot_tiles(self.sizes)
 
     def _runs(self, tile: Tile) -> bool:
@@ -157,9 +159,9 @@ class AttentionQ8:
 
     @property
     def _largest_sum(self) -> float:
-        """A bound of the sums of both products. If the second product reads the weights as the softmax writes
-        them, a row of weights, minus their zero point, sums to at most 1 / scale plus the rounding of each
-        key."""
+        """A bound of the sums in both products. The weights of a row, minus their zero point, sum to at most
+        255 * keys. If the second product reads the softmax results without a lookup, they sum to at most 1 /
+        scale, plus 1 for the rounding of each key."""
         sizes, weights = self.sizes, self.steps.softmax[1]
         total = 255.0 * sizes.keys
         if self.steps.table is None and self.steps.results[0].zero_point == weights.zero_point:
@@ -185,24 +187,25 @@ class AttentionQ8:
         }  # fmt: skip
 
     def _rows(self) -> tuple[int, int, int]:
-        """Return the strides of the mask's batches, heads and queries, in rows of the mask."""
+        """Return the distances, in rows of the mask, between the mask's batches, heads and queries (0:
+        broadcast)."""
         batch, heads, queries, _ = (1,) * (4 - len(self.mask or (1,))) + (self.mask or (1,))
         return heads * queries * (batch > 1), queries * (heads > 1), int(queries > 1)
 
     def program(self) -> Program:
-        """Return the pipeline."""
+        """Return the pipeline of the variant with the tile's constants."""
         subgroup = self.matrices.subgroup if self.matrices else 0
         return self.device.program(self.variant, self._constants(self.tile), subgroup)
 
     @property
     def reason(self) -> str:
-        """The reason for one dispatch, as text."""
+        """The reason why one dispatch computes the attention, for reports."""
         scores = self._products * self.sizes.queries * self.sizes.keys
         units = f", on matrix units ({self.matrices})" if self.matrices else ""
         return f"one dispatch: {scores} scores stay in shared memory{units}"
 
     def build(self, b: Builder, q: Value, k: Value, v: Value, mask: Value | None) -> Value:
-        """Add the dispatch to a plan."""
+        """Add the dispatch to a plan, and return the result. q, k, v: matrices with heads side by side."""
         s, steps, (*_, y_heads), products = self.sizes, self.steps, self.side_by_side, self._products
         leading, rows = apart(q.spec.shape, self.side_by_side[0])[:-2], (s.queries, s.keys, s.keys)
         operands = [
@@ -226,7 +229,8 @@ class AttentionQ8:
 
 
 def _broadcasts(mask: tuple[int, ...] | None, scores: tuple[int, ...]) -> bool:
-    """Return True if the shader can broadcast a mask of this shape; it must have a value for every key."""
+    """Return True if the shader can broadcast a mask of this shape to the scores. The mask must have a value
+    for every key."""
     if mask is None:
         return True
     if not 1 <= len(mask) <= len(scores) <= 4 or mask[-1] != scores[-1] or scores[-1] == 1:

@@ -21,7 +21,7 @@ from .weights import PARAMETER_BYTES, Int8, Int32, ceil4
 
 
 class Depthwise(Direct):
-    """A depthwise convolution; see conv_direct_q8.comp."""
+    """A depthwise convolution on conv_direct_q8.comp, or with `Dots` on packed dot products."""
 
     _word_bytes = 1
 
@@ -36,7 +36,7 @@ class Depthwise(Direct):
     def packed(self) -> Int8:
         return np.ascontiguousarray(self._flat()[0].T)
 
-    # On every path, the shader multiplies int8 lanes directly.
+    # The parameters fit "s8s8" on every path, because the shader multiplies int8 lanes directly.
     def packed_parameters(self) -> Int32:
         return self.arithmetic.channel_parameters(self._flat(), "s8s8", self._zero_points[None])
 
@@ -53,14 +53,14 @@ class Depthwise(Direct):
             super().build(b, p, x, y)
 
     def _on_dots(self, p: Conv2dProblem, layout: str) -> bool:
-        """Return True if packed dot products can compute the problem in this layout and the profile prefers
-        them."""
+        """Return True if packed dot products compute the problem: they support it in this layout, and the
+        profile prefers them."""
         aligned = p.padding[1] % 4 == self.kw // 2
         return self.on_dots(p) and (layout == BLOCKED or (aligned and Dots.by_lines(self)))
 
     def on_dots(self, p: Conv2dProblem) -> bool:
-        """Return True if packed dot products can compute the problem: one output channel for each input
-        channel, and a square kernel."""
+        """Return True if packed dot products support the problem: each input channel has one output channel,
+        the kernel is square with a size of `Dots.KERNELS`, and the stride is one of `Dots.STRIDES`."""
         stride = p.stride[0]
         square = p.stride == (stride, stride) and p.dilation == (1, 1) and self.kh == self.kw
         able = self.group_oc == 1 and self.arithmetic.out == "q8to" and self.form != "float"
@@ -72,19 +72,19 @@ class Depthwise(Direct):
 
 
 class Dots:
-    """A depthwise convolution with a square kernel on packed dot products. A dot product multiplies the taps
-    of a kernel row (depthwise_lines.glslh) if dot products are signed and the device's profile prefers
-    rows. Otherwise it multiplies the taps of a column (depthwise_columns.glslh), which needs
-    kPackedInt8_16C."""
+    """A depthwise convolution with a square kernel on packed dot products. If the dot products are signed and
+    the device's profile has `depthwise_lines`, a dot product multiplies the taps of a kernel row
+    (depthwise_lines.glslh). Otherwise it multiplies the taps of a kernel column (depthwise_columns.glslh),
+    for images in kPackedInt8_16C only."""
 
     KERNELS, STRIDES = (3, 5), (1, 2)
-    SMALL = 1 << 22  # a smaller sum is converted to float by one addition (requantize.glslh)
+    SMALL = 1 << 22  # bound of the sums that one addition converts to float (requantize.glslh)
 
     def __init__(self, of: Direct, weight: Int8, zero_points: Int32):
         self.of, self._weight, self._zero_points = of, weight, zero_points
         flat = np.zeros((1, 4 * ceil4(of.oc), of.kh * of.kw), np.int8)
         flat[0, : of.oc] = weight.reshape(of.oc, -1)
-        arithmetic, form = of.arithmetic, of.form  # locals: a lambda that packs later must not hold self
+        arithmetic, form = of.arithmetic, of.form  # a lambda that packs later must not keep self alive
         self.parameters = arithmetic.after.before(
             of.device, ceil4(of.oc) * PARAMETER_BYTES,
             lambda: arithmetic.channel_parameters(flat, form, zero_points[None]),
@@ -121,8 +121,8 @@ class Dots:
         b.dispatch(of.device.program(variant, constants), slots, push, macs, after.in_place)
 
     def _read(self, x: Spec) -> str:
-        """Return how the shader reads pixels: as texels if the profile prefers texels and a texel buffer can
-        hold the image, else in the units of their layout."""
+        """Return how the shader reads pixels: "texels" if the profile prefers texels and texel buffers can
+        hold the operands; else the unit of the image's layout (PIXELS)."""
         c = self.of.device.capabilities
         able = x.layout == IMAGE and viewable(c, x.nbytes, self.lines.bytes, self.parameters.bytes)
         return "texels" if profile(c).texels and able else PIXELS[x.layout]
@@ -144,16 +144,16 @@ class Dots:
 
 
 def lines_of(known: Profile, p: Conv2dProblem) -> int:
-    """Return how many output rows an invocation of depthwise_lines.glslh computes. More rows read fewer
-    pixels twice; fewer rows let an invocation finish sooner."""
+    """Return the number of output rows that an invocation of depthwise_lines.glslh computes. With more rows,
+    fewer pixels are read twice; with fewer rows, there are more invocations."""
     share = p.n * ceil4(p.oc) * p.oh * ceil4(p.ow) / known.multiprocessors
     lines = next((lines for lines, most in known.depthwise_shares if share <= most), 4)
     return min(lines, 4 // p.stride[0])
 
 
 def _lines(weight: Int8, zero_points: Int32) -> Int8:
-    """Pack weights (OC, 1, KH, KW) as [kh][word][c4] of four channels x four taps. Taps beyond the last one
-    hold the channel's zero point."""
+    """Pack weights (OC, 1, KH, KW) as [kh][word][c4] of four channels x four taps, for dot products along
+    kernel rows. Padding taps have the channel's zero point as their weight."""
     oc, _, kh, kw = weight.shape
     out = np.zeros((4 * ceil4(oc), kh, 4 * ceil4(kw)), np.int8)
     out[:oc] = zero_points.astype(np.int8).reshape(-1, 1, 1)
@@ -162,8 +162,9 @@ def _lines(weight: Int8, zero_points: Int32) -> Int8:
 
 
 def _columns(weight: Int8, zero_points: Int32, rows: int, words: int, stride: int) -> Int8:
-    """Pack weights (OC, 1, KH, KW) as [kw][row][word][c4] of four channels x four input rows. Input rows that
-    an output row does not read hold the channel's zero point."""
+    """Pack weights (OC, 1, KH, KW) as [kw][row][word][c4] of four channels x four input rows, for dot
+    products along kernel columns. An input row that the output row does not read has the channel's zero point
+    as its weight."""
     oc, _, kh, kw = weight.shape
     out = np.zeros((4 * ceil4(oc), kw, rows, 4 * words), np.int8)
     out[:oc] = zero_points.astype(np.int8).reshape(-1, 1, 1, 1)

@@ -1,4 +1,4 @@
-"""The properties on which a kernel for a function of rows depends."""
+"""The form of a kernel for a function of rows: all properties for which the kernel is compiled."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import dataclasses
 from ..numerics.rows import FUNCTIONS
 from .chain_form import Chain
 
-# Kinds of a chain's inputs: the function's result, one element, one for each position in a row, an array like
-# x.
+# The kinds of a chain's inputs: the function's result (RESULT); one element (ONE); one element for each
+# position in a row (PLACES); an array of the shape of x (LIKE).
 RESULT, ONE, PLACES, LIKE = range(4)
 
 
 @dataclasses.dataclass(frozen=True)
 class RowForm:
-    """The properties on which a kernel depends; scales and zero points are push constants. *lanes*: how many
-    invocations share a row. *ahead*: how many runs each invocation loads once (0: it loads its runs in each
-    pass); the first *whole* of these are inside the row. *strided*: the elements of a row are not contiguous.
-    *fours*: they are contiguous, and fill whole runs. *x_bytes*, *y_bytes*: x, y are 8-bit. *y_real*: y is
-    dequantized again. *divides*: see `Quantizer`. *normal*: `always_normal` holds, and y's scale is not
-    small. *soft*: the device needs software float arithmetic."""
+    """The properties for which a kernel is compiled; scales and zero points are push constants. A run is four
+    neighbouring elements of a row. *lanes*: the number of invocations that share a row. *ahead*: the number
+    of runs that each invocation loads once and keeps; 0: it loads its runs again in each pass. *whole*: how
+    many of the *ahead* runs are inside the row for every lane. *strided*: the elements of a row are not
+    contiguous. *fours*: they are contiguous, and the row has a multiple of four. *x_bytes*, *y_bytes*: x, y
+    are 8-bit. *y_real*: y is dequantized again. *divides*: see `Quantizer`. *normal*: no subnormal floats
+    occur outside the chain. *soft*: the device needs software float arithmetic. *x*, *y*: the layouts of x
+    and y."""
 
     name: str
     lanes: int
@@ -45,10 +47,10 @@ class RowForm:
 
     @property
     def chain_flushes(self) -> bool:
-        """True if floats must be flushed in the chain. They need not be if the chain is result * a + b, or a
-        part of it, and y is 8-bit. A result is at most 2^13. So if flushing changes the product, the product
-        is below 2^-113 with and without flushing. Its sum with b then stays the same, or is below 2^-86 and
-        quantized like 0."""
+        """True if floats must be flushed in the chain. They need not be if y is 8-bit and the chain is result
+        * a + b or a part of it. Proof: a result is at most 2^13. If flushing changes the product, the product
+        is below 2^-113 with and without flushing. The sum with b then stays the same, or it is below 2^-86
+        and quantizes like 0."""
         if self.chain is None or not (self.normal and self.y_bytes):
             return not (self.normal and self.y_bytes)
         last = self.operands.index(RESULT)
@@ -60,7 +62,8 @@ class RowForm:
 
     @property
     def vectors(self) -> frozenset[int]:
-        """The buffers of float32 numbers that the kernel reads and writes as vectors of four."""
+        """The indices of the buffers of float32 numbers that the kernel reads or writes as vectors of
+        four."""
         ways = zip(self.operands, self.chain.inputs if self.chain else (), strict=True)
         others = [way != ONE and dtype == "float32" for way, dtype in ways if way != RESULT]
         y = (self.y_real or not self.y_bytes) and FUNCTIONS[self.name].each is not None

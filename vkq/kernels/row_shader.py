@@ -1,6 +1,6 @@
-"""The writer of shaders for functions of rows (`vkq.numerics.rows`). Several invocations of a workgroup share
-a row, whose elements may be strided. A chain of operators and the quantization of the result may follow in
-the same dispatch."""
+"""Writes shaders for functions of rows (`vkq.numerics.rows`). Several invocations of a workgroup share a row,
+whose elements may be strided. The same dispatch may apply a chain of operators to the results and quantize
+them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLACE = {word: i for i, (word, _) in enumerate(WORDS)}
 
 @functools.lru_cache(1024)
 def written(form: RowForm) -> Written:
-    """Return the shader of a function of rows."""
+    """Return the shader of a form."""
     push = tuple(PushConstant(word, kind, 4 * i) for i, (word, kind) in enumerate(WORDS))
     name, lanes, y = form.name, form.lanes, form.y_buffer
     bindings = tuple(Binding(i, "x" if i == 0 else f"x{i}", "read", "uint") for i in range(y))
@@ -76,9 +76,9 @@ def _module(form: RowForm) -> bytes:
 def _store_each(
     r: _Row, ahead: list[tuple[_Run, list[Number]]], results: Callable[[Sequence[Number]], list[Number]]
 ) -> None:
-    """Store the results of all runs. The operands of a run are loaded before the previous run is computed.
-    Only the second run's operands are loaded after the first run is computed, because the registers of the
-    first run are not free earlier."""
+    """Store the results of all runs. Load the operands of a run before the results of the previous run are
+    computed, to hide the latency. The second run is an exception: its operands are loaded after the first run
+    is computed, because the registers of the first run are not free earlier."""
     right: list[Number] = []
     operands: Operands = []
     for i, (run, numbers) in enumerate(ahead if not r.form.divides else ()):
@@ -95,7 +95,9 @@ def _store_each(
 
 
 def _pass(r: _Row, ahead: list[tuple[_Run, list[Number]]], op: str, f: Any, then: Any, got: Got) -> Number:
-    """Return the result of a pass for the invocation's row."""
+    """Reduce one pass over the invocation's row, and return the result. op: the reduction; f: computes the
+    value to reduce from an element and *got*; then: computes the result from the reduced value; got: the
+    results of earlier passes."""
     k = r.k
 
     def add(run: _Run, numbers: list[Number], state: Any) -> Any:
@@ -122,8 +124,8 @@ def _pass(r: _Row, ahead: list[tuple[_Run, list[Number]]], op: str, f: Any, then
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """Four neighbouring elements of a row: the run's number ``index = low + turn * lanes``, and for each
-    element a flag that it is inside the row (None: always inside)."""
+    """A run: four neighbouring elements of a row. ``index``: the number of the run, ``low + turn * lanes``.
+    ``there``: for each element, a flag that it is inside the row (None: it always is)."""
 
     low: Number
     turn: int
@@ -132,12 +134,13 @@ class _Run:
 
 
 class _Row:
-    """The writer of code that loads and stores an invocation's row, which is number ``at``."""
+    """The writer of code that loads and stores the row of an invocation. ``at``: the index of the row in
+    x."""
 
     def __init__(self, k: KernelWriter, form: RowForm):
         self.k, self.form = k, form
         # In each layout of 8-bit rows, four neighbouring runs of four neighbouring rows are contiguous in
-        # memory.
+        # memory. Up to four neighbouring lanes therefore read the same row.
         self.lanes = RowLanes(k, form.lanes, 1 if form.strided else min(4, form.lanes))
         self.own, self.row = self.lanes.own, k.workgroup() * self.lanes.rows + self.lanes.row
         self.rows, self.length, self.inner = (self.word(name) for name in ("rows", "length", "inner"))
@@ -157,12 +160,13 @@ class _Row:
         return self.k.word(PLACE[name])
 
     def ahead(self) -> list[_Run]:
-        """Return the runs that the invocation loads once, all at the same time, so that their latencies
-        overlap."""
+        """Return the runs that the invocation loads once. All are loaded before the first is used, so that
+        their latencies overlap."""
         return [self._run(self.own, turn, turn < self.form.whole) for turn in range(self.form.ahead)]
 
     def each_run(self, state: Any, turn: Callable[[_Run, Any], Any], end: Number | None = None) -> Any:
-        """Loop over the runs of the invocation, up to run *end*, and return the final state."""
+        """Loop over the invocation's runs with indices below *end* (None: all runs). *turn* returns the next
+        state from a run and the current state. Return the final state."""
         step = self.k.constant(self.form.lanes, "u")
         run = functools.partial(self._run, turn=0, inside=self.form.fours)
         return self.k.loop(self.own, end or self.runs, step, state, lambda c, s: turn(run(c), s))
@@ -174,11 +178,11 @@ class _Row:
         if not self.form.fours:
             return _Run(low, turn, index, [(index << 2) + j < self.length for j in range(RUN)])
         there = index < self.runs
-        index = there.where(index, self.own)  # beyond the row, the first run is loaded again
+        index = there.where(index, self.own)  # a run beyond the row loads the lane's first run
         return _Run(index, 0, index, [there] * RUN)
 
     def _places(self, run: _Run) -> list[Number]:
-        """Return the positions in the row of a run's elements; position 0 for elements beyond the row."""
+        """Return the positions of a run's elements in the row, or 0 for elements beyond the row."""
         places = [(run.index << 2) + j for j in range(RUN)]
         if self.form.fours:
             return places
@@ -186,7 +190,7 @@ class _Row:
         return [c if there is None else there.where(c, 0) for c, there in pairs]
 
     def numbers(self, run: _Run) -> list[Number]:
-        """Load the elements of a run."""
+        """Load the elements of a run as float32."""
         if self.form.x_bytes:
             word = self.k.load(0, self._at_word(self.form.x, run))
             scale, zero = self.word("x_scale").f, self.word("x_zero").i
@@ -196,7 +200,7 @@ class _Row:
         return [flushed(self.k.load(0, self.first + c * self.inner).f) for c in self._places(run)]
 
     def keep(self, run: _Run, results: Sequence[Number], operands: Operands) -> tuple[()]:
-        """Store the results of a run."""
+        """Apply the chain to the results of a run, and store them as float32."""
         k, y = self.k, self.form.y_buffer
         found = [is_nan(each).where(np.nan, each) for each in self._through(results, operands)]
         if self.form.fours:
@@ -218,8 +222,8 @@ class _Row:
     def keep_words(
         self, right: Sequence[Number], results: Callable[[Sequence[Number]], list[Number]]
     ) -> None:
-        """Compute the results of the runs whose flag in *right* is False (if *right* is empty, of all runs),
-        and store them as words."""
+        """Compute and store the words of the runs whose flag in *right* is False. If *right* is empty, do so
+        for all runs."""
         k, wrong, shift = self.k, self.own.of(0), self.form.lanes.bit_length() - 1
         for turn, each in enumerate(right):
             wrong = wrong | each.where(0, 1 << turn, "u")
@@ -234,7 +238,8 @@ class _Row:
         self.each_run((), again, wrong.equals(0).where(0, self.runs) if right else self.runs)
 
     def _store_word(self, run: _Run, stores: Number, values: Callable[[], list[Number]]) -> None:
-        """If *stores* is true, store four int32 values in [-128, 127] as a word, or dequantized."""
+        """If *stores* is true, store four int32 values in [-128, 127]: dequantized if the form has *y_real*,
+        else as one word."""
         with self.k.when(stores):
             if self.form.y_real:
                 scale, zero = self.word("y_scale").f, self.word("y_zero").i
@@ -248,8 +253,8 @@ class _Row:
         return self.inside if there is None else self.inside & there
 
     def _at_word(self, layout: str, run: _Run) -> Number:
-        """Return the index of the word that holds a run of an 8-bit row. The length of MATRIX rows is a
-        multiple of four."""
+        """Return the index of the word of a run of an 8-bit row in this layout. Rows in MATRIX have a
+        multiple of four elements."""
         if layout == BLOCKED:
             low, turns = (run.low, run.turn) if self.form.lanes % 4 == 0 else (run.index, 0)
             found = (((low >> 2) * self.rows + self.at) << 2) + (low & 3)
@@ -258,14 +263,14 @@ class _Row:
         return above + 4 * run.turn * self.form.lanes if run.turn else above
 
     def operands(self, run: _Run) -> Operands:
-        """Load the operands of the chain, except the result, for the elements of a run."""
+        """Load all operands of the chain except the function's result, for the elements of a run."""
         chain, buffers = self.form.chain, iter(range(1, self.form.y_buffer))
         pairs = zip(self.form.operands, chain.inputs if chain else (), strict=True)
         with self.k.flushing(self.form.chain_flushes):
             return [self._operand(next(buffers), dtype, way, run) for way, dtype in pairs if way != RESULT]
 
     def _through(self, results: Sequence[Number], operands: Operands) -> Sequence[Number]:
-        """Return the chain applied to the results of a run, or the results if there is no chain."""
+        """Return the results of a run after the chain, or unchanged if there is no chain."""
         chain, others = self.form.chain, iter(operands)
         if chain is None:
             return results
@@ -274,7 +279,7 @@ class _Row:
             return [chain.values(each)[0] for each in zip(*inputs, strict=True)]
 
     def _operand(self, buffer: int, dtype: str, way: int, run: _Run) -> Sequence[Number]:
-        """Load an operand of the chain for each element of a run."""
+        """Load one operand of the chain for each element of a run. way: the kind of the operand."""
         k, first = self.k, self.first if way == LIKE else self.first.of(0)
         if way == ONE:
             return [element(k, buffer, dtype, first)] * RUN

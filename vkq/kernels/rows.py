@@ -1,4 +1,5 @@
-"""Functions of rows (`vkq.numerics.rows`) on a device: steps of a plan. The shader is in `row_shader`."""
+"""Adds functions of rows (softmax, normalizations, reductions: `vkq.numerics.rows`) to a plan. `row_shader`
+writes the shader."""
 
 from __future__ import annotations
 
@@ -19,17 +20,18 @@ from .chain_form import Chain
 from .row_form import RowForm
 from .row_shader import written
 
-# Maximum number of elements of a row: drivers may stop a loop of more than 65,000 iterations.
+# Maximum number of elements of a row. Drivers may stop a loop after 65,000 iterations.
 MOST_LENGTH = 65_000 * MOST_LANES
-LEAST = 2.0**-50  # minimum scale of y with which `RowForm.chain_flushes` may be False
+LEAST = 2.0**-50  # minimum scale of y for which `_normal` may return True
 LAYOUTS = (MATRIX, BLOCKED)  # layouts of 8-bit rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
-    """The conversions before and after a function of rows. x: the parameters of 8-bit inputs. chain: a chain
-    applied to the results; operands: the kind of each of its inputs (see `row_form`). y: the parameters of
-    8-bit results; real: these are dequantized again."""
+    """The dtype conversions and operators that a kernel applies before and after a function of rows. x: the
+    parameters of 8-bit inputs. chain: a chain of elementwise operators for the results; operands: the kind of
+    each input of the chain (RESULT, ... of `row_form`). y: the parameters of 8-bit results. real: True if y
+    is quantized and dequantized again, so that the result is float32."""
 
     x: QParams | None = None
     chain: Chain | None = None
@@ -45,9 +47,10 @@ def rows_of(
     b: Builder, name: str, x: Value, axis: int, count: int, attributes: Mapping[str, float],
     ends: Ends = PLAIN, operands: Sequence[Value] = (), layout: str = MATRIX,
 ) -> Value:  # fmt: skip
-    """Add a function of rows to a plan; a row spans *count* axes of an array from *axis* on. The result has
-    the shape of x; a reduction removes these axes. 8-bit arrays are in one of LAYOUTS, and their rows are
-    along the last axis. *operands*: the chain's inputs except the function's result."""
+    """Add a function of rows to a plan and return its result. A row is the elements of *count* axes of x,
+    from *axis* on. The result has the shape of x; a reduction removes the axes of the row. 8-bit arrays have
+    one of LAYOUTS, and their rows are along the last axis. *operands*: the inputs of the chain except the
+    function's result. *layout*: the layout of an 8-bit result."""
     shape = x.spec.shape
     length, inner = math.prod(shape[axis : axis + count]), math.prod(shape[axis + count :])
     each = FUNCTIONS[name].each is not None
@@ -77,14 +80,16 @@ def rows_of(
 
 
 def _normal(name: str, length: int, epsilon: float, ends: Ends) -> bool:
-    """Return True if no floats need to be flushed, except perhaps in a chain."""
+    """Return True if no subnormal float can occur outside the chain, so that the kernel need not flush
+    floats."""
     if ends.x is None or (ends.y is not None and ends.y.scale < LEAST):
         return False
     return always_normal(name, length, epsilon, ends.x.scale)
 
 
 def _numbers(ends: Ends) -> dict[str, int | float]:
-    """Return the push constants for 8-bit inputs and results; scale 1 and zero point 0 for floats."""
+    """Return the push constants with the scales and zero points of 8-bit inputs and results. Floats have
+    scale 1 and zero point 0."""
     x, y = ends.x or QParams(1.0), ends.y or QParams(1.0)
     return {
         "x_scale": x.scale, "x_zero": signed_zero_point(x), "y_scale": y.scale, "y_reciprocal": reciprocal(y),
