@@ -65,8 +65,8 @@ def attended(
     bias: tuple[Value, Strides] | None = None,
     guarded: bool = False,
 ) -> Value:
-    """Add attention to a plan. q, k and v are float32 or float16. *strides* are those of q, k, v and y.
-    *bias* is float32 and is added to the scores."""
+    """Add attention to a plan. q, k and v are float32 or float16. *strides*: the strides of q, k, v and y,
+    in this order. *bias* is float32 and is added to the scores."""
     result = b.new(y)
     if not y.size:
         return result
@@ -97,8 +97,9 @@ def joined_parts(
     b: Builder, sums: Value, y: Value, sizes: AttentionSizes, form: tuple[int, bool], strides: Strides,
     sink: Value | None = None,
 ) -> None:  # fmt: skip
-    """Add the kernel that joins the results of parts of the keys (`join_module`) to a plan. form: the number
-    of parts; True if NaN weights are 0. *strides* are those of y. sink: float32 (heads,)."""
+    """Add the kernel that joins the results of parts of the keys (`join_module`) to a plan. form: the
+    number of parts, and whether a NaN weight counts as 0. *strides*: the strides of y. sink: float32
+    (heads,)."""
     parts, guarded = form
     joined = JoinForm(sizes.width, sink is not None, guarded, b.device.soft_float)
     push = {"count": y.spec.size, "queries": sizes.queries, "groups": sizes.groups, "lines": sizes.lines}

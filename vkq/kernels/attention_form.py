@@ -36,9 +36,9 @@ class AttentionForm:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """The layout of shared memory. Parts of the queries come first. The fields are the offsets of parts of
-    keys (k), of weights, of one value for each row, and of one value for each invocation (lanes), and the
-    end."""
+    """The layout of shared memory. Parts of the queries begin at offset 0. Each field is the offset of an
+    array of floats: k: parts of the keys; weights: the weights; rows: one value for each row; lanes: one
+    value for each invocation. end: the number of floats in all."""
 
     k: int
     weights: int

@@ -17,8 +17,8 @@ from .attention_parts import PartsKernel
 @dataclasses.dataclass(frozen=True)
 class Int8Form(AttentionForm):
     """The properties for which a kernel is compiled. ordered, follows, softcap: `Int8Rules.causal`,
-    ``follows`` and ``softcap``. ``causal`` is always True: each row has a last key, the cache's last one if
-    not ordered."""
+    ``follows`` and ``softcap``. ``causal`` is always True: each row has a last key. If not ordered, this is
+    the last key of the cache."""
 
     ordered: bool
     follows: bool
@@ -34,8 +34,8 @@ class Int8AttentionKernel(PartsKernel):
         return 4 + self.form.biased
 
     def run(self) -> int:
-        """Return how many neighbouring columns of the results an invocation computes: those of one word, or
-        fewer, so that all invocations compute the same number."""
+        """Return how many neighbouring columns of the results an invocation computes: the four columns of a
+        word, or fewer if not every invocation would get whole words."""
         across = LANES // max(self.tile.rows // 4, 1)
         whole, rest = divmod(self.form.width, across)
         return 1 if rest else math.gcd(whole, PER_WORD)
@@ -48,7 +48,7 @@ class Int8AttentionKernel(PartsKernel):
         return (place < length).where(place, length - 1)
 
     def scale(self, buffer: int, key: Number) -> Number:
-        """Load the scale of a key (buffer 1) or of its value (buffer 2)."""
+        """Load the scale of a key (buffer 1) or of a value (buffer 2)."""
         matrix, name = ((self.key_matrix, "k_row"), (self.value_matrix, "v_row"))[buffer - 1]
         place = matrix + self.near(key) * self.word(name) + (words_of(self.form.width) - 1)
         return flushed(self.k.load(buffer, place).f)

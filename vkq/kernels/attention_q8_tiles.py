@@ -1,5 +1,5 @@
-"""Tiles for 8-bit attention in one dispatch, as specialization constants. A tile has the rows of scores that
-a workgroup computes, and the keys that shared memory holds at a time."""
+"""Tiles for 8-bit attention in one dispatch, as specialization constants. A tile states how many rows of
+scores a workgroup computes, and how many keys shared memory holds at a time."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ class BinaryFormula:
     exact: float
 
     def sure(self, soft_float: bool) -> bool:
-        """Return True if one of the two is enough: the formula gives every result exactly, or the table is
-        used for all results."""
+        """Return True if the shader needs only the formula or only the table: the formula gives every
+        result exactly, or the table gives all results."""
         return self.variant == "table" or (not soft_float and self.exact >= TIE)
 
 

@@ -71,11 +71,12 @@ def _constant(like: Number, dtype: str, value: float) -> Number:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """The properties, besides the chain, that determine a kernel. ways: the index into each input ("own":
-    that of the result, "one": a single element, "strided"). rank: the number of axes. turns: the number of
-    words (with *fours*: vectors of four words) that an invocation computes. soft: the device needs float
-    arithmetic in software. held: the 8-bit type in which each result is packed (kPackedInt8_4H4W), "" for a
-    result that keeps its type."""
+    """The properties, besides the chain, that determine a kernel. ways: the index of the element that is
+    read from each input ("own": the index of the result's element; "one": 0, as the input has one element;
+    "strided": computed from strides). rank: the number of axes. turns: the number of words (with *fours*:
+    vectors of four words) that an invocation computes. soft: the device needs float arithmetic in software.
+    held: the 8-bit type in which each result is packed (kPackedInt8_4H4W), "" for a result that keeps its
+    type."""
 
     ways: tuple[str, ...]
     rank: int
@@ -93,8 +94,8 @@ def per_word(chain: Chain, held: Sequence[str] = ()) -> int:
 
 
 def per_turn(chain: Chain, fours: bool, held: Sequence[str] = ()) -> int:
-    """Return how many elements an invocation computes at a time: those of one word, or with *fours* as many
-    as fill whole vectors in every buffer."""
+    """Return how many elements an invocation computes at a time: the elements of one word, or with *fours*
+    as many as fill whole vectors in every buffer."""
     if not fours:
         return per_word(chain, held)
     return 8 if "float16" in (*chain.inputs, *(chain.types[i] for i in chain.results)) else 4

@@ -54,7 +54,8 @@ class Sweep:
 
     @property
     def slides(self) -> bool:
-        """True if neighbouring output pixels read neighbouring input columns, and so do neighbouring taps."""
+        """True if the horizontal stride and dilation are 1: both neighbouring output pixels and
+        neighbouring taps then read neighbouring input columns."""
         return self.stride[1] == self.dilation[1] == 1
 
     @property
@@ -124,7 +125,7 @@ class Direct:
         return self.device.program(self._variant(), constants)
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
-        """Add one sweep to a plan."""
+        """Add the dispatch of one `Sweep` to a plan."""
         program = self.program(v, x.spec.layout)
         push, macs = self.push(v), self.macs(v)
         slots = [x, b.constant(self.weights), b.constant(self.parameters), y]

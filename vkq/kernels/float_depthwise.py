@@ -48,8 +48,8 @@ class FloatDepthwise:
         few taps, a small stride, dilation 1."""
         facts = device.capabilities
         small = p.kh * p.kw <= MOST_TAPS and max(p.stride) <= 2 and p.dilation == (1, 1)
-        # The larger of two sizes in bytes: that of the parameters and that of the weights. The shader reads
-        # both as texels.
+        # The number of bytes of the parameters or of the weights, whichever is larger. The shader reads both
+        # as texels.
         most_bytes = p.oc * max(4 * MOST_TAPS + 12, PARAMETERS * 16)
         return profile(facts).depthwise_lines_float > 0 and small and viewable(facts, most_bytes)
 

@@ -117,7 +117,7 @@ class FloatDirect:
         return "float32" if self.floats or self.parts else result_dtype(self.device, x)
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
-        """Add one sweep to a plan; the results have the dtype of y."""
+        """Add the dispatch of one `Sweep` to a plan; the results have the dtype of y."""
         push: dict[str, int | float] = {
             "lines": v.images * v.oh, "oh": v.oh, "ow": v.ow, "c": v.ic, "h": v.h, "w": v.w, "kh": self.kh,
             "kw": self.kw, "stride_h": v.stride[0], "stride_w": v.stride[1], "pad_t": v.before[0],

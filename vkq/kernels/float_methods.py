@@ -33,8 +33,8 @@ def _not_whole_groups(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _has_floats(c: Convolution) -> str | None:
-    """Return None if the convolution's weight is int8; otherwise, return a text that says that
-    it is float."""
+    """Return None if the convolution's weight is int8; otherwise, return the text that refuses a float
+    weight."""
     return f"its weight is {c.weight.dtype}" if c.weight.dtype.kind == "f" else None
 
 

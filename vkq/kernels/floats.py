@@ -106,7 +106,7 @@ class FloatGemm:
         self.groups, self.n, self.k = shape
         self.n4, self.k4 = ceil4(self.n), ceil4(self.k)
         self.weight, self.zero_point = weight, zero_point
-        self.matrices: Matrices | None = None  # the same product on matrix units
+        self.matrices: Matrices | None = None  # the kernel of this product on matrix units
         self.kernel = "auto"  # "auto", or the kernel to use: "gemv", "tiled" or "staged"
         self.weights = Resident(
             device,

@@ -23,7 +23,7 @@ from .weights import PARAMETER_BYTES, WEIGHT_LAYOUT, Arithmetic, Int8, Int32, bl
 # Maximum number of words along k that float lanes sum exactly: WORDS_PER_FLUSH in
 # shaders/common/dot4x8.glslh.
 FLOAT_WORDS = 256
-SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # added to x and w in each dot form
+SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # dot form: offsets added to x and w
 INVOCATIONS = 64  # invocations of a workgroup: every device supports 64, and most schedule 64 well
 
 

@@ -54,7 +54,7 @@ class GroupedGemm:
         self.added = np.zeros(weight.shape[0], np.float32) if bias is None else bias
         self.n, self.k = weight.shape
         self.kernel = "auto"  # "auto", or the kernel to use: "gemv", "tiled" or "staged"
-        self.matrices: Matrices | None = None  # the same product on matrix units
+        self.matrices: Matrices | None = None  # the kernel of this product on matrix units
         self.half = fits_half(weight)
         self.whole = packed_points(weight) or _whole(weight.zero_points())
         self.codes = Resident(device, max(weight.packed.nbytes, 4), lambda: words(weight.packed))

@@ -46,8 +46,8 @@ def running_along(b: Builder, x: Value, axis: int, how: str, exclusive: bool, ba
 
 
 def reduced_along(b: Builder, x: Value, kept: int, how: str) -> Value:
-    """Add a reduction of int32 values to a plan. *how*: sum, product, maximum or minimum. A row, which
-    becomes one result, has the axes from *kept* on."""
+    """Add a reduction of int32 values to a plan. *how*: sum, product, maximum or minimum. Each row spans
+    the axes from *kept* on and becomes one result."""
     shape = x.spec.shape
     y = b.new(Spec(shape[:kept], "int32"))
     if y.spec.size:
@@ -81,9 +81,10 @@ def scattered_rows(b: Builder, x: Value, ids: Value, updates: Value, reduction: 
 
 
 def placed_rows(b: Builder, x: Value, start: Value, updates: Value) -> Value:
-    """Add the replacement of consecutive rows to a plan. The result is x (batch, lines, rows, inner); in each
-    line, the rows from start[batch] on are those of *updates* (batch, lines, count, inner). After the last
-    row follows row 0. start: int32, from 0 to rows - 1. A row takes a whole number of 32-bit words."""
+    """Add the replacement of consecutive rows to a plan. The result is x (batch, lines, rows, inner),
+    except that in each line the *count* rows from start[batch] on are replaced by *updates* (batch, lines,
+    count, inner). Rows wrap around: row 0 follows the last row. start: int32, from 0 to rows - 1. A row
+    takes a whole number of 32-bit words."""
     _, lines, rows, inner = x.spec.shape
     y = b.new(Spec(x.spec.shape, x.spec.dtype))
     if y.spec.size:

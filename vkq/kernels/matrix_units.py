@@ -192,7 +192,7 @@ class MatrixGemm:
             f"gemm_{arithmetic.family}__coopmat"
         )
         self.split = SPLIT if arithmetic.family == "q8ta_q8csw" else None
-        self.listed: tuple[Tiling, ...] | None = None  # tilings that replace those of the profile
+        self.listed: tuple[Tiling, ...] | None = None  # tilings that replace the profile's tilings
         self.tiling: Tiling | None = None  # tests and measurements set it to force a tiling
 
     @staticmethod

@@ -78,10 +78,10 @@ class Method:
     refusal: returns the reason why the method cannot compute a convolution and its problem, or None. merit:
     returns the reason for "auto" to use the method if it can compute the problem, or None. make: returns
     the kernel. layout: the layout of the int8 images that the kernel reads and writes. x_layout: the layout
-    of its input, if it differs. layouts: other layouts that the kernel reads; the result then has the
-    layout of the input. packing: returns the part of a problem on which the packed weights depend; problems
-    with equal parts share a kernel. floats: True if activations are floats, not integers. quantizes: True
-    if the kernel itself quantizes float32 images.
+    of the kernel's input, if it differs from *layout*. layouts: other layouts that the kernel reads; the
+    result then has the layout of the input. packing: returns the values of a problem on which the packed
+    weights depend; problems with equal values share a kernel. floats: True if activations are floats, not
+    integers. quantizes: True if the kernel itself quantizes float32 images.
     """
 
     name: str

@@ -59,8 +59,7 @@ class RowLanes:
         return values[0]
 
     def _shared(self, lanes: int, more: int = 0) -> Number:
-        """Return the offset in shared memory of a value of this row: that of lane (own % *lanes*) +
-        *more*."""
+        """Return the offset in shared memory of the value of lane (own % *lanes*) + *more* of this row."""
         near, rows = self._near, self.rows
         kept = lanes * rows - 1 if lanes >= near else (lanes - 1) | (rows - 1) * near
         skipped = more % near + more // near * near * rows

@@ -120,7 +120,8 @@ def combined(
     activation: Activation = None,
     form: str = "auto",
 ) -> Value:
-    """Add ``op(x, z)`` to a plan. *form* "table": the shader looks up every result, with the same bits."""
+    """Add ``op(x, z)`` to a plan. *form* "table": the shader looks up every result in the table, which
+    gives the bits of the float formula."""
     xq, zq = operand.meaning(op, "a", x.spec, x_qparams), operand.meaning(op, "b", z.spec, z_qparams)
     if not xq.dtype == zq.dtype == yq.dtype:
         raise DTypeError(f"{op}: a is {xq.dtype}, b {zq.dtype} and y {yq.dtype}; they must be of one type")

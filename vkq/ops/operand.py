@@ -123,8 +123,8 @@ def check_image(op: str, shape: Sequence[int]) -> None:
 
 def axes_layout(name: str, rank: int) -> str:
     """Return the layout in which operators along axes read an array of this rank: *name*, except that an
-    array of rank other than 4 in kPackedInt8_16C is read in kPackedInt8_4H4W, because its extent there has
-    other axes than the array."""
+    array of rank other than 4 in kPackedInt8_16C is read in kPackedInt8_4H4W: the axes of an extent in
+    kPackedInt8_16C are not the axes of such an array."""
     return MATRIX if name == BLOCKED and rank != 4 else name
 
 

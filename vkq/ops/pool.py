@@ -37,9 +37,9 @@ SUM_BYTES = 16  # shared memory of an invocation of a global average, in bytes: 
 # For a global average: least number of invocations, and loads that an invocation issues at once.
 LEAST_INVOCATIONS, AT_ONCE = 128, 4
 LEAST_BLOCKED = 32  # least number of invocations if a vector is a pixel: small images have few pixels
-MOST_VECTORS = 256  # global average: 16 bits hold the sum of this many bytes
+MOST_VECTORS = 256  # global average: maximum number of bytes whose sum fits 16 bits
 MEANS_IN = {IMAGE: 1, MATRIX: 2}  # the shader's constant TO, by the layout of y if it differs from that of x
-MOST_PIXELS = 1 << 23  # global average: int32 holds the sum of this many pixels
+MOST_PIXELS = 1 << 23  # global average: maximum number of pixels whose sum fits int32
 
 
 @checked

@@ -75,7 +75,8 @@ class KernelWriter(ModuleWriter):
     # ------------------------------------------------------------------------------------------------- steps
 
     def step(self, op: str, kind: Kind, *operands: Number) -> Number:
-        """Add a step and return its result; if the block already has the step, return that result."""
+        """Add an operation and return the name of its result. If the current basic block already computes
+        the operation on these operands, return the name of that result."""
         ids = tuple(self._id(operand) for operand in operands)
         key = (op, *ids)
         found = self._block.get(key)
