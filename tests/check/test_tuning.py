@@ -1,5 +1,5 @@
-"""Tests of tuning: it times only exact choices, and keeps the fastest, or the default if the gain is
-noise."""
+"""Tests of tuning (`vkq.check.tuning`): only choices with exact results are timed. The fastest choice is
+kept, or the default if the gain may be noise."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_fastest_wins_if_it_is_worth_it() -> None:
     usual, other = trial({}, 10.0), trial(OTHER, 9.0)
     assert best([usual, other]) is other
     assert best([usual, trial(OTHER, 9.9)]) is usual  # the gain is noise
-    assert best([usual, trial(OTHER, 1.0, final=False)]) is usual  # timed with one sample only
+    assert best([usual, trial(OTHER, 1.0, final=False)]) is usual  # only timed in the first rounds
     assert best([trial({}, None), other]) is other  # the default is wrong
     assert best([usual]) is usual
 
@@ -52,7 +52,8 @@ def test_regret_is_how_much_longer_than_the_best() -> None:
 def test_every_setting_runs_a_program_of_its_own(
     software_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every setting gets its own plan. With a shared plan, every setting would be timed as the first one."""
+    """Each setting of register tiles runs its own program. Settings that shared a plan would all be timed as
+    one."""
     made: set[object] = set()
     program = Device.program
 
@@ -82,7 +83,7 @@ def test_a_problem_that_is_tuned_has_six_choices(any_device: Device) -> None:
 
 
 def test_without_timestamps_the_host_times(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials have times on a device without timestamps (by the host's clock) and on a device that is not a
+    """Trials have times on a device without timestamps, by the host's clock, and on a device that is not a
     CPU."""
     c = any_device.capabilities
     for changes in ({"timestamp_valid_bits": 0}, {"device_type": "integrated"}):
@@ -110,7 +111,7 @@ def test_a_choice_that_is_not_exact_is_never_timed(
 def test_a_choice_that_the_device_cannot_run_is_no_choice(
     any_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A choice that this device or this size does not support is left out; any other error is reported."""
+    """A choice that this device or this size does not support is left out. Any other error is reported."""
     plan = tuning.Chosen.plan
 
     def refused(self: tuning.Chosen, x: Spec) -> Plan:
@@ -130,8 +131,9 @@ def test_a_choice_that_the_device_cannot_run_is_no_choice(
 
 
 def test_every_kind_of_problem_has_choices(device: Device) -> None:
-    """A product, a convolution and a weight in groups have several choices with different plans, all exact.
-    SwiftShader runs only the product, because it takes seconds to compile each choice."""
+    """A product, a convolution and a product with a weight in groups have several choices with different
+    plans, all with exact results. SwiftShader runs only the first product, because it takes seconds to
+    compile each choice."""
     for name, kinds in share(
         (
             ("linear[M=40,K=32,N=48]/seed=1", {"gemm_q8ta_q8csw__staged"}),

@@ -1,5 +1,5 @@
-"""Tests of choices measured on a device: slow, wrong or crashing candidates are never chosen, and a choice is
-kept."""
+"""Tests of the first measurement of a device (`first_sight`): candidates that are slow, wrong or crash are
+never chosen, and the chosen candidates are stored."""
 
 import dataclasses
 import json
@@ -18,7 +18,8 @@ from vkq.probe import selftest
 
 from .reported import NAMES, reported
 
-# A child that reports given outcomes, and ends itself as a crashing driver would.
+# The code of a child that reports the outcomes in its first argument. For the outcome "late" it exits as if a
+# candidate took too long; for "crash" it aborts as in a driver that crashes.
 CHILD = """
 import json, os, sys
 outcomes = json.loads(sys.argv[1])
@@ -42,8 +43,9 @@ TILES = reported("adreno-740")  # a device that nobody timed; its profile choose
 
 
 def faked(monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Any]) -> list[list[str]]:
-    """Replace children by ones that report these outcomes of the matrix product; return their options."""
-    vulkan.instance()  # this call tries the drivers in separate child processes
+    """Make all children run CHILD with *outcomes* (candidate of the matrix product -> outcome). Return a list
+    that receives the options of each child that is started."""
+    vulkan.instance()  # first, because it tries each driver in a real child
     started: list[list[str]] = []
 
     def command(module: str, *options: str) -> list[str]:
@@ -61,8 +63,8 @@ def measure(kept: dict[str, Measured] | None = None) -> dict[str, Measured] | No
 
 
 def test_the_fastest_that_is_right_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fastest correct candidate is chosen. A candidate that compiles too long, or crashes, ends the
-    child; a new child continues without it."""
+    """The fastest correct candidate is chosen. A candidate that compiles too long or crashes ends the child,
+    and a new child continues with the other candidates."""
     started = faked(monkeypatch, {WIDE: 50.0, LARGE: "late", SMALL: "crash", PLAIN: 20.0})
     found = measure()
     assert found is not None
@@ -100,8 +102,8 @@ def test_a_kept_choice_yields_to_a_clearly_faster_one_alone(monkeypatch: pytest.
 
 
 def test_without_the_present_choice_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the profile's choice could not be timed (the time limit came first, or all candidates failed),
-    nothing is stored."""
+    """If the candidate in use was not timed, nothing is stored: the time limit came first, or all candidates
+    failed."""
     faked(monkeypatch, {LARGE: 10.0})
     assert measure() == {}
     faked(monkeypatch, {WIDE: "late", PLAIN: "crash", SMALL: "late", LARGE: "crash"})
@@ -119,8 +121,8 @@ def test_no_child_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_driver_is_measured_in_a_child(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real child tries the present choice of each family first, and reports that each candidate is
-    right."""
+    """In a real child, the candidate in use of each family runs first, and every candidate that runs is
+    correct."""
     seen: dict[tuple[str, str], tuner.Outcome] = {}
     told = first_sight._told
 
@@ -158,7 +160,7 @@ def test_who_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_problem_shows_its_candidates() -> None:
-    """Each family's candidates differ, and the profile of every known device equals one of them."""
+    """The candidates of a family differ, and each device in NAMES has one of them as its profile's choice."""
     for family in families():
         assert len({tuple(sorted(says.items(), key=str)) for says in family.candidates.values()}) > 2
         for name in NAMES:
@@ -168,8 +170,9 @@ def test_each_problem_shows_its_candidates() -> None:
 
 
 def test_the_store_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store keeps the choices. They are measured once, and again by `ask_again`, which passes on the old
-    choices; choices for problems stay."""
+    """The first report of a device measures its kernels and stores the result; later reports do not.
+    `ask_again` measures again, with the old result at hand. Stored choices of `vkq tune` stay. VKQ_TUNE=off
+    ignores the measured choices."""
     c = any_device.capabilities
     known = selftest.report(any_device)
     asked: list[object] = []
@@ -208,13 +211,13 @@ def test_the_store_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPa
 
 
 def test_every_candidate_is_right(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every candidate is correct when it runs as in the child, with enough time to compile. The largest tiles
-    are omitted, because they take seconds."""
+    """Each candidate's result is correct when the code of the child runs it without a time limit. The 64x64
+    tiles are left out, because they take seconds."""
     large = {(f.name, name) for f in families() for name in f.candidates if "64x64" in name}
     monkeypatch.setattr(measuring, "COMPILE_S", 600.0)
     monkeypatch.setattr(measuring, "SAMPLE_S", 0.0)
     said: list[dict[str, Any]] = []
-    device = software_device  # the other driver would take minutes; it runs these kernels in other tests
+    device = software_device  # SwiftShader would take minutes; other tests run these kernels on it
     before = device.capabilities
     measuring.run(device, lambda **what: said.append(what), 600.0, set(large))
     assert device.capabilities is before
@@ -228,8 +231,8 @@ def test_every_candidate_is_right(software_device: vkq.Device, monkeypatch: pyte
 def test_the_child_ends_a_slow_one_and_tells_a_wrong_one(
     seconds: float, least: int, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The child ends at a slow candidate, reports a wrong one, and begins no candidate after the time
-    limit."""
+    """The child ends when a candidate is slow, reports a candidate that is wrong, and begins no candidate
+    after its time limit."""
     ended: list[int] = []
     monkeypatch.setattr(measuring.os, "_exit", ended.append)
     monkeypatch.setattr(measuring, "COMPILE_S", 0.0)

@@ -1,5 +1,5 @@
-"""Tests of choices that were tuned for one problem: only layers with this problem use them, and they are
-stored, and verified before use."""
+"""Tests of choices that were tuned for one problem: they are stored in a file, and only layers with this
+problem use them. Damaged files are ignored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ W = np.random.default_rng(3).integers(-127, 128, (48, 32)).astype(np.int8)
 
 
 def tune_apart(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Forget all tuned choices, and store new choices in *folder*, so that other tests do not use them."""
+    """Forget all tuned choices, and store new choices in *folder*, where other tests do not find them."""
     for kind in ("spirv", "probe"):
         (folder / kind).symlink_to(cache.cache_dir() / kind)
     monkeypatch.setenv("VKQ_CACHE_DIR", str(folder))
@@ -73,7 +73,7 @@ def test_what_is_no_more_chooses_nothing(
 def test_choices_of_another_process_are_kept(
     any_device: vkq.Device, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If another process stores choices meanwhile, they are kept."""
+    """A choice is stored without loss of the choices that another process stored in the meantime."""
     c = any_device.capabilities
     tuner.store(c, "first", "q8csw", STAGED)
     with monkeypatch.context() as other:
@@ -105,8 +105,8 @@ def test_a_file_of_another_form_is_ignored_with_a_warning(
 
 
 def test_each_kind_has_its_turn() -> None:
-    """Each choice is listed once. The default is first; then kinds and families take turns, each with its
-    next candidate."""
+    """`legal` yields each choice once: first the default, then in turn the next option of each kind and the
+    next candidate of each family."""
     found = list(tuner.legal({"a": ["a1", "a2", "a3"], "b": ["b1"]}))
     assert found[:2] == [{}, {"a": "a2"}]
     assert {"a": "a3"} in found[3:]

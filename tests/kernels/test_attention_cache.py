@@ -1,4 +1,4 @@
-"""Tests of the int8 cache of keys and values: the shader writes the same bits as the NumPy code."""
+"""Tests of the kernel that appends tokens to an int8 cache: it writes the same bits as the NumPy code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vkq.ops import operand
 
 
 def vectors(*shape: int, seed: int = 0) -> np.ndarray:
-    """Return vectors of very different magnitudes."""
+    """Return random vectors whose magnitudes differ by many powers of ten."""
     r = np.random.default_rng(seed)
     return (r.normal(0, 1, shape) * np.exp(r.normal(0, 10, (*shape[:-1], 1)))).astype(np.float32)
 
@@ -28,7 +28,7 @@ def special(width: int) -> np.ndarray:
     x[8] = np.resize(np.arange(-254, 255, 2) / 4, width)  # with scale 1/2, half of the quotients are ties
     x[8, 0] = 127 / 2
     x[9], x[10] = np.resize([1e-40, -1e-41], width), 0
-    x[11] = np.resize([2.0**-119, -(2.0**-126), 3 * 2.0**-121], width)  # the scale is barely normal
+    x[11] = np.resize([2.0**-119, -(2.0**-126), 3 * 2.0**-121], width)  # a scale near the smallest normal
     return x[None, :, None]
 
 
@@ -59,7 +59,8 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_words(device: vkq.Device, name: str) -> None:
-    """The new tokens' words are those of the NumPy steps; other words are those of the past, or 0."""
+    """The words of new tokens equal those of the NumPy code. All other words equal those of the past, or
+    0."""
     batch, tokens, groups, width, start, held, total = CASES[name]
     x = vectors(batch, tokens, groups, width)
     r, shape = np.random.default_rng(5), (batch, groups, held, words_of(width))
@@ -82,7 +83,7 @@ def test_special_vectors(device: vkq.Device, width: int) -> None:
 
 
 def test_words_in_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that rounds differently computes the steps with integers, and gives the same words."""
+    """With software float arithmetic, for devices that round wrongly, the words are the same."""
     monkeypatch.setattr(any_device, "_soft_float", True)
     x = special(12)
     np.testing.assert_array_equal(append(any_device, x, None, None, 12)[:, 0], packed(x)[:, :, 0])

@@ -1,5 +1,5 @@
-"""Tests of attention to an int8 cache. The device gives the bits of NumPy's steps. These are within the
-quantization bound of a softmax of all scores at once."""
+"""Tests of attention to an int8 cache. The device's results equal those of the NumPy code, bit for bit.
+NumPy's results are within the quantization bound of the plain formula."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from vkq.numerics.attention_cache import packed, unpacked
 from vkq.numerics.attention_int8 import Int8Rules, attention_int8
 from vkq.ops import operand
 
-ERROR = 0.5 + 2.0**-16  # greatest error of a number, in units of the scale
+ERROR = 0.5 + 2.0**-16  # greatest error of a cached number, in units of the scale
 Arrays = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """sizes: batch, queries, heads, groups, keys, width. bias: its shape. sunk: there is a sink."""
+    """Attention to test. sizes: (batch, queries, heads, key heads, keys, width). lengths: the number of keys
+    of each batch element. bias: the shape of the bias. sunk: True if there is a sink. Others: see
+    `Int8Rules`."""
 
     sizes: tuple[int, int, int, int, int, int]
     lengths: tuple[int, ...]
@@ -81,7 +83,7 @@ CASES = {
 
 
 def run(device: vkq.Device, case: Case, given: Arrays) -> np.ndarray:
-    """Run attention on a device."""
+    """Return the device's result."""
     names = list(given)
 
     def build(b: Any, *values: Any) -> Any:
@@ -95,7 +97,7 @@ def run(device: vkq.Device, case: Case, given: Arrays) -> np.ndarray:
 
 
 def stepped(case: Case, x: Arrays) -> np.ndarray:
-    """Return the result of NumPy's steps."""
+    """Return the result of the NumPy code."""
     operands = (x[name] for name in ("q", "k", "v", "lengths"))
     return attention_int8(*operands, case.rules, x.get("bias"), x.get("sink"))
 
@@ -128,8 +130,8 @@ def plain(case: Case, x: Arrays) -> np.ndarray:
 
 @pytest.mark.parametrize("name", CASES)
 def test_bits(device: vkq.Device, name: str) -> None:
-    """The device gives the bits of the steps. The results are near a softmax of the dequantized numbers;
-    their distance from a softmax of the floats is within the bound of docs/models.md."""
+    """The device's results equal those of the NumPy code, bit for bit. They are near the plain formula for
+    dequantized keys and values; for the float keys and values they are within the bound of docs/models.md."""
     case = CASES[name]
     x, width = case.operands(), case.sizes[5]
     words, most = in_words(x), float(np.abs(x["v"]).max())
@@ -144,7 +146,7 @@ def test_bits(device: vkq.Device, name: str) -> None:
 
 
 def test_cases_have_parts() -> None:
-    """The cases cover one part and several parts of the keys, and most tile heights."""
+    """The cases have one to five parts of the keys, three lengths of parts, and most tile heights."""
     spans = {name: span_of(one.lines, one.sizes[5]) for name, one in CASES.items()}
     parts = {-(-one.sizes[4] // spans[name]) for name, one in CASES.items()}
     assert parts >= {1, 2, 3, 4, 5}
@@ -155,7 +157,7 @@ def test_cases_have_parts() -> None:
 
 def test_hidden_words(device: vkq.Device) -> None:
     """Words beyond a length may have any content: they change no bit of the result, even if their scales are
-    NaN. If a query attends to a NaN, its result is NaN."""
+    NaN. A query that attends to a value with a NaN scale has NaN results."""
     case = CASES["a token, parts of the keys"]
     words = in_words(case.operands())
     want = run(device, case, words)
@@ -171,8 +173,8 @@ def test_hidden_words(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("keys", [40, 300])
 def test_guarded(device: vkq.Device, keys: int) -> None:
-    """A query whose keys all have the bias -inf has NaN results; guarded, it has zeros, also if its keys are
-    accumulated in parts."""
+    """A query whose keys all have the bias -inf has NaN results; with *guarded* it has zeros. This holds for
+    keys in one part (40) and in several parts (300)."""
     case = Case((1, 2, 2, 1, keys, 16), (keys,), causal=False, bias=(1, 1, 2, keys))
     words = in_words(case.operands())
     words["bias"][:, :, 1] = -np.inf
@@ -185,7 +187,7 @@ def test_guarded(device: vkq.Device, keys: int) -> None:
 
 
 def test_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that rounds differently computes the steps with integers, and gives the same bits."""
+    """With software float arithmetic, for devices that round wrongly, the results have the same bits."""
     monkeypatch.setattr(any_device, "_soft_float", True)
     case = Case((1, 1, 2, 1, 140, 8), (135,), sunk=True, softcap=2.0)
     words = in_words(case.operands())

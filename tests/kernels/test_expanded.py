@@ -1,5 +1,5 @@
-"""Tests of a 1x1 convolution and a following depthwise convolution in one dispatch: results have the bytes of
-two dispatches."""
+"""Tests of a 1x1 convolution and the depthwise convolution after it in one dispatch: the result equals that
+of two dispatches, byte for byte."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from .matrix_layers import SHAPES, name_of, units
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """The channels of x and of the expanded image, the image size, and the options of the depthwise
-    convolution."""
+    """A 1x1 convolution from *ic* to *e* channels on an image of *h* x *w* pixels, and options of the
+    depthwise convolution after it."""
 
     ic: int
     e: int
@@ -58,7 +58,7 @@ CASES = {
 
 
 def layers(device: vkq.Device, case: Case, path: str = "auto") -> tuple[vkq.Conv2d, vkq.Conv2d, np.ndarray]:
-    """Return both layers and an image."""
+    """Return the 1x1 convolution, the depthwise convolution, and an image."""
     rng, moved = np.random.default_rng(case.ic), 128 if case.dtype == "uint8" else 0
     x_q, between, y_q = (QParams(s, z + moved, case.dtype) for s, z in ((0.02, 9), (0.05, -100), (0.1, 3)))
 
@@ -82,7 +82,7 @@ def layers(device: vkq.Device, case: Case, path: str = "auto") -> tuple[vkq.Conv
 def expanded(
     first: vkq.Conv2d, second: vkq.Conv2d, x: np.ndarray, layout: str, tile: ExpansionTile
 ) -> np.ndarray:
-    """Return the result of one dispatch with this tile and this layout of x."""
+    """Return the result of both convolutions in one dispatch, with this tile and this layout of x."""
     b, device, q = Builder(first.device), first.device, first.x_qparams
     p = second._problem(first._problem(x.shape).y_shape)
     kernel = second._kernel(second._method(p)[0], p)
@@ -115,8 +115,8 @@ SIGNED = [shape for shape in SHAPES if shape.form == "s8s8" and shape.m in (8, 1
 
 @pytest.mark.parametrize("shape", SIGNED, ids=name_of)
 def test_on_matrix_units(strict_device: vkq.Device, shape: Matrices, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are correct on matrix units: all cases without weight zero points for the first shape of
-    matrices, one case for each other shape."""
+    """On matrix units, results equal those of two dispatches. The first shape of matrices runs all cases
+    without weight zero points; each other shape runs one case."""
     able = [case for case in CASES.values() if not case.points]
     cases = [
         (case, *layers(strict_device, case, "dot_s8s8")) for case in able[: 1 if shape != SIGNED[0] else None]
@@ -180,8 +180,8 @@ def test_the_profile_bounds_the_image_between(device: vkq.Device, least: int, fo
 
 
 def test_a_tile_fits_the_device_and_fills_it(device: vkq.Device) -> None:
-    """A small device gets large tiles, whose halos cost less; a large device gets tiles for all of its
-    cores."""
+    """A device with one core gets fewer, larger tiles, which compute fewer pixels of halos twice. A device
+    with 100 cores gets more tiles, for all of its cores."""
     first, second, x = layers(device, Case(16, 64, 28, 28), "dot_s8s8")
     counts = []
     for cores in (1, 100):

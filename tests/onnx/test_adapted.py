@@ -1,5 +1,5 @@
-"""Tests of ``kv_cache="int8"``: the words of a cache have the reference's bits on every driver, the error of
-attention is within the stated bound, and misuse raises an error with a remedy."""
+"""Tests of ``kv_cache="int8"`` with GroupQueryAttention. The words of a cache equal the reference's bits on
+every driver. The error of attention is within the stated bound. Misuse raises an error with a remedy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ NAMES = ["q", "k", "v", "pk", "pv", "last", "total", "cos", "sin", "place", "bia
 
 
 def model(fed: Arrays, constants: Arrays, dtype: Any = np.float32, **a: Any) -> bytes:
-    """Return a model of one GroupQueryAttention with inputs of the float form."""
+    """Return a model of one GroupQueryAttention. fed: its inputs, with float caches; constants: its
+    initializers."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     names = [name if name in fed or name in constants else "" for name in NAMES]
     a = {"num_heads": HEADS, "kv_num_heads": KV_HEADS} | a
@@ -47,8 +48,8 @@ def model(fed: Arrays, constants: Arrays, dtype: Any = np.float32, **a: Any) -> 
 def case(
     tokens: int, held: int, lengths: list[int], dtype: Any = np.float32, more: Arrays | None = None, **a: Any
 ) -> tuple[bytes, Arrays]:
-    """Return a model, and its inputs with caches of floats: *tokens* new tokens, and a cache with room for
-    *held* tokens. *lengths*: the length of each batch element after the run."""
+    """Return a model and its inputs with float caches. A run appends *tokens* new tokens to caches with room
+    for *held* tokens. *lengths*: the number of tokens of each batch element after the run."""
     batch = len(lengths)
     widths = zip("qkv", (HEADS, KV_HEADS, KV_HEADS), strict=True)
     fed = {x: normal(batch, tokens, n * WIDTH, seed=i).astype(dtype) for i, (x, n) in enumerate(widths)}
@@ -61,7 +62,7 @@ def case(
 
 
 def words(x: np.ndarray) -> np.ndarray:
-    """Quantize vectors of floats to an int8 cache, by the plain formula."""
+    """Quantize vectors of floats to the words of an int8 cache, by the plain formula."""
     wide = x.astype(np.float32)
     scale = np.abs(wide).max(-1, keepdims=True) / np.float32(127)
     codes = np.rint(wide / scale).astype(np.int8)
@@ -92,8 +93,9 @@ CASES: dict[str, tuple[tuple[int, int, list[int]], Arrays]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_words_and_results(device: vkq.Device, name: str) -> None:
-    """Results and caches have the bits of the graph's NumPy steps. The past's words do not change. New words
-    are within half a step of the float caches, and results within the bound of docs/models.md."""
+    """The device's results and caches equal those of the graph in NumPy, bit for bit. The words of past
+    tokens do not change. New keys and values are within half a quantization step of the float caches, and
+    results are within the bound of docs/models.md."""
     sizes, a = CASES[name]
     data, fed = case(*sizes, **a)
     plain = vkq.onnx.InferenceSession(data, device).run(None, fed)
@@ -105,13 +107,13 @@ def test_words_and_results(device: vkq.Device, name: str) -> None:
     for x, y in zip(("y", "nk", "nv"), got, strict=True):
         np.testing.assert_array_equal(y.view(np.uint8), want[x].astype(y.dtype).view(np.uint8))
     assert {node.op for node in graph.nodes} >= {"append_cache", "attention_int8"}
-    assert not set(graph.bounds) & {"pk", "pv"}  # a check would read the caches back
+    assert not set(graph.bounds) & {"pk", "pv"}  # a bound would make each run read the caches back
     tokens, held, lengths = sizes
     scales = []
     for new, old, before in zip(got[1:], plain[1:], ("pk", "pv"), strict=True):
         assert new.shape == (len(lengths), KV_HEADS, max(held, max(lengths)), words_of(WIDTH))
         codes, scale = unpacked(new, WIDTH)
-        rounded = 2.0**-10 * np.abs(old).max() if old.dtype == np.float16 else 0  # keys after their rotation
+        rounded = 2.0**-10 * np.abs(old).max() if old.dtype == np.float16 else 0  # rotated keys are float16
         for i, length in enumerate(lengths):
             error = np.abs(codes[i] * scale[i][..., None] - old[i])[:, :length]
             assert (error <= scale[i][:, :length, None] * ERROR + rounded).all()
@@ -127,8 +129,8 @@ def test_words_and_results(device: vkq.Device, name: str) -> None:
 def within(
     y: np.ndarray, want: np.ndarray, fed: Arrays, scales: list[np.ndarray], most: Any, a: Arrays
 ) -> None:
-    """Check the bound: max(value scale) / 2 + (exp(2 delta) - 1) max|v|, where no score moves by more than
-    delta = scale * sum|q| * max(key scale) / 2. A rotation multiplies sum|q| by at most sqrt(2)."""
+    """Check the error of y: at most max(value scale) / 2 + (exp(2 delta) - 1) max|v|. A score moves by at
+    most delta = scale * sum|q| * max(key scale) / 2. A rotation multiplies sum|q| by at most sqrt(2)."""
     q = np.abs(fed["q"].astype(np.float32)).reshape(*fed["q"].shape[:2], HEADS, WIDTH).sum(-1).max()
     delta = a.get("scale", WIDTH**-0.5) * q * 2**0.5 * scales[0].max() * ERROR
     bound = scales[1].max() * ERROR + np.expm1(2 * delta) * most
@@ -153,7 +155,8 @@ def test_an_odd_width(any_device: vkq.Device) -> None:
 
 
 def test_a_total_of_the_run(any_device: vkq.Device) -> None:
-    """If the number of keys is an input, each new number prepares the model again, also with int8 caches."""
+    """If the number of keys is a model input, each new number prepares the model again. Results equal those
+    of a model in which this number is a constant."""
     data, fed = case(1, 4, [5])
     proto = onnx.load_from_string(data)
     del proto.graph.initializer[:]
@@ -171,8 +174,8 @@ def test_a_total_of_the_run(any_device: vkq.Device) -> None:
 
 
 def decode(session: Any, sizes: Sizes, room: int, tokens: list[int]) -> list[tuple[np.ndarray, list[Any]]]:
-    """Run tokens one by one with caches for *room* keys on the device; return the scores and the caches after
-    each token."""
+    """Run tokens one by one, with caches for *room* keys that stay on the device. Return the logits and the
+    caches after each token."""
     names = [f"{i}.{part}" for i in range(sizes.layers) for part in ("key", "value")]
     dtype = next(a.dtype for a in session.model.inputs if a.name == f"past_key_values.{names[0]}")
     width = words_of(sizes.width) if dtype == "int32" else sizes.width
@@ -197,8 +200,8 @@ def llama_bytes() -> bytes:
 
 
 def test_a_decoder(device: vkq.Device, llama_bytes: bytes) -> None:
-    """The scores of a decoder with int8 caches are near those with float caches. A cache has 20 bytes for 16
-    numbers, and one preparation serves every length."""
+    """The logits of a decoder with int8 caches are near those with float caches. The cache takes 20 bytes for
+    16 numbers. All lengths use the same prepared shapes."""
     session = vkq.onnx.InferenceSession(llama_bytes, device, kv_cache="int8")
     floats = decode(vkq.onnx.InferenceSession(llama_bytes, device), SIZES, ROOM, TOKENS)
     got = decode(session, SIZES, ROOM, TOKENS)
@@ -223,7 +226,8 @@ def test_replays(device: vkq.Device) -> None:
 
 
 def test_one_buffer(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With IOBinding, present caches may be written over the past ones, without memory for a copy."""
+    """With IOBinding, a run writes the present caches over the past caches, and allocates no memory for a
+    copy."""
     data, fed = case(1, 300, [6, 4])
     session = vkq.onnx.InferenceSession(data, device, kv_cache="int8")
     want = session.run(None, fed | {x: words(fed[x]) for x in ("pk", "pv")})
@@ -248,7 +252,8 @@ def test_one_buffer(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_cache_in_two_inputs(any_device: vkq.Device) -> None:
-    """A tensor that holds both the past keys and the past values is not overwritten while it is read."""
+    """One tensor is both past keys and past values, and the present keys are written to it. Results equal
+    those with two tensors: the run reads the old words before it overwrites them."""
     data, fed = case(1, 12, [6, 4])
     session = vkq.onnx.InferenceSession(data, any_device, kv_cache="int8")
     want = session.run(None, fed | dict.fromkeys(("pk", "pv"), words(fed["pk"])))
@@ -260,7 +265,7 @@ def test_a_cache_in_two_inputs(any_device: vkq.Device) -> None:
 
 
 def test_options_are_kept(any_device: vkq.Device, llama_bytes: bytes) -> None:
-    """Pickling keeps a session's option, and the option does not change other sessions."""
+    """A pickled session keeps its kv_cache. Another session of the same model has its own."""
     session = vkq.onnx.InferenceSession(llama_bytes, any_device, kv_cache="int8")
     again, plain = pickle.loads(pickle.dumps(session)), vkq.onnx.InferenceSession(llama_bytes, any_device)
     runs = [decode(one, SIZES, ROOM, TOKENS[:2])[-1] for one in (session, again)]
@@ -271,8 +276,8 @@ def test_options_are_kept(any_device: vkq.Device, llama_bytes: bytes) -> None:
 
 
 def test_caches_of_other_sessions(any_device: vkq.Device, llama_bytes: bytes) -> None:
-    """Caches of a session with another option, on the host or on the device, are errors that name the
-    option."""
+    """A cache of a session with another kv_cache raises an error that names the option, whether the cache is
+    on the host or on the device."""
     plain = vkq.onnx.InferenceSession(llama_bytes, any_device)
     packed = vkq.onnx.InferenceSession(llama_bytes, any_device, kv_cache="int8")
     caches = [decode(one, SIZES, ROOM, TOKENS[:1])[0][1] for one in (plain, packed)]
@@ -289,8 +294,8 @@ def test_caches_of_other_sessions(any_device: vkq.Device, llama_bytes: bytes) ->
 
 @pytest.mark.parametrize("shape", [(2, KV_HEADS, 12, 16), (2, KV_HEADS, 12, 4), (2, 1, 12, 5), (1, 2, 12, 5)])
 def test_words_of_other_shapes(any_device: vkq.Device, shape: tuple[int, ...]) -> None:
-    """A cache with a wrong number of heads or words raises an error that states the right shape. So does a
-    length that the cache cannot have."""
+    """A cache with a wrong number of heads or words raises an error that states the right shape. Lengths that
+    do not fit the cache raise an error, too."""
     data, fed = case(1, 12, [6, 4])
     proto = onnx.load_from_string(data)
     for info in proto.graph.input:
@@ -320,14 +325,16 @@ def test_words_of_other_shapes(any_device: vkq.Device, shape: tuple[int, ...]) -
 def test_forms_that_are_refused(
     any_device: vkq.Device, more: Arrays, match: str, fallback: str | None
 ) -> None:
-    """The error names the unsupported form, also if the fallback could run it with caches of floats."""
+    """An unsupported attribute is refused with kv_cache="int8", even if the fallback could run it with float
+    caches."""
     data, _ = case(1, 12, [6], **more)
     with pytest.raises(vkq.ModelError, match=match):
         vkq.onnx.InferenceSession(data, any_device, fallback, kv_cache="int8").explain()
 
 
 def test_models_that_are_refused(any_device: vkq.Device) -> None:
-    """A model without a cache, or with another reader of a cache, is refused, and so is an unknown option."""
+    """An unknown kv_cache raises an error. With "int8", so does a model whose cache has another reader, whose
+    present cache is no result, or which has no cache."""
     data, _ = case(1, 12, [6])
     with pytest.raises(vkq.ArgumentError, match="kv_cache is 'int4'; it must be 'int8' or None"):
         vkq.onnx.InferenceSession(data, any_device, kv_cache="int4")

@@ -1,5 +1,6 @@
-"""Tests of ``kv_cache="int8"`` for MultiHeadAttention, ONNX's Attention, and attention that is written out:
-the words have the reference's bits on every driver, and results are within the bound of docs/models.md."""
+"""Tests of ``kv_cache="int8"`` with MultiHeadAttention, ONNX's Attention, and attention written as MatMul,
+Softmax and MatMul. The words equal the reference's bits on every driver, and results are within the bound of
+docs/models.md."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ BATCH, HEADS, KV_HEADS, WIDTH = 2, 6, 2, 16
 
 @dataclasses.dataclass
 class Form:
-    """A model of one attention, its inputs with caches of floats, and the number of heads of keys."""
+    """A model of one attention: its nodes, its inputs (with float caches), and its number of key heads."""
 
     nodes: list[Any]
     fed: Arrays
@@ -49,7 +50,8 @@ def past(held: int, kv_heads: int, seed: int = 3) -> Arrays:
 
 
 def microsoft(tokens: int, held: int, names: str = "", half: bool = False, **a: Any) -> Form:
-    """Return MultiHeadAttention; *names*: which of bias (b), mask (m) and added scores (a) it has."""
+    """Return a MultiHeadAttention. *names*: its optional inputs: bias (b), mask (m), values added to scores
+    (a)."""
     fed = {x: normal(BATCH, tokens, HEADS * WIDTH, seed=i) for i, x in enumerate("qkv")}
     mask = np.int32([[0] + [1] * (held + tokens - 1), [1] * (held + tokens)])
     more = {"b": normal(3 * HEADS * WIDTH, seed=7), "m": mask}
@@ -65,7 +67,8 @@ def microsoft(tokens: int, held: int, names: str = "", half: bool = False, **a: 
 
 
 def standard(tokens: int, held: int, flat: bool = False, mask: Any = None, **a: Any) -> Form:
-    """Return ONNX's Attention, of six heads that share two heads of keys."""
+    """Return an Attention of ONNX with six query heads that share two key heads. *flat*: q, k, v have three
+    axes."""
     counts = zip("qkv", (HEADS, KV_HEADS, KV_HEADS), strict=True)
     shape = (BATCH, tokens, -1) if flat else (BATCH, -1, tokens, WIDTH)
     fed = {x: normal(BATCH * tokens * n * WIDTH, seed=i).reshape(shape) for i, (x, n) in enumerate(counts)}
@@ -76,7 +79,7 @@ def standard(tokens: int, held: int, flat: bool = False, mask: Any = None, **a: 
 
 
 def written_out(tokens: int, held: int, style: str = "gpt2", half: bool = False) -> Form:
-    """Return attention as torch's exporter writes it (`gpt2`, `sdpa`)."""
+    """Return attention as torch's exporter writes it, in the form of `gpt2` or of `sdpa`."""
     net, kv_heads, kind = Net(), HEADS if style == "gpt2" else KV_HEADS, np.float16 if half else np.float32
     counts = zip("qkv", (HEADS, kv_heads, kv_heads), strict=True)
     fed = {x: normal(BATCH, tokens, n, WIDTH, seed=i) for i, (x, n) in enumerate(counts)}
@@ -94,7 +97,8 @@ def written_out(tokens: int, held: int, style: str = "gpt2", half: bool = False)
 
 
 def gpt2(net: Net, q: str, k: str, v: str, kind: Any, keys: int) -> str:
-    """Scores are divided; a causal mask, cut by the lengths that Shape gives, replaces scores."""
+    """Write attention in which scores are divided by sqrt(d) and a causal mask replaces hidden scores. The
+    mask is sliced from a constant; Shape nodes compute the bounds of the slice."""
     lengths = [net.op("Gather", net.op("Shape", x), net.constant(np.int64(2))) for x in ("pk", k)]
     ends = [net.op("Unsqueeze", x, net.constant(np.int64([0]))) for x in lengths]
     flags = net.constant(np.tri(512, dtype=np.bool_)[None, None])
@@ -107,8 +111,8 @@ def gpt2(net: Net, q: str, k: str, v: str, kind: Any, keys: int) -> str:
 
 
 def sdpa(net: Net, q: str, k: str, v: str, kind: Any, keys: int) -> str:
-    """Heads of keys are repeated, queries and keys are multiplied by a root of the scale each, a mask is
-    added, and NaN weights become 0."""
+    """Write attention in which the key heads are repeated, queries and keys are each multiplied by the root
+    of the scale, a mask is added, and NaN weights are replaced by 0."""
     two, root = net.constant(np.int64([2])), net.constant(kind(WIDTH**-0.25))
     sizes = net.constant(np.int64([BATCH, KV_HEADS, HEADS // KV_HEADS, keys, WIDTH]))
     many = net.constant(np.int64([BATCH, HEADS, keys, WIDTH]))
@@ -150,8 +154,9 @@ def prepared(form: Form) -> Arrays:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_words_and_results(device: vkq.Device, name: str) -> None:
-    """Results and caches have the bits of the graph's NumPy steps; the past's words do not change, and new
-    tokens are quantized by the plain formula. Results are within the bound of docs/models.md."""
+    """The device's results and caches equal those of the graph in NumPy, bit for bit. The words of past
+    tokens do not change, and new tokens are quantized by the plain formula. Results are within the bound of
+    docs/models.md."""
     form, packed = FORMS[name], prepared(FORMS[name])
     y, *floats = vkq.onnx.InferenceSession(form.proto(), device).run(None, form.fed)
     session = vkq.onnx.InferenceSession(form.proto(), device, kv_cache="int8")
@@ -159,7 +164,7 @@ def test_words_and_results(device: vkq.Device, name: str) -> None:
     graph = session.lowered({x: v.shape for x, v in packed.items()})
     assert [node.op for node in graph.nodes].count("append_cache") == 2
     assert [node.op for node in graph.nodes].count("attention_int8") == 1
-    turned = {"Transpose"} if name.startswith("standard") else set()  # its q, k, v and y have heads first
+    turned = {"Transpose"} if name.startswith("standard") else set()  # its q, k, v, y have axis 1 for heads
     assert (FORBIDDEN - turned).isdisjoint({node.op for node in graph.nodes})
     want = oracle.run(graph, {x: v.view(np.uint8) if v.dtype == bool else v for x, v in packed.items()})
     for x, result in zip(("y", "nk", "nv"), got, strict=True):
@@ -176,8 +181,8 @@ def test_words_and_results(device: vkq.Device, name: str) -> None:
 
 
 def _within(form: Form, y: np.ndarray, want: np.ndarray, scales: list[np.ndarray], most: float) -> None:
-    """Check the bound: max(value scale) / 2 + (exp(2 delta) - 1) max|v|, where no score moves by more than
-    delta = scale * sum|q| * max(key scale) / 2."""
+    """Check the error of y: at most max(value scale) / 2 + (exp(2 delta) - 1) max|v|. A score moves by at
+    most delta = scale * sum|q| * max(key scale) / 2."""
     a = helper.get_node_attr_value(form.nodes[0], "scale") if _has_scale(form.nodes[0]) else WIDTH**-0.5
     q = np.abs(form.fed["q"].astype(np.float32))
     q = q + (np.abs(form.fed["b"].astype(np.float32)).max() if "b" in form.fed else 0)
@@ -193,7 +198,7 @@ def _has_scale(node: Any) -> bool:
 
 
 def test_replays(device: vkq.Device) -> None:
-    """200 runs with caches that stay on the device give the same bits."""
+    """200 runs with caches that stay on the device give the same bits each time."""
     for name in ("microsoft, masked", "standard, rows", "written out, shared heads"):
         form = FORMS[name]
         session = vkq.onnx.InferenceSession(form.proto(), device, kv_cache="int8")
@@ -206,7 +211,7 @@ def test_replays(device: vkq.Device) -> None:
 
 
 def growing(form: Form) -> onnx.ModelProto:
-    """Return the model for any number of tokens and past tokens."""
+    """Return the model with open numbers of tokens and past tokens."""
     proto = form.proto()
     for info in proto.graph.input:
         axis = 1 if info.name in "qkv" else 2
@@ -216,8 +221,8 @@ def growing(form: Form) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("name", ["microsoft, causal", "standard, rows", "written out"])
 def test_a_growing_cache(any_device: vkq.Device, name: str) -> None:
-    """A prompt with an empty cache, then single tokens, each with the caches of the previous run: the words
-    are those of all tokens at once, and so are the results."""
+    """Three tokens run at once with empty caches, then one by one, each with the caches of the previous run.
+    Both ways give the same words, and results within 1e-5."""
     form = FORMS[name]
     session = vkq.onnx.InferenceSession(growing(form), any_device, kv_cache="int8")
     fed = {x: form.fed[x] for x in "qkv"}
@@ -233,7 +238,7 @@ def test_a_growing_cache(any_device: vkq.Device, name: str) -> None:
 
 
 def other_values(form: Form) -> onnx.ModelProto:
-    """Return the model with values of another size than the keys."""
+    """Return the model with values of half the size of the keys."""
     proto = form.proto()
     for info in proto.graph.input:
         if info.name in ("v", "pv"):
@@ -278,7 +283,8 @@ def test_causal_queries_elsewhere(any_device: vkq.Device) -> None:
 
 
 def test_values_times_a_number(any_device: vkq.Device) -> None:
-    """Values that are multiplied before the attention are refused; a factor of keys is part of the scale."""
+    """A model that multiplies the values of the cache by a number is refused. (A factor of the keys is
+    allowed: it becomes part of the scale.)"""
     proto = written_out(3, 5, "sdpa").proto()
     last = next(node for node in reversed(proto.graph.node) if node.op_type == "MatMul")
     place = list(proto.graph.node).index(last)
@@ -290,8 +296,8 @@ def test_values_times_a_number(any_device: vkq.Device) -> None:
 
 
 def test_one_tensor_for_both(any_device: vkq.Device) -> None:
-    """com.microsoft's Attention, which stores keys and values in one tensor, is refused with the list of the
-    forms that have int8 caches."""
+    """com.microsoft's Attention stores keys and values in one tensor. It is refused, and the error lists the
+    operators that may have int8 caches."""
     fed = {"q": normal(2, 5, 19), "w": normal(19, 78), "b": normal(78), "c": normal(2, 2, 2, 3, 13)}
     node = helper.make_node("Attention", ["q", "w", "b", "", "c"], ["y", "nk"], domain=MICROSOFT, num_heads=2)
     form = Form([node, helper.make_node("Identity", ["q"], ["nv"])], fed)
@@ -303,7 +309,8 @@ def test_one_tensor_for_both(any_device: vkq.Device) -> None:
 
 
 def test_caches_of_floats(any_device: vkq.Device) -> None:
-    """Floats for a session with int8 caches, and words for one without, are errors that name the option."""
+    """Float caches for a session with int8 caches, and words for a session without, raise errors that name
+    the option."""
     form = FORMS["written out"]
     plain = vkq.onnx.InferenceSession(form.proto(), any_device)
     packed = vkq.onnx.InferenceSession(form.proto(), any_device, kv_cache="int8")

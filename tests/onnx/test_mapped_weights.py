@@ -1,5 +1,5 @@
-"""Tests of the memory that a language model's weights take: the host reads external data from a memory map,
-and the device holds each weight once, also for prompts and single tokens. The tests count bytes."""
+"""Tests of the memory that a language model's weights take, in bytes. The host reads external data from a
+memory map. The device holds each weight once, although prompts and single tokens run different kernels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fed(tokens: int) -> dict[str, Any]:
 
 
 def prepared(session: Any, tokens: int) -> Executable:
-    """Run *tokens* tokens, and return the executable for them."""
+    """Run the first *tokens* tokens, and return the executable that ran."""
     session.run(["logits"], fed(tokens))
     found: Executable = next(reversed(session._executables.kept.values()))
     return found
@@ -54,8 +54,8 @@ def constants(one: Executable) -> set[Resident]:
 
 
 def test_host_memory(any_device: vkq.Device, model: Path) -> None:
-    """An open model takes less host memory than a quarter of its file, and less than the file's size while it
-    is prepared: only layers that are packed at the same time are in memory a second time."""
+    """A session takes less host memory than a quarter of its file, and less than the file's size while it
+    prepares the model, because it packs only a few layers at a time."""
     size = (model.parent / "model.onnx.data").stat().st_size
     prepared(vkq.onnx.InferenceSession(model, any_device), 1)  # compiles the shaders
     gc.collect()
@@ -72,8 +72,8 @@ def test_host_memory(any_device: vkq.Device, model: Path) -> None:
 
 
 def test_device_memory(device: vkq.Device, model: Path) -> None:
-    """Prompts and single tokens use the same copy of each weight, and the constants of both together take at
-    most 1.3 times the size of the file."""
+    """Prompts and single tokens use the same copy of each large weight. All constants of both take at most
+    1.3 times the size of the file."""
     session = vkq.onnx.InferenceSession(model, device)
     one, many = (prepared(session, tokens) for tokens in (1, 32))
     both = constants(one) | constants(many)
@@ -85,8 +85,8 @@ def test_device_memory(device: vkq.Device, model: Path) -> None:
 
 
 def test_maps(tmp_path: Path) -> None:
-    """A map is shared until the file changes, and stays readable after its memory was released. Pipes are
-    refused."""
+    """A file is mapped once until it changes. An array on the map stays readable after `release_maps`. Pipes
+    raise an error."""
     path = tmp_path / "data"
     path.write_bytes(bytes(range(256)) * 1024)
     found = files.mapped(path)
@@ -104,7 +104,7 @@ def test_maps(tmp_path: Path) -> None:
 
 
 def test_memory_that_others_write(tmp_path: Path) -> None:
-    """Read-only views of memory that somebody can write to are copied."""
+    """`owned` copies a read-only view if its memory can be written in another way."""
     path = tmp_path / "data"
     path.write_bytes(bytes(4096))
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as shared:
@@ -116,7 +116,7 @@ def test_memory_that_others_write(tmp_path: Path) -> None:
 
 
 def test_results(any_device: vkq.Device, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mapped weights give the bits of weights that are read."""
+    """A model whose weights are mapped gives the same bits as with weights that are read from the file."""
     y = vkq.onnx.InferenceSession(model, any_device).run(["logits"], fed(3))[0]
     monkeypatch.setattr("vkq.onnx.tensors.LEAST_MAPPED", 1 << 60)
     want = vkq.onnx.InferenceSession(model, any_device).run(["logits"], fed(3))[0]
