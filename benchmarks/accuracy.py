@@ -77,7 +77,7 @@ def feeds(network: str, count: int, calibrating: bool) -> list[Feed]:
 
 def same_decisions(network: str, real: np.ndarray, got: np.ndarray) -> tuple[int, int]:
     """Return (the number of equal decisions, the number of all decisions). Two detections are equal if they
-    have the same kind and their boxes overlap by more than OVERLAP."""
+    have the same class and the intersection over union of their boxes is above OVERLAP."""
     if network != "detect":
         equal = real.argmax(1) == got.argmax(1)
         return int(equal.sum()), equal.size
@@ -91,9 +91,10 @@ def same_decisions(network: str, real: np.ndarray, got: np.ndarray) -> tuple[int
 
 
 def detections(y: np.ndarray) -> np.ndarray:
-    """Return the detections in the output (4 + kinds, cells) of one scene, (count, 5): box and kind of each
-    cell whose best score is above SURE. Non-maximum suppression removes a cell if its box overlaps by
-    DOUBLE with the box of a cell with a higher score."""
+    """Return the detections (count, 5) in the output (4 + classes, cells) of one scene. A detection is the
+    box and the class of a cell whose best score is above the threshold SURE. Non-maximum suppression
+    removes a cell if the intersection over union of its box and a box with a higher score is at least
+    DOUBLE."""
     scores, left = y[4:].max(0), list[np.ndarray]()
     for cell in np.argsort(-scores, kind="stable"):
         box = y[:4, cell]

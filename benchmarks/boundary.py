@@ -59,7 +59,8 @@ def copies(device: vkq.Device, size: int) -> dict[str, float]:
 
 
 def torch_copies(size: int) -> dict[str, float]:
-    """Return PyTorch's rates of the same copies in GB/s, or nothing without PyTorch or CUDA."""
+    """Return the rates in GB/s at which PyTorch copies float32 arrays to and from the device; return
+    nothing without PyTorch or CUDA."""
     try:
         import torch
     except ImportError:
@@ -136,8 +137,8 @@ def host_us(device: vkq.Device) -> float:
 
 
 def made_ms(device: vkq.Device) -> float:
-    """Return the time in ms to make a 4096x4096 Linear layer and call it with one row. The pipelines exist
-    before."""
+    """Return the time in ms to make a 4096x4096 Linear layer and call it with one row. The time does not
+    include the compilation of pipelines."""
     w = RNG.integers(-127, 128, (4096, 4096), np.int8)
     x = RNG.integers(-128, 128, (1, 4096), np.int8)
     q = vkq.QParams(0.02, -3)

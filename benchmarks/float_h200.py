@@ -73,7 +73,8 @@ def verified(layer: Any, p: Any, x: np.ndarray, w: np.ndarray, scale: float, com
 
 
 def torch_us(p: Any, dtype: Any) -> float:
-    """Return the median microseconds of the same work in PyTorch, in the faster of two memory formats."""
+    """Return the median microseconds of PyTorch's layer for the problem p, in the faster of two memory
+    formats."""
     import torch
 
     torch.backends.cudnn.benchmark = True
@@ -210,7 +211,7 @@ def main() -> None:
                     row[f"{compute} {what}"] = found
                     told = f"{found['us']:.1f} us, {found['said']}, {found['shader']}"
                     print(f"{name} {compute} {what}: {told} t={time.time() - start:.0f}", flush=True)
-                except Exception as error:  # this variant cannot run; others may work
+                except Exception as error:  # continue with the next variant
                     print(f"{name} {compute} {what}: {type(error).__name__} {error}", flush=True)
                     traceback.print_exc(file=sys.stdout)
         try:

@@ -14,14 +14,14 @@ import numpy as np
 from vkq.problem.conv2d import Conv2dProblem
 
 SAMPLES = 10
-LARGE = 1 << 30  # with more multiply-adds than this, only some rows of the result are compared
+LARGE = 1 << 30  # if a correlation has more multiply-adds, only some rows of its result are compared
 LINES = 8
 Measure = tuple[str, str, "tuple[float | None, float | None]", bool, str]
 
 
 @dataclass
 class Work:
-    """The operands, and some rows of the exact result in NumPy's int64."""
+    """The operands of a correlation, and some rows of its exact result in NumPy's int64."""
 
     x: np.ndarray
     w: np.ndarray
@@ -34,8 +34,8 @@ class Work:
         self.want = self._lines()
 
     def _lines(self) -> np.ndarray:
-        """Compute these rows by float64 matrix products, which are exact here because every partial sum is
-        below 2**53."""
+        """Compute the rows `lines` of the exact result by float64 matrix products. They are exact here
+        because every partial sum is below 2**53."""
         x, w = self.x.astype(np.float64), self.w.astype(np.float64)
         assert float(np.abs(x).max() * np.abs(w).sum(axis=(1, 2, 3)).max()) < 2**53
         padded, flat = np.pad(x[0, 0], self.pad), np.ascontiguousarray(w.reshape(len(w), -1).T)

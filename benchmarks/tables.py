@@ -19,7 +19,7 @@ RESULTS = HERE / "results"
 H200 = "One NVIDIA H200, driver 580.159.04"
 PEER_KEYS = ("gpu_ms", "torch_graph_ms", "torch_compiled_ms")
 SETUP = "torch_setup_s"
-SLOW = 0.03  # regret above which a shape is listed
+SLOW = 0.03  # list a shape if its chosen kernel is slower than the fastest one by more than this share
 
 
 def read(name: str) -> Any:
@@ -33,7 +33,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 
 def us(value: float | None) -> str:
-    """Return microseconds as a text with three digits; milliseconds have the same form."""
+    """Return a time in microseconds or milliseconds as text with three digits, without its unit."""
     return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -3,8 +3,9 @@
     python -m tests.accuracy.memory compare 25 64
     python -m tests.accuracy.memory quantize 25 64
 
-These commands compare, or quantize, a network of 25 blocks (convolution, Relu, every second block with a
-residual sum), whose values have 64 MB each. They print the peak memory of the process.
+These commands compare, or quantize, a network of 25 blocks, and print the peak memory of the process. A
+block is a convolution and a Relu; every second block also adds a residual. Each value between two nodes has
+64 MB.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def pair(blocks: int, side: int, folder: Path) -> tuple[Path, Path]:
 
 
 def compared(blocks: int, side: int, folder: Path) -> LayerReport:
-    """Return the report for one random sample."""
+    """Return the report of the comparison of layers for one random sample."""
     x = np.random.default_rng(1).standard_normal((1, CHANNELS, side, side), np.float32)
     return compare_layers(*pair(blocks, side, folder), [{"x": x}])
 

@@ -80,7 +80,8 @@ def spoilt(
 
 
 def named(report: LayerReport, model: onnx.ModelProto, values: set[str]) -> bool:
-    """Return True if the layers at the top of the report compute these values or read these weights."""
+    """Return True if the layers at the top of the report compute the given values or read the given
+    weights."""
     count = max(1, sum(row.output in values for row in report.rows))
     readers = {name for node in model.graph.node if values & set(node.input) for name in node.output}
     found = {row.output for row in report.worst(count)}
@@ -88,7 +89,7 @@ def named(report: LayerReport, model: onnx.ModelProto, values: set[str]) -> bool
 
 
 def _near(model: onnx.ModelProto, names: set[str]) -> set[str]:
-    """Return these values and the values computed from them by Relu and quantization."""
+    """Return the given values, and the values computed from them by Relu and quantization."""
     for node in model.graph.node:  # nodes are in order of execution
         if node.op_type in ("Relu", "Clip", *QDQ) and names & set(node.input):
             names = names | set(node.output)

@@ -113,21 +113,22 @@ def test_bytes_alive_do_not_grow_with_depth(
     monkeypatch.setattr(Walk, "apply", applied)
     report = compared(blocks, 32, tmp_path)
     assert len(report.rows) >= 3 * blocks // 2
-    assert most / (CHANNELS * 32 * 32 * 4) < 5.75  # the divisor is the size of one value: float32, one sample
+    assert most / (CHANNELS * 32 * 32 * 4) < 5.75  # the divisor is the bytes of one value
 
 
 def test_memory_that_is_freed_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     monkeypatch.setattr("vkq.accuracy.layers.give_back", lambda: calls.append(1))
     compared(2, 16, tmp_path)
-    assert not calls  # values are small: freeing them would take longer than it is worth
+    assert not calls  # small values are not returned to the system, because that would take longer
     monkeypatch.setattr("vkq.accuracy.layers.LARGE", CHANNELS * 16 * 16 * 4)
     assert len(compared(2, 16, tmp_path).rows) == len(calls)
     give_back()
 
 
 def test_integers_are_held_in_place_of_floats(tmp_path: Path) -> None:
-    """Integers are kept in memory instead of floats: each reader computes DequantizeLinear again."""
+    """Integers are kept in memory instead of floats: each node that reads a dequantized value computes
+    DequantizeLinear again."""
     path = pair_of(2, 8, tmp_path)[1]
     walk = Walk(onnx.load(path))
     run = walk.run({"x": np.ones((1, CHANNELS, 8, 8), np.float32)}, ["r0_DequantizeLinear_Output", "a1"])

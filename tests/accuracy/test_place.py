@@ -87,8 +87,8 @@ def test_scales_are_those_of_the_ranges(activations: str, symmetric: bool) -> No
 
 @pytest.mark.parametrize("per_channel", [True, False])
 def test_codes_are_those_of_the_weights(per_channel: bool) -> None:
-    """Codes are the rounded weights: each channel has its own scale, and a step of a bias is the activation's
-    scale times the weight's."""
+    """Codes are the rounded weights, with one scale for each channel. The scale of a bias is the scale of
+    the activation times the scale of the weight."""
     real = arrays(network())
     made = placed(network(), QuantPlan(SPANS, per_channel=per_channel))
     data, read = arrays(made), {node.name: node for node in made.graph.node}

@@ -202,7 +202,7 @@ def test_biases_take_up_the_mean_error(tmp_path: Path, groups: int) -> None:
     proto = net.model(y)
     tensor = next(t for t in proto.graph.initializer if t.name == proto.graph.node[1].input[1])
     w = numpy_helper.to_array(tensor).copy()
-    w[0] *= 40  # so with one scale for all channels, the other channels have few steps
+    w[0] *= 40  # so with one scale for all channels, the other channels use few of the int8 codes
     tensor.CopyFrom(numpy_helper.from_array(w, tensor.name))
     for i, node in enumerate(proto.graph.node):
         node.name = f"n{i}"
@@ -223,7 +223,8 @@ def test_biases_take_up_the_mean_error(tmp_path: Path, groups: int) -> None:
         return np.abs(total)[1:]
 
     low, high = plan.ranges[proto.graph.node[1].input[0]]
-    # rounding the bias has an error of at most half a step in each of the two samples
+    # rounding the bias has an error of at most half a quantization step in each sample; there are two
+    # samples
     bias_step = (high - low) / 255 * np.abs(w).max() / 127
     after, before = error(placed(new, plan)), error(made)
     assert after.max() < 1.5 * bias_step

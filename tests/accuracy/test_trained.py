@@ -29,8 +29,8 @@ def made(network: str) -> bytes:
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_decisions_stay(network: str, tmp_path: Path) -> None:
-    """At least 99.5 % of a network's decisions stay the same with every layer in int8: classes, and the
-    detector's boxes after non-maximum suppression."""
+    """With every layer in int8, at least 99.5 % of a network's decisions equal those of the float network:
+    classes, and the detector's boxes after non-maximum suppression."""
     (tmp_path / "int8.onnx").write_bytes(made(network))
     snr, same = measured(network, tmp_path / "int8.onnx", feeds(network, 60, False))
     assert same >= 0.995
@@ -66,8 +66,8 @@ def assert_same_codes(device: vkq.Device, network: str) -> None:
 
 
 def test_the_best_plan_tried_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search returns the best plan that it tried: no other plan is better by more than the minimum gain
-    of a step."""
+    """The search returns the best plan that it tried. No other tried plan is better by more than the
+    minimum gain for which the search continues."""
     tried: list[float] = []
 
     def measuring(*given: Any) -> Found:

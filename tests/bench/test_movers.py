@@ -28,11 +28,11 @@ def test_every_operator_in_both_layouts(device: vkq.Device, op: str, block: int)
         y = run(tensor)
         np.testing.assert_array_equal(y.numpy(), movers.expected(p, x), strict=True)
         variants = run.explain(x.shape).variants
-        # kernels for matrix units write one layout, whatever the input's
+        # kernels for matrix units write one layout, whatever the layout of their input
         if any("coopmat" in variant for variant in variants):
             continue
         assert op in ("repack", "dequantize", "softmax") or y.layout == LAYOUTS[block]
-        # concat runs two kernels, the others one: no additional repack
+        # concat runs two kernels, every other operator one: nothing is repacked
         assert len(variants) == (2 if op == "concat" else 1)
 
 

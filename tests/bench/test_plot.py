@@ -53,7 +53,7 @@ def test_other_cases_draw_a_roofline(figures: list[Any], tmp_path: Path) -> None
     plot.draw(found, cases, tmp_path / "roof.svg")
     (axes,) = figures[0].axes
     assert [line.get_label() for line in axes.lines] == ["ceiling dot_s8s8, copy"]
-    # three points have the same position, with their names around them
+    # three points coincide; their names are placed around them
     names = ["8x4x4", "8x4x8", "8x8x4", "8x8x8", "dot_s8s8 5 GOP/s"]
     assert sorted(text.get_text() for text in axes.texts) == names
     assert max(axes.lines[0].get_ydata()) == 5.0

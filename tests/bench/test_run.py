@@ -79,8 +79,8 @@ def test_every_path_and_clock_gives_a_verified_row(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("clock", timer.CLOCKS)
 def test_a_clock_alone_is_verified_too(any_device: vkq.Device, clock: str) -> None:
-    """A run with only one clock verifies the result, too, also with the clock "call", which does not use
-    the captured work."""
+    """A run with only one clock also verifies the result, even with the clock "call", which does not run
+    the recorded work of the other clocks."""
     found = measured(any_device, [CONV], clocks=(clock,))
     assert found.failures == []
     assert {row.clock for row in found.rows} == {clock}
@@ -101,8 +101,8 @@ def test_without_timestamps_there_is_no_gpu_clock_and_the_row_says_so(
 
 
 def test_few_rows_share_one_answer(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Linear cases of at most 32 rows share one reference result, that of 32 rows. Inputs with fewer rows are
-    the first rows of the largest input."""
+    """All cases of one linear layer with at most 32 rows share the reference result for 32 rows. An input
+    with fewer rows holds the first rows of the input with 32 rows."""
     asked: list[str] = []
     real = data.expected
 
@@ -124,7 +124,8 @@ def test_few_rows_share_one_answer(any_device: vkq.Device, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("clock", timer.CLOCKS)
 def test_each_clock_can_be_asked_for_alone(any_device: vkq.Device, clock: str) -> None:
-    """Each clock can be measured alone. The benchmark does not accept old contents of memory as a result."""
+    """The benchmark can run with each clock alone. The test fills memory with 77 before: old contents of
+    memory are not accepted as a result."""
     any_device.upload(any_device.allocate(1 << 20), np.full(1 << 20, 77, np.uint8))
     found = measured(any_device, CASES[:1], {"copy": 1e-3, "fp32_fma": 1e3}, clocks=(clock,))
     assert found.failures == []

@@ -12,8 +12,8 @@ from vkq.bench import selftest, stats, timer
 
 
 def test_a_few_trials_pass_on_a_busy_machine(any_device: vkq.Device) -> None:
-    """A few trials of the self-test pass. The command runs 20 trials; three suffice to test arms, clock and
-    verdicts together."""
+    """A few trials of the benchmark's self-test pass. The command runs 20 trials; three suffice to test the
+    timed work, the clock and the verdicts together."""
     found = selftest.run(any_device, trials=3)
     right = found.right
     assert right[0] >= 2, found.lines()
@@ -33,7 +33,7 @@ def test_noise_and_deaf_comparisons_fail(
     monkeypatch.setattr(timer, "measure", noise)
     found = selftest.run(any_device)
     assert not found.passed
-    assert found.right[0] >= 19  # two equal arms with noise are called equal
+    assert found.right[0] >= 19  # two equal sides with noise are called equal
     assert found.right[1] < 19
     assert found.lines()[-1].startswith("FAILED")
     assert cli.main(["bench", "--self-test", "--device", any_device.name]) == 1

@@ -42,7 +42,7 @@ def test_equal_arms_are_called_equal_under_heavy_tails_and_drift() -> None:
     rng = np.random.default_rng(1)
     wrong = 0
     for _ in range(400):
-        drift = np.exp(np.cumsum(rng.normal(0, 0.02, 30)))  # the same drift for both times of a pair
+        drift = np.exp(np.cumsum(rng.normal(0, 0.02, 30)))  # both times of a pair have the same drift
         a, b = (drift * np.exp(0.05 * rng.standard_t(1.5, 30)) for _ in range(2))
         wrong += stats.paired_ratio(a.tolist(), b.tolist()).verdict != "equal"
     assert wrong <= 10  # 1 % of 400 is expected; 10 is four standard deviations above

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2] / "benchmarks"
-# Results that this page does not show: references of `make mobile`, rows of docs/models.md, reports of
-# whole runs.
+# Results that the page of tables does not show: references of `make mobile`, rows of docs/models.md, and
+# reports of whole benchmark runs.
 OTHERS = (
     "accuracy",
     "compiled-",

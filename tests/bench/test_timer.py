@@ -1,4 +1,5 @@
-"""Tests of captured work: its repetitions, rotation and samples, and their order."""
+"""Tests of timed work that is recorded once: how often it is repeated, how it rotates over buffers, and the
+order of samples."""
 
 import time
 
@@ -49,7 +50,8 @@ def test_every_copy_of_the_data_gives_the_reference_answer(
 def test_work_is_stacked_until_a_submission_is_long(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Passes of 10 us are repeated 200 times to fill 2 ms, even if some runs take a hundred times as long."""
+    """Passes of 10 us are repeated at least 200 times, to fill 2 ms, even if some submissions take a
+    hundred times as long."""
     one, _ = work(any_device, CASE, rotate=False)
     noise = iter([1000, 1, *[1, 100, 1, 1, 1] * 20])
 
@@ -91,7 +93,7 @@ def test_injected_work_is_done_and_not_counted(any_device: vkq.Device) -> None:
         each.prepare("gpu")
     assert arm.passes == base.passes == 10
     found = timer.measure([arm, base], "gpu", timer.Settings(samples=10, time_s=5)).times
-    assert np.median(found[0]) > 4 * np.median(found[1])  # the arm has ten times as much work as the base
+    assert np.median(found[0]) > 4 * np.median(found[1])  # `arm` does ten times as much work as `base`
 
 
 def test_submission_overhead_is_small(device: vkq.Device) -> None:
@@ -106,7 +108,7 @@ def test_submission_overhead_is_small(device: vkq.Device) -> None:
 
 
 class Fake:
-    """An arm with given samples that records the order of calls."""
+    """A fake side of a comparison: it has given samples, and records the order of calls."""
 
     clocks = ("call",)
 
@@ -127,7 +129,7 @@ def test_arms_are_warmed_up_and_interleaved() -> None:
     arms = [Fake("a", [9.0, 5.0, 1.0], log), Fake("b", [2.0], log)]
     found = timer.measure(arms, "call", timer.Settings(samples=5, enough_s=0))
     assert log[:2] == ["prepare a", "prepare b"]
-    assert log[2:14] == ["a"] * 7 + ["b"] * 5  # the third sample of arm a ends its warm-up
+    assert log[2:14] == ["a"] * 7 + ["b"] * 5  # the third sample of "a" ends its warm-up
     assert log[14:] == ["a", "b", "b", "a"] * 2 + ["a", "b"]
     assert found.times == [[1.0] * 5, [2.0] * 5]
     assert found.warm == [True, True]

@@ -55,8 +55,8 @@ def test_random_checks_reach_every_option() -> None:
 
 
 def test_every_path_and_method_and_scheme_is_forced() -> None:
-    """The catalogue covers every path, method and scheme of the registries; the test has no list of its
-    own."""
+    """The catalogue covers every path, method and scheme of the registries. The test reads the names from
+    the registries."""
     assert set(FIXED) == {path.name for path in TABLE} | {COOPMAT}
     checks = list(catalogue.catalogue())
     registered = {"linear": LINEAR_METHODS, "conv2d": ("auto", *(m.name for m in CONV_METHODS))}

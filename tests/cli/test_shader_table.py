@@ -1,4 +1,4 @@
-"""Tests of the table of ``vkq shaders stats``, and of which changes count as worse."""
+"""Tests of the table of ``vkq shaders stats``, and of the rule for changes that count as worse."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def test_worse_is_said_with_both_numbers(change: dict[str, Any], said: str) -> N
 
 
 def test_what_is_no_kept_table_is_refused(tmp_path: Path) -> None:
-    """A file that is not a kept table is refused; so is an endless file, and one that is not text."""
+    """A file that is not a stored table of statistics is refused; so is an endless file, and one that is
+    not text."""
     path, pipe = tmp_path / "kept.json", tmp_path / "pipe"
     path.write_text(json.dumps(KEPT))
     assert read(path) == KEPT

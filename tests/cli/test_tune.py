@@ -73,8 +73,8 @@ def test_regret_is_of_the_choice_and_of_the_tuned_one(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The regret is printed for the default and for the tuned choice. The fastest of the eight candidates
-    is the last one, which tuning does not try."""
+    """The regret (how much slower than the fastest candidate) is printed for the default choice and for the
+    tuned choice. Tuning does not try the fastest of the eight candidates, which is the last one."""
     others = [trial({"k": str(i)}, 9.0 - i) for i in range(6)]
     called(monkeypatch, [SLOW, *others, trial({"k": "x"}, 2.5)])
     assert main(["tune", NAME, "linear[M=2,K=8,N=8]", "--device", "llvmpipe", "--regret"]) == 0
@@ -87,7 +87,8 @@ def test_regret_is_of_the_choice_and_of_the_tuned_one(
 
 
 def test_a_list_is_its_problems(any_device: vkq.Device, capsys: pytest.CaptureFixture[str]) -> None:
-    """A list's name means its problems with their schemes; the list of regret has 40."""
+    """The name of a list stands for its problems, each with its scheme. The list named "regret" has 40
+    problems."""
     found = tune._names(any_device, "regret")
     assert len(set(found)) == 40
     assert "linear[M=1,K=4096,N=4096]/scheme=q4gsw" in found

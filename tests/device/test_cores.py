@@ -56,8 +56,8 @@ def test_a_device_that_tells_nothing_is_measured(monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_device_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The costs in a shipped file apply only to the devices of that file; so does the mark that the kind
-    was timed."""
+    """The costs in a shipped file apply only to the devices of that file. Only these devices need no
+    measurement."""
     monkeypatch.delenv("VKQ_TUNE", raising=False)
     h100 = dataclasses.replace(H200, device_id=0x2330)
     for c in (H200, h100):

@@ -32,7 +32,7 @@ AT_LOADING = [
 ]
 AT_OPENING = ["vkCreateDevice", "vkCreatePipelineCache", "vkAllocateMemory", "vkCreateShaderModule"]
 AT_OPENING += ["vkCreateComputePipelines", "vkQueueSubmit", "vkWaitForFences"]
-if not EVERY:  # each call takes seconds, and all are calls of the same child process
+if not EVERY:  # each call takes seconds; all these calls are made in the same child process
     AT_OPENING = AT_OPENING[::2]
 
 USE = """
@@ -156,7 +156,7 @@ def test_drivers_that_are_known_are_not_tried_again(
     assert drivers.tried() == drivers.Tried({}, ())
     assert len(started) == 1
     library = shim.with_name("libshim.so")
-    os.utime(library, (1, 1))  # as if the driver was updated in place
+    os.utime(library, (1, 1))  # the changed time stands for a driver that was updated in place
     drivers.tried()
     assert started[1:] == [str([shim])]
 

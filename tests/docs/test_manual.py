@@ -114,9 +114,8 @@ def test_the_server_of_fastapi(software_device: vkq.Device, monkeypatch: pytest.
 
 
 def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
-    """These tests run every block of code, or the block is of another known kind. Commands for a machine
-    (sh, yaml, dockerfile) are run by tests/guides, or a mark gives the reason why not. Blocks of C are part
-    of a program that a test builds. Sketches are marked, and formulas are not run."""
+    """Every block of code in the pages has one of the listed kinds. A page with C++ or Kotlin says that
+    these blocks are sketches and not run. Other tests run the blocks of the other languages."""
     found = {
         (named(page), kind)
         for page in PAGES

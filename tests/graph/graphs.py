@@ -179,7 +179,7 @@ def models(draw: Any) -> Graph:
             x = elementwise(b, x, shape)
         elif kind == "movement":
             x, shape = movement(b, x, shape)
-            pair = pair if draw(st.booleans()) else None  # None: requantize with other parameters
+            pair = pair if draw(st.booleans()) else None  # None: new quantization parameters for x
         elif kind == "conv":
             x = b.op("Conv", x, b.weight(3, shape[1], 3, 3), pads=(1, 1, 1, 1))
             x = b.op("Relu", x) if draw(st.booleans()) else x

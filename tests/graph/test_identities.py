@@ -56,8 +56,8 @@ def test_copies(any_device: vkq.Device, nodes: list[Any], constants: dict[str, A
 def test_logic_with_constants(
     device: vkq.Device, names: str, kind: str, constant: np.ndarray, ops: list[Any]
 ) -> None:
-    """Logic with a constant is removed if its result is its other operand. If the constant only broadcasts
-    that operand, it becomes an Expand at the end of the graph."""
+    """A logic operator with a constant is removed if its result equals its other operand. If the constant
+    only broadcasts that operand, an Expand at the end of the graph replaces the operator."""
     nodes = [op("Less", "x z", "f"), op(kind, names, "g"), op("Where", "g x z", "y")]
     inputs = {"x": normal(2, 2, 1, 5), "z": normal(3, 2, 1, 5)}
     data = model(nodes, inputs, {"y": FLOAT}, c=constant)

@@ -17,7 +17,7 @@ from vkq.onnx.reader import read
 from vkq.runtime.builder import Builder
 
 SHAPE = (2, 16, 3, 3)
-BLOCK = 7  # least operators of vkq in a block of `Long`
+BLOCK = 7  # minimum number of operators in a block of `Long` after lowering
 
 
 class Counted(list[Any]):

@@ -160,14 +160,14 @@ def test_a_gate_in_the_layout_that_it_comes_in(device: vkq.Device, channels: int
     [(BLOCKED, IMAGE), (IMAGE, BLOCKED), (BLOCKED, BLOCKED), (BLOCKED, MATRIX), (IMAGE, MATRIX)],
 )
 def test_means_in_the_layout_that_is_read(device: vkq.Device, channels: int, of: str, to: str) -> None:
-    n = 6 if to == MATRIX else 3  # blocks have four rows: 6 rows need two blocks
+    n = 6 if to == MATRIX else 3  # blocks have four rows, so 6 rows need two blocks
     x = np.random.default_rng(8).integers(-128, 128, (n, channels, 4, 5), dtype=np.int8)
     numbers = np.linspace(-1, 3, 256, dtype=np.float32)
     tensor = Tensor.from_numpy(x, device, of)
     plain, table = Builder(device), Builder(device)
     mean = pool.globally_averaged(plain, plain.input(tensor.spec), Q, QParams(0.1, 5), to)
-    # This kernel writes blocks of channels only if it reads them. Means in the MATRIX layout have the shape
-    # (N, C).
+    # This kernel writes blocks of channels only if its input has them. Means in the MATRIX layout have the
+    # shape (N, C).
     assert mean.spec.layout == (of if to == BLOCKED else to)
     got = run(plain.plan(mean), [tensor]).numpy()
     want = operators.global_avg_pool(x, QParams(0.1, 5), Q)
@@ -239,7 +239,7 @@ def test_copies_are_shared_until_something_is_written(any_device: vkq.Device) ->
     copy = repacked(b, x, BLOCKED)
     assert repacked(b, x, BLOCKED) is copy
     assert repacked(b, x, IMAGE) is x
-    b.fill(copy, 2)  # writes to the copy, as a sum in place does
+    b.fill(copy, 2)  # overwrites the copy, as an in-place sum does
     again = repacked(b, x, BLOCKED)
     assert again.slot != copy.slot
     assert repacked(b, x, BLOCKED) is again
@@ -293,6 +293,6 @@ def test_heads_on_matrix_units_are_read_where_they_lie(
     model = quantized(net.model(*heads(net)), "qdq_uint8", tmp_path, net.shape)
     variants = plan_of(lower(read(model).at({"x": net.shape})), device).variants
     assert [name for name in variants if name.startswith(("repack", "move"))] == []
-    # One product computes queries, keys and values, the other the result.
+    # One product computes queries, keys and values together, the second one the result.
     assert sum(name.startswith("gemm") and "coopmat" in name for name in variants) == 2
     assert [name for name in variants if name.startswith("attention")] == ["attention_q8__coopmat"]

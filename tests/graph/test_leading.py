@@ -65,7 +65,8 @@ def test_reshapes_that_cancel(back: Sequence[int], last: str) -> None:
     ids=["both are results", "no Reshape", "other rows", "whole rows"],
 )
 def test_rows_that_are_read(results: list[str], back: Sequence[int]) -> None:
-    """The graph stays as it is if a matrix is a result, or if the last Reshape has other leading axes."""
+    """No node is removed if one of the matrices is a result of the graph, if there is no last Reshape, or
+    if the last Reshape has other leading axes than the first."""
     graph = chain(WHOLE, results, back)
     assert keep_leading_axes(graph).nodes == graph.nodes
 

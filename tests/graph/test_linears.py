@@ -106,8 +106,9 @@ def why(executable: Executable) -> str:
 def test_one_product(
     matrices: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heads: Heads, form: str
 ) -> None:
-    """On matrix units one product computes queries, keys and values, and attention reads its parts in
-    place, also for several texts of an odd number of tokens. Separate products are two dispatches more."""
+    """On matrix units one product computes queries, keys and values. Attention reads the columns of this
+    product in place, also for several texts with an odd number of tokens. Three separate products need two
+    dispatches more."""
     one = run(matrices, heads, tmp_path, monkeypatch, form)
     (product,) = products(one)
     assert "coopmat" in product
@@ -134,8 +135,8 @@ def test_other_sizes(
     matrices: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heads: Heads, expected: int,
     steps: bool,
 ) -> None:  # fmt: skip
-    """Layers whose columns or rows do not fit remain separate products. If attention runs in steps, it
-    reads the parts of a joined product, too."""
+    """Layers with too few rows, or whose columns do not fill blocks, remain separate products. Attention in
+    separate dispatches reads the columns of a joined product, too."""
     found = run(matrices, heads, tmp_path, monkeypatch, attention_in_steps=steps)
     assert len(products(found)) == expected
     assert ("not in one product" in why(found)) == (expected > 1)

@@ -79,13 +79,14 @@ def test_on_matrix_units(strict_device: vkq.Device, tmp_path: Path, monkeypatch:
         np.testing.assert_array_equal(executable.run(feed)[name], want, strict=True)
     other = Executable(twice, strict_device, layers)
     assert pairs_in(other) == 3
-    assert weights(other) == weights(executable)  # both image sizes share one copy
+    assert weights(other) == weights(executable)  # batches of 1 and 2 share the weights
 
 
 def test_a_value_that_others_read_is_written(
     software_device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An expanded image that is also a result needs a separate dispatch, which writes it."""
+    """If the image between the two convolutions is also a result of the graph, one dispatch does not
+    compute both convolutions."""
     graph = network("mobilenet_v2", tmp_path, 1, 16)
     changed = dataclasses.replace(software_device.capabilities, choices=TOGETHER)
     monkeypatch.setattr(software_device, "capabilities", changed)

@@ -1,5 +1,5 @@
-"""Tests of batches in flight at the same time: each array arrives at its place, for every memory type of
-devices, and nothing is allocated between batches."""
+"""Tests of batches in flight at the same time: each image arrives in its row of the batch, with mapped
+memory and with staging copies, and nothing is allocated between batches."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from vkq.reference.operators import max_pool2d
 from vkq.runtime.builder import Builder
 from vkq.runtime.plan import Plan
 
-SHAPE = (3, 5, 7, 6)  # no axis fills a layout's block
+SHAPE = (3, 5, 7, 6)  # no axis is a multiple of a block of a layout
 
 
 @pytest.fixture(params=["mapped", "staging"])
@@ -29,7 +29,7 @@ def mine(device: vkq.Device, request: pytest.FixtureRequest) -> Iterator[vkq.Dev
 
 
 def pooled(device: vkq.Device, *shapes: tuple[int, ...], dtype: str = "uint8") -> Plan:
-    """Return a plan that max-pools each of its inputs, arrays of bytes."""
+    """Return a plan that max-pools each of its inputs, which are 8-bit arrays."""
     b = Builder(device)
     inputs = [b.input(Spec(shape, dtype)) for shape in shapes]
     return b.plan(*(max_pooled(b, x, 3, 2, 1, 1, False) for x in inputs))
@@ -81,8 +81,8 @@ def test_one_result_of_several_inputs(mine: vkq.Device) -> None:
 
 
 def test_many_rows_are_copied_by_several_threads(mine: vkq.Device) -> None:
-    """Several threads copy a batch of more than 2 MiB. The pooled results equal NumPy's if rows span two
-    threads' parts, and if one row is larger than a part."""
+    """Several threads each copy a part of a batch of more than 2 MiB. The pooled results equal NumPy's if
+    an image lies in the parts of two threads, and if one image is larger than a part."""
     for shape in ((37, 3, 150, 163), (2, 9, 410, 401)):
         lane = Lane(mine, pooled(mine, shape), [0], deque())
         x = batch(7, shape=shape)

@@ -172,8 +172,8 @@ def test_split_reduction(device: vkq.Device, path: str, wide: bool, monkeypatch:
 
 
 def test_chunks(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results that are computed in chunks of images, rows and templates are exact, and device memory stays
-    bounded."""
+    """Results are exact if they are computed in chunks of images, rows and templates, and device memory
+    stays bounded."""
     monkeypatch.setattr(chunks, "CHUNK_BYTES", 20_000)
     monkeypatch.setattr(work, "BAND_BYTES", 4_000)
     steps = []
@@ -197,7 +197,7 @@ def test_chunks(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(got, reference_integer.conv2d(x, w, None, p))
         assert device.memory_peak_bytes - before < 3 * 20_000 + 4_000 + 20 * 512
     assert len(steps) > 10
-    assert max(steps) > 3  # a chunk has several bands
+    assert max(steps) > 3  # a chunk is computed in several bands of rows
 
 
 def test_chunks_of_a_device_with_small_buffers(any_device: vkq.Device) -> None:

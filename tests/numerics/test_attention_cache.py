@@ -1,5 +1,5 @@
-"""Tests of the quantization of an int8 attention cache: steps give the same numbers as a plain formula, and
-errors are within the bound."""
+"""Tests of the quantization of an int8 attention cache: the primitive steps that shaders run give the
+numbers of a plain formula, and errors are within the bound."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from vkq.numerics.attention_cache import packed, unpacked, words_of
 
 @pytest.mark.parametrize("width", [1, 5, 64, 130])
 def test_the_plain_formula(width: int) -> None:
-    """Codes and scales equal NumPy's float32 arithmetic, and every restored number is within its bound."""
+    """Codes and scales equal those of NumPy's float32 arithmetic, and every dequantized number is within
+    its error bound."""
     r = np.random.default_rng(width)
     x = (r.normal(0, 1, (3000, width)) * np.exp(r.normal(0, 8, (3000, 1)))).astype(np.float32)
     x[0] = 0

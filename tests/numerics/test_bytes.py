@@ -19,8 +19,8 @@ def quantizer(q: QParams) -> steps.Quantizer:
     "q", [QParams(0.5, -3), QParams(0.0173, 200, "uint8"), QParams(2.0**-126), QParams(3e7, 5)]
 )
 def test_numbers(q: QParams) -> None:
-    """Quantization in steps gives the results of `quantize` for ties and their neighbours, very large
-    values, infinities, NaN and subnormal values."""
+    """A sequence of primitive float32 operations gives the results of `quantize` for ties and their
+    neighbours, very large values, infinities, NaN and subnormal values."""
     ties = ((np.arange(-300, 300) + 0.5) * q.scale).astype(np.float32)
     near = [np.nextafter(ties, np.float32(to)) for to in (-np.inf, np.inf)]
     far = np.random.default_rng(1).normal(0, 200, 4000).astype(np.float32) * np.float32(q.scale)
@@ -39,8 +39,8 @@ def test_numbers(q: QParams) -> None:
 
 
 def test_near_every_tie() -> None:
-    """For any normal scale, values within three ulp of a tie or of an integer are rounded like the quotient
-    in NumPy."""
+    """For any normal scale, values within three ulp of a tie or of an integer are rounded as NumPy rounds
+    the quotient x / scale."""
     rng = np.random.default_rng(2)
     scales = np.ldexp(rng.integers(1 << 23, 1 << 24, 300), rng.integers(-149, 104, 300)).astype(np.float32)
     for scale in [*scales, np.float32(1), np.float32(2) - np.float32(2**-23), np.float32(2.0**100)]:

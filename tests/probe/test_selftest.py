@@ -40,8 +40,8 @@ def test_the_rounds_after_which_loops_end_are_counted(device: Device) -> None:
 
 
 def test_kept_reports_are_of_these_tests(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stored report could lack a new test. So this test fails after any change of the list of tests,
-    until FORMAT is raised."""
+    """A stored report of an earlier version may lack a new test. So this test fails after any change of the
+    list of tests, until FORMAT is raised."""
     h200 = reported("nvidia-h200")
     whole = dataclasses.replace(h200, properties={**h200.properties, "maxTexelBufferElements": 1 << 27})
     monkeypatch.setattr(any_device, "capabilities", whole)
@@ -145,7 +145,7 @@ def test_every_place_of_a_matrix_shows(shape):
     sums = np.einsum("csmk,csnk->cmn", x[:k].astype(int), w[:k].astype(int))
     assert (sums == np.outer(np.arange(1, rows + 1), np.arange(1, outputs + 1))).all()
     for operand in (x, w):
-        places = operand[:k].sum(axis=1).reshape(k, -1).T  # a row has the values of one element in all cases
+        places = operand[:k].sum(axis=1).reshape(k, -1).T  # a row holds one element's value in each case
         assert len(np.unique(places, axis=0)) == len(places)
 
 

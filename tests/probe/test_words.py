@@ -20,7 +20,7 @@ def test_order(shape: str, subgroup: int, strict_device: vkq.Device, monkeypatch
         found = words.order(strict_device, matrices)
     assert not recording.dispatches
     elements = np.arange(subgroup)[:, None] + np.arange(0, matrices.m * matrices.n, subgroup)
-    rows = elements // matrices.n * 8  # emulated.glsl gives each element the words of its row of W
+    rows = elements // matrices.n * 8  # in emulated.glsl an element has the words of its row of W
     np.testing.assert_array_equal(found, (rows[..., None] + np.arange(8)).reshape(subgroup, -1))
     assert words.order(strict_device, matrices) is found
 

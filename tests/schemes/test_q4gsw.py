@@ -29,9 +29,10 @@ from vkq.shader.catalog import catalog
 
 EPSILON = 2.0**-23
 VARIANTS = catalog().shaders[grouped.STAGED].variants
-# (M, N, K, bits, group, symmetric, scales): one row, one column; rows, columns and parts of k that are no
-# multiple of a tile or workgroup; groups of several steps of k, of one step, and of half a step; every number
-# of rows of the GEMV; a last group that is not full, one with a single k, an odd number of groups of 16
+# (M, N, K, bits, group, symmetric, scales). The shapes have one row; one column; rows, columns and parts of
+# k that are no multiple of a tile or workgroup; groups of several k-blocks (32 elements of k), of one and
+# of half a block; every number of rows of the GEMV; a last group that is not full or has a single k; and an
+# odd number of groups of 16.
 SHAPES = [
     (1, 1, 32, 4, 32, True, "float32"),
     (1, 37, 416, 4, 32, False, "float16"),
@@ -114,8 +115,8 @@ def test_what_fills_a_row_counts_for_nothing(m: int, device: vkq.Device) -> None
 
 @pytest.mark.parametrize(("bits", "tile"), [(v.axes["bits"], v.axes["tile"]) for v in VARIANTS])
 def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tile is correct for K = 160. This is 5 steps of k, not a multiple of the number of slices.
-    Groups are one step or half a step."""
+    """Every tile is correct for K = 160. The loop over k has 5 iterations, which is not a multiple of the
+    number of slices. A group is the k of one iteration, or half of it."""
     monkeypatch.setattr(grouped, "staged_tile", lambda *_: tile)
     for group in (32, 16):
         w, x = weight(35, 160, int(bits), group, False, "float32"), numbers(33, 160)
@@ -127,9 +128,10 @@ def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytes
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 @pytest.mark.parametrize("parts", [1, 2, 16])
 def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The GEMV with k split into parts is correct. K has 5 chunks (4 bits): some parts are empty, or one
-    part has all chunks. Groups are one chunk, two chunks or half a chunk. Two parts are tested with every
-    weight, one part and 16 parts with one weight for each number of rows."""
+    """The GEMV with k split among invocations is correct. With 4 bits K has 5 chunks of 32 elements: some
+    invocations have no chunk, or one has all chunks. Groups are one chunk, two chunks or half a chunk. A
+    split in two is tested with every weight, no split and a split in 16 with one weight for each number of
+    rows."""
     monkeypatch.setattr(grouped.GroupedGemm, "split", lambda *_: {"LOCAL_X": 2, "LOCAL_Y": parts})
     profile_says(monkeypatch, grouped, gemv_rows_shared=0)
     sixteen_bits.provide(device, monkeypatch)
@@ -174,8 +176,8 @@ def forced(monkeypatch: pytest.MonkeyPatch, shader: str, how: dict[str, Any], **
 def test_x_in_shared_memory(
     bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel with x in shared memory is correct if some parts of k are empty, groups are one chunk or
-    several, and columns are no multiple of a workgroup's."""
+    """The kernel with x in shared memory is correct if k is split into more parts than it has chunks, if
+    groups are one chunk or several, and if the columns do not fill a workgroup."""
     if kind == "half" and not device.capabilities.features["shaderFloat16"]:
         with pytest.raises(vkq.PathError, match="shaderFloat16"):
             device.program(catalog().find(grouped.SHARED, bits=bits, numbers=kind, x="float32"), {})
@@ -193,9 +195,9 @@ def test_x_in_shared_memory(
 
 @pytest.mark.parametrize(("bits", "kind"), ROWS)
 def test_a_single_row(bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel for a single row is correct: the last slice of x is not full, some parts of k are
-    empty, and columns are no multiple of a workgroup's. A device with too little shared memory refuses
-    the kernel."""
+    """The kernel for a single row is correct if the last slice of x is not full, if some parts of k are
+    empty, and if the columns do not fill a workgroup. A device with too little shared memory refuses the
+    kernel."""
     variant = catalog().find(grouped.ROW, bits=bits, numbers=kind, x="float32")
     if refusals(variant, variant.constants({}), device.capabilities):
         with pytest.raises(vkq.PathError):
