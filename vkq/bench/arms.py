@@ -1,5 +1,5 @@
-"""Arms: the units of work that a benchmark times. An arm is GPU work, captured once and repeated within a
-submission, or a Python call."""
+"""Arms: the candidates that a benchmark times. An arm is one path of vkq or one other library on one case:
+either GPU work, captured once and repeated within a submission, or a Python call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vkq.runtime.tensor import Tensor
 
 HOST_CHAIN = 64  # maximum number of calls in one sample of the clock `host`
 MAX_PASSES = 20_000  # maximum number of passes in one submission, because its command buffer takes memory
-MAX_SETS = 64  # maximum number of copies of the buffers, which passes use in turn
+MAX_SETS = 64  # maximum number of copies of the buffers; consecutive passes use different copies
 SET_BYTES = 1 << 30  # maximum bytes of all these copies together
 
 
@@ -91,8 +91,8 @@ class CapturedWork:
 
 
 class WorkArm:
-    """An arm of vkq. The clocks ``gpu``, ``submit`` and ``host`` time *work*; the clock ``call`` times
-    *call*.
+    """A path of vkq as an arm. The clocks ``gpu``, ``submit`` and ``host`` time *work*; the clock ``call``
+    times *call*.
 
     *inject*: the share of extra passes that run but are not counted (0.1 is 10 %); the self-test uses them.
     *least_passes*: the minimum number of passes over each copy in one submission.
@@ -211,7 +211,7 @@ class WorkArm:
 
 
 class CallArm:
-    """An arm of a peer: a Python function, timed with the clock ``call``."""
+    """Another library (peer) as an arm: a Python function, timed with the clock ``call``."""
 
     clocks = ("call",)
 

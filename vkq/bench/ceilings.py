@@ -1,5 +1,5 @@
-"""The roofline's ceilings, measured in the same run as the cases: the rates of the device's arithmetic and
-of a copy."""
+"""The roofline's ceilings, measured together with the cases: the rates of the device's arithmetic and of a
+copy."""
 
 from __future__ import annotations
 

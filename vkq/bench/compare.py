@@ -1,4 +1,4 @@
-"""Comparison of two runs of the same cases: find the cases that became slower by more than noise."""
+"""Compares two benchmark results: finds the cases that became slower by more than noise."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def compare(
     any_device: bool = False,
     ignore_path: bool = False,
 ) -> Changes:
-    """Compare two runs, measurement by measurement: the same case, scheme, scale, method, path and clock.
+    """Compare the measurements of two runs that have equal case, scheme, scale, method, path and clock.
 
     *clocks*: compare only these clocks; empty means all. *ignore_path*: compare the fastest path of each run,
     even if the paths differ. Raises ArgumentError in three cases: the runs are of two devices (by UUID and

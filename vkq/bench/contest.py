@@ -1,5 +1,5 @@
 """Compare vkq with other libraries on a whole model: the devices they use, the agreement of their results,
-and the time of a call (NumPy arrays in and out). The libraries are timed in turn."""
+and the time of a call (NumPy arrays in and out). The libraries' calls alternate."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def onnx_runtime(contest: Contest) -> Side:
 
 
 def ncnn(contest: Contest) -> Side:
-    """Return ncnn's side: on the same device, from the files that pnnx writes next to the model."""
+    """Return ncnn's side: on vkq's device, from the files that pnnx writes next to the model."""
     return Side(
         "ncnn", *ncnn_peer.model_call(library("ncnn", "ncnn"), contest.file, contest.feed, contest.device)
     )

@@ -91,7 +91,8 @@ def _grouped(case: Case, w: npt.NDArray[np.int8]) -> GroupedWeight | None:
 def activations(case: Case) -> Array:
     """Return the input of a case: int8 of the full range, or normally distributed float32 or float16.
 
-    Cases that differ only in the number of rows (images) begin with the same rows.
+    If two cases differ only in the number of rows (images), the smaller input equals the first rows of the
+    larger.
     """
     if isinstance(case.problem, Mover):
         return movers.activations(case.problem)

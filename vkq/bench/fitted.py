@@ -28,7 +28,7 @@ def clipped(line: str, columns: int | None) -> str:
 def shown_names(names: Sequence[str], letters: int) -> dict[str, str]:
     """Map each name that is longer than *letters* to a shorter, still unique one.
 
-    Names of the same operator omit the sizes that are equal in all of them: ``linear[M=1,K=4096,N=4096]`` and
+    The names of one operator omit the sizes that all of them share: ``linear[M=1,K=4096,N=4096]`` and
     ``linear[M=8,K=4096,N=4096]`` become ``linear[M=1,..]`` and ``linear[M=8,..]``.
     """
     kinds: dict[str, list[list[str]]] = {}
@@ -55,7 +55,7 @@ def _parts(name: str) -> tuple[str, list[str], str]:
 
 
 def distinct(names: Sequence[str], letters: int) -> dict[str, str | None]:
-    """Map each name to a form of at most *letters* letters, or to None if two names have the same form."""
+    """Map each name to a form of at most *letters* letters, or to None if two names would become equal."""
     shown = shown_names(names, letters)
     forms = {name: shortened(shown.get(name, name), letters) for name in names}
     counts = Counter(forms.values())

@@ -1,4 +1,4 @@
-"""The peer ncnn on the same Vulkan device: it runs a case as a model of one int8 layer, or a whole model.
+"""Runs ncnn for comparison, on vkq's Vulkan device: a case as a model of one int8 layer, or a whole model.
 
 ncnn quantizes symmetrically (no zero point, no -128), and a layer's inputs and outputs are float32. So ncnn
 gets a case's data as float32, with -127 in place of -128. Its results are compared with a reference without

@@ -187,7 +187,7 @@ class PyTorch:
 
 
 class Ncnn:
-    """ncnn on the same Vulkan device: int8 layers with float32 inputs and outputs, its fp16 options off."""
+    """ncnn on vkq's Vulkan device: int8 layers with float32 inputs and outputs, its fp16 options off."""
 
     name = "ncnn"
 

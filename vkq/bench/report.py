@@ -51,7 +51,8 @@ _LEAST = 20  # minimum number of characters of a case's name
 
 
 class Table:
-    """The table for a terminal: a line for each arm, with the time by the first clock of the run (*clock*).
+    """The table for a terminal: a line for each arm (a path of vkq, or another library), with the time by
+    the first clock of the run (*clock*).
 
     A name that does not fit into *columns* (None: no limit) is printed above its rows (`Labels`). With
     *wide*, a line shows the times by every clock, all rates, and last the command that repeats the

@@ -21,7 +21,7 @@ MOST_SAMPLES = 5000  # maximum number of samples of one row
 
 @dataclasses.dataclass
 class Row:
-    """The times of one arm of one case by one clock.
+    """The times of one arm (a path of vkq, or another library) on one case by one clock.
 
     Times are microseconds of one pass. Shares are fractions of the ceilings that this run measured.
     """
@@ -30,9 +30,9 @@ class Row:
     scheme: str
     scale: str
     method: str | None
-    path: str  # vkq's path, or the peer's name
-    arm: str  # whose arm it is: "vkq" or "peer"
-    variant: str  # the shader variants in order of dispatch, or a text about the peer's kernels
+    path: str  # vkq's path, or the other library's name
+    arm: str  # "vkq", or "peer" for another library
+    variant: str  # the shader variants in order of dispatch, or a text about a peer's kernels
     clock: str
     verified: str  # how the results were compared with the reference
     median_us: float
@@ -41,7 +41,7 @@ class Row:
     samples_us: list[float]
     dispatches: int  # dispatches of one pass
     passes: int  # passes of one sample
-    sets: int  # number of copies of all data, which passes use in turn
+    sets: int  # number of copies of all data; consecutive passes use different copies
     operations: int
     bytes: int
     compute_ceiling: str | None
@@ -53,7 +53,8 @@ class Row:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The fields that identify a measurement: two runs of the same measurement have equal keys."""
+        """The fields that identify a measurement. Rows of two benchmark runs with equal keys are
+        compared."""
         return (self.case, self.scheme, self.scale, self.method or "", self.path, self.clock)
 
     @property
@@ -69,7 +70,8 @@ class Row:
 
 @dataclasses.dataclass
 class Comparison:
-    """The ratio of the times of two arms of a case, which were sampled in turn."""
+    """The ratio of the times of two arms (paths of vkq, or other libraries) on one case. Their samples
+    alternate."""
 
     case: str
     scheme: str
@@ -93,7 +95,8 @@ class Comparison:
 
 @dataclasses.dataclass
 class Failure:
-    """An arm without a time: its results are wrong (``mismatch``), or it could not run (``skipped``)."""
+    """An arm (a path of vkq, or another library) without a time: its results are wrong (``mismatch``), or
+    it could not run (``skipped``)."""
 
     case: str
     scheme: str

@@ -1,4 +1,5 @@
-"""Verified arms; the rows and the warnings that are computed from their samples."""
+"""Verified arms (paths of vkq, or other libraries), and the table rows and warnings computed from their
+samples."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class VerifiedArm:
 
 
 def row_of(case: Case, one: VerifiedArm, clock: str, ceilings: Mapping[str, float | None]) -> Row:
-    """Return the row of an arm for one clock."""
+    """Return the result row of an arm for one clock."""
     samples = one.samples[clock]
     found = stats.summarize(samples)
     passes = getattr(one.arm, "passes", 1) if clock == "gpu" else 1

@@ -1,5 +1,5 @@
 """Run cases: verify every arm (a path of vkq, or a peer) against the reference, then time the arms of a
-case in turn."""
+case in alternation."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Runner:
         # Requested path -> the path that ran, for the current case ("auto" and "dot" are resolved).
         self._taken: dict[str, str] = {}
         # Of the last case: (key, weights, and a cache of layers and expected results made from these
-        # weights). The next case of a sweep may have the same key.
+        # weights). The next case of a sweep may have this key, too.
         self._built: tuple[object, data.Weights, dict[Any, Any]] | None = None
 
     def run(self, case: Case) -> None:

@@ -1,4 +1,4 @@
-"""Self-test of comparisons on this machine: a kernel compared with itself must be called equal, and the same
+"""Self-test of comparisons on this machine: a kernel compared with itself must be called equal, and a
 kernel with 10 % more work must be called slower."""
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def run(device: Device, trials: int = TRIALS, progress: Callable[[str], None] = 
     layer = data.layer(CASE, data.weights(CASE), "auto", device)
     x = Tensor.from_numpy(data.activations(CASE), device)
     base, same, more = (_arm(device, lambda: layer(x), extra) for extra in (0.0, 0.0, INJECTED))
-    clock = "gpu"  # on a device without timestamps, this is the host's time of the same passes
+    clock = "gpu"  # on a device without timestamps, this is the host's time of these passes
     equal: list[stats.Ratio] = []
     slower: list[stats.Ratio] = []
     for trial in range(trials):

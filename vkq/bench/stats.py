@@ -1,9 +1,9 @@
 """Statistics of times: medians, the ratio of interleaved pairs with an exact interval, and signs of a bad
 sample (drift, outliers).
 
-Times on a shared machine have heavy tails and drift, so no mean or standard deviation is used. Two arms are
-compared by the ratios of pairs: the two times of a pair are measured right after each other, so a disturbance
-of the machine slows both.
+Times on a shared machine have heavy tails and drift, so no mean or standard deviation is used. Two arms
+(paths of vkq, or other libraries) are compared by the ratios of pairs: the two times of a pair are measured
+right after each other, so a disturbance of the machine slows both.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def summarize(samples: Sequence[float]) -> Summary:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of the times of two arms: estimate, interval and number of pairs. If the ratio is below 1,
-    the first arm is faster."""
+    """The ratio of two times, first / second: estimate, interval and number of pairs. If the ratio is below
+    1, the first is faster."""
 
     value: float
     low: float

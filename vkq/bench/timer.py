@@ -1,4 +1,4 @@
-"""Times arms (GPU work, or calls): the clocks, the duration and the order of sampling."""
+"""Times arms (paths of vkq, and other libraries): the clocks, the duration and the order of sampling."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def totals(
 ) -> list[Total]:
     """Return the total of every network for each scheme, path and clock in which a layer was measured.
 
-    Totals of the clocks ``submit`` and ``call`` add up the times of single calls; a chain of the same
+    Totals of the clocks ``submit`` and ``call`` add up the times of single calls; a chain of all these
     layers takes less time.
     """
     found = []

@@ -144,7 +144,7 @@ class Context:
 
 def alike(a: Any, b: Any) -> bool:
     """Return True if two values are equal; arrays are compared byte for byte. The test ``a is b`` comes
-    first, because most arguments are one object."""
+    first, because most calls compare an object with itself."""
     if a is b:
         return True
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):

@@ -29,7 +29,7 @@ def _record(context: Context, node: Node) -> Value:
     constants, device = context.graph.constants, context.builder.device
 
     def make() -> Linear:
-        # A matrix of one row is also allowed as the bias of a Gemm.
+        # The bias of a Gemm may also be a matrix of one row.
         bias = constants[node.inputs[BIAS]].astype(np.float32).reshape(-1) if node.input(BIAS) else None
         return Linear(weight_of(node, constants), bias=bias, device=device)
 

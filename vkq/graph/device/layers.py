@@ -53,8 +53,8 @@ def _kept(context: Context, node: Node, kind: Any, names: tuple[str, ...], apart
 
 
 def _of(context: Context, node: Node) -> tuple[Any, ...]:
-    """Return the attributes, the weight and the bias of a layer's node. A layer is made again if they
-    change with the input shapes."""
+    """Return the attributes, the weight and the bias of a layer's node. `Context.keep` makes the layer
+    again if one of these three changes with the input shapes."""
     constants = context.graph.constants
     return node.attributes, constants[node.inputs[1]], constants[node.inputs[2]] if node.input(2) else None
 

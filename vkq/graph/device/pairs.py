@@ -18,7 +18,7 @@ from .layers import conv_of, only_reader
 def expanded(context: Context, node: Node) -> Value | None:
     """Fuse a 1x1 convolution with a depthwise convolution into one dispatch, if that is possible and faster.
     The depthwise convolution must be the only reader of the 1x1 result. Return the depthwise result, and
-    store it as the result of the depthwise node; return None if the two are not fused."""
+    store it as the result of the depthwise node; return None if the two convolutions are not fused."""
     x = context.value(node.inputs[0])
     if x.spec.dtype not in BYTES or node.input(3) or node.attributes["y"] is None:
         return None
@@ -38,8 +38,8 @@ def expanded(context: Context, node: Node) -> Value | None:
 
 def embedded(context: Context, node: Node) -> Value | None:
     """Fuse a Gather of rows of a table with the add, sub or mul that reads these rows, if no other node
-    reads them and the other operand is a constant or an earlier value. Return the result, and store it as the
-    result of that node; return None if the two are not fused."""
+    reads them and the other operand is a constant or an earlier value. Return the result, and store it as
+    the result of the add, sub or mul; return None if the two nodes are not fused."""
     name, graph = node.outputs[0], context.graph
     readers = context.readers(name)
     if len(readers) != 1 or context.uses[name] != 1 or readers[0].op not in ("add", "sub", "mul"):

@@ -22,8 +22,8 @@ def check(graph: Graph, node: Node) -> str | None:
 
 
 def _applied(b: Builder, x: Value, *steps: tuple[RealOp, float]) -> Value:
-    """Apply the operators in *steps* to x, one after the other. A step is (operator, second operand), and the
-    operand is a number."""
+    """Apply the operators in *steps* to x, one after the other. A step is a pair (operator, second
+    operand); the second operand is a number."""
     for op, value in steps:
         x = combined(b, x, number(b, value), op)
     return x

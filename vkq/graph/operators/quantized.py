@@ -94,8 +94,8 @@ def _dynamic(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _result(x: Inputs, shape: Sequence[int], key: str = "y") -> list[Spec]:
-    """Return the spec of a result. Its type is that of the parameters in attribute *key*. Without
-    parameters it is the type of x if x is float, else float32."""
+    """Return the spec of a result. If the attribute *key* has quantization parameters, the result has their
+    dtype. Otherwise the result has the type of x if x is float, else float32."""
     a = x.node.attributes
     y: QParams | None = a[key]
     real = x.spec(0).dtype if "x" in a and a["x"] is None else "float32"

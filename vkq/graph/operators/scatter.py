@@ -1,11 +1,14 @@
 """Running sums, top-k, scattered rows, and weighted sums along an axis.
 
 scatter: inputs (rows, inner), ids (count,) and updates (count, inner). ``reduction`` combines row ids[i]
-with updates[i], for one i after the other. place: inputs (batch, lines, rows, inner), int32 start (batch,)
-and updates (batch, lines, count, inner), which replace the rows from start[batch] on; after the last row
-follows row 0. topk: the ``k`` largest (or smallest) elements of each row of
-(rows, length), sorted, and their indices; equal elements keep their order. taps: each result is a weighted
-sum of the elements at the positions ``index`` along ``axis``."""
+with updates[i], for each i in ascending order.
+
+place: inputs (batch, lines, rows, inner), int32 start (batch,) and updates (batch, lines, count, inner),
+which replace the rows from start[batch] on; after the last row follows row 0.
+
+topk: the ``k`` largest (or smallest) elements of each row of (rows, length), sorted, and their indices;
+equal elements keep their order. taps: each result is a weighted sum of the elements at the positions
+``index`` along ``axis``."""
 
 from __future__ import annotations
 

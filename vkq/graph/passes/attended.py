@@ -79,8 +79,8 @@ def followed(sweep: Sweep, found: Laid, last: int | None = 3) -> Laid:
 
 
 def _before(sweep: Sweep, laid: Laid) -> Laid | None:
-    """Return the memory layout one node earlier: that of the input of the Transpose, the repetition of
-    heads, or the Cast from float16 that computes a value. Return None for other nodes."""
+    """If a Transpose, a repetition of heads, or a Cast from float16 computes a value, return the memory
+    layout of this node's input. Return None for other nodes."""
     made = sweep.producer(laid.name, "Transpose", "Reshape", "Cast", "Identity")
     if made is None:
         return None
@@ -111,8 +111,8 @@ def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> 
 
 
 def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
-    """Return the value *name* reshaped to *shape*. If a Reshape computes it from a value of this shape,
-    return that value. Otherwise emit a Reshape."""
+    """Return the value *name* reshaped to *shape*. If a Reshape computes *name* from a value that has the
+    shape *shape*, return that value. Otherwise emit a Reshape."""
     made = sweep.producer(name, "Reshape")
     if made is not None and sweep.specs[made.inputs[0]].shape == tuple(shape):
         return made.inputs[0]
@@ -152,8 +152,8 @@ def _shown(array: Array, mask: Mask) -> Array | None:
 
 
 def causal(shown: Array, queries: int, keys: int) -> Seen | None:
-    """Return the causal rule that has these flags: a query sees the keys up to its own position, or only the
-    last keys of these (a window). Return None if no causal rule has these flags."""
+    """Return the causal rule that shows exactly the keys with the flag True: a query sees the keys up to
+    its own position, or only the last of these keys (a window). Return None if no causal rule does."""
     if shown.ndim < 2 or shown.shape[-2:] != (queries, keys) or math.prod(shown.shape[:-2]) != 1:
         return None
     flags = shown.reshape(queries, keys)
@@ -162,7 +162,7 @@ def causal(shown: Array, queries: int, keys: int) -> Seen | None:
     if flags.all():
         return Seen()
     last = keys - 1 - int(np.argmax(flags[0, ::-1]))  # the index of the last key that the first query sees
-    # The number of keys from the first to the last that the last query sees, if they are consecutive.
+    # The last query sees this many keys, if the keys that it sees are consecutive.
     wide = keys - int(np.argmax(flags[-1])) - int(np.argmax(flags[-1, ::-1]))
     for window in (0, wide):
         found = Seen(True, last, window)

@@ -95,8 +95,8 @@ def _weights(sweep: Sweep, softmax: Node, guarded: bool) -> Softmaxed | None:
         if made.op == "MatMul":
             return Softmaxed(made, scale, tuple(added[::-1]), guarded)
         if scale != 1.0 or sweep.specs[made.outputs[0]].shape != shape:
-            # not supported: in backward order, a mask before the factor; or a mask that broadcasts the
-            # scores
+            # not supported: a mask or a second factor between the MatMul and the factor; a mask that
+            # enlarges the scores' shape
             return None
         if made.op in ("Mul", "Div"):
             name, factor = constant_factor(sweep, made)

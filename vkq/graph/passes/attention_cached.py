@@ -66,8 +66,8 @@ def constant_factor(sweep: Sweep, node: Node) -> tuple[str, float | None]:
 
 @dataclasses.dataclass(frozen=True)
 class CachedScores:
-    """Scores of queries *q* against the keys of an int8 cache. The other fields are those of `Softmaxed` in
-    `vkq.graph.passes.attention`."""
+    """Scores of queries *q* against the keys of an int8 cache. `Softmaxed` in `vkq.graph.passes.attention`
+    describes the other fields."""
 
     q: Laid
     scale: float

@@ -106,7 +106,7 @@ def _scores(
     sweep: Sweep, name: str
 ) -> tuple[Node | None, str, tuple[QParams, QParams, QParams] | None, bool]:  # fmt: skip
     """Return (product, mask, parameters, mask first). The product computes the scores; the mask is added to
-    them ("" for none). The parameters are those of the addition's operands and sum. The last element is
+    them ("" for none). The parameters belong to the addition's operands and its sum. The last element is
     True if the mask is the addition's first operand."""
     added = _alone(sweep, name, "add")
     if added is None or added.attributes.get("activation") is not None:

@@ -1,8 +1,8 @@
 """Interleaves independent branches. Nodes of different branches need no barrier between them, so a device can
 run small nodes of several branches at the same time.
 
-Nodes are sorted by level, the length of the longest path from an input. So the first nodes of all branches
-come first, then the second nodes of all branches, and so on."""
+Nodes are sorted by level, the length of the longest path from an input. So the first node of every branch
+comes first, then the second node of every branch, and so on."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from .sweep import Sweep, scalar, swept
 
 VARIADIC = ("Max", "Min", "Sum")
 MOST_LINKS = 64
-# A growing chain may use MORE buffers above the limit of a kernel. `_parts` splits it if it still has too
-# many.
+# While a chain grows, it may exceed a kernel's maximum number of buffers by MORE. `_parts` splits a
+# finished chain that still has too many buffers.
 MORE = 2
 
 
@@ -134,9 +134,9 @@ class _Chains:
         return self._written()
 
     def _joined(self, element: Element) -> _Group | None:
-        """Return the chain of a new node. Merge it with all open chains whose results the node reads; if
-        the merged chain does not fit, with the last one of them that fits; else the node is a chain alone.
-        Return None if a kernel does not support the node."""
+        """Return the chain of a new node. Merge the node with all open chains whose results it reads. If
+        that chain does not fit a kernel, merge the node with only the last of them for which the result
+        fits; else the node is a chain alone. Return None if a kernel does not support the node."""
         shape = self.graph.specs[element.node.outputs[0]].shape
         before: list[_Group] = []
         for name in element.node.inputs:
@@ -206,7 +206,7 @@ class _Chains:
                 held = zip(node.outputs, node.attributes["gives"], strict=True)
                 specs.update((name, Spec(dtype, node.attributes["shape"])) for name, dtype in held)
             elif any(specs[name].dtype == "bool" for name in node.outputs if name):
-                for name in node.outputs:  # a flag among the inputs may be uint8 now
+                for name in node.outputs:  # a Boolean input may be stored as uint8 now
                     specs.pop(name, None)
         specs.update((name, Spec.of(array)) for name, array in self.constants.items())
         constants = {**self.graph.constants, **self.constants}

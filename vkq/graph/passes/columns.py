@@ -77,8 +77,8 @@ def _slice(sweep: Sweep, node: Node) -> bool:
 
 
 def _reshape(sweep: Sweep, node: Node) -> bool:
-    """Given the nodes Reshape, Transpose and Reshape (*node*), drop the axes of length 1 that only the
-    Transpose sees: the first Reshape adds them, and the last removes them."""
+    """*node* is the last of three consecutive nodes: Reshape, Transpose, Reshape. If the first Reshape adds
+    axes of length 1 and the last removes them, drop these axes from the Transpose."""
     turned = sweep.producer(node.inputs[0], "Transpose")
     split = sweep.producer(turned.inputs[0], "Reshape") if turned else None
     if turned is None or split is None or sweep.uses.get(node.inputs[0]) != 1:
@@ -123,11 +123,10 @@ Part = tuple[range, Node | None]  # the columns of a Slice, and the lookup that 
 
 
 def _sliced_tables(graph: Graph) -> dict[str, list[Part]]:
-    """Map each value that can be computed slice by slice to the Slices that read it: (columns, lookup) of
-    each.
+    """Map values to the Slices that read them: a pair (columns, lookup) for each Slice.
 
-    The node of such a value has a table or an addend for each column. Only Slices of disjoint columns read
-    the value, and a lookup reads at least one of them."""
+    The node that computes such a value has a table or an addend for each column. Only Slices of disjoint
+    columns read the value, and a lookup reads at least one of these Slices."""
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for name in node.inputs:

@@ -1,5 +1,5 @@
 """Rewrites QuantizeLinear and DequantizeLinear whose parameters are computed at run time as float
-arithmetic with the same results, bit for bit."""
+arithmetic that returns the operators' results, bit for bit."""
 
 from __future__ import annotations
 

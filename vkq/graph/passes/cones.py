@@ -1,5 +1,5 @@
-"""Evaluates connected element-wise nodes for every value of a type. Results are cached: graphs of the same
-model for other input sizes need them again."""
+"""Evaluates connected element-wise nodes for every value of a type. Results are cached, because a model has
+one graph for each set of input sizes, and each of these graphs needs the results."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ _kept: dict[Hashable, tuple[weakref.ref[Array], Array]] = {}
 
 
 def fold_into_tables(graph: Graph) -> Graph:
-    """Replace an operator on gathered rows by a Gather from the operator's results for all rows. The other
-    operand must not depend on the ids."""
+    """Replace an operator on gathered rows by a Gather from the operator's results for all rows. The
+    operand that is not the gathered rows must not depend on the ids."""
     rows, ops = set[str](), set[str]()
     for node in graph.nodes:
         known = sum(name in graph.constants for name in node.inputs)
@@ -75,15 +75,16 @@ def _of_one(node: Node, rank: int, lead: int) -> tuple[Array, Array] | None:
     tables: Array = node.attributes["table"]
     if tables.ndim == 1:
         return tables[None], np.zeros(1, np.uint8)
-    # the number of axes after the axis to which the tables belong
+    # the number of axes after the axis along which the tables differ
     behind = rank - 1 - node.attributes["axis"]
     row = np.arange(len(tables)).reshape(-1, *(1,) * behind)
     return (tables, row) if node.attributes["axis"] >= lead else None
 
 
 def _of_two(sweep: Sweep, node: Node, at: int, lead: int) -> tuple[Array, Array] | None:
-    """Return the arguments (results, row) of `_chosen` for an operator of two operands. Return None if the
-    other operand is computed, or differs along one of the first *lead* axes, which are those of the ids."""
+    """Return the arguments (results, row) of `_chosen` for an operator of two operands. The first *lead*
+    axes of a value are the axes of the ids. Return None if the operand that is not operand *at* is
+    computed, or differs along one of these axes."""
     array, shapes = sweep.array(node.inputs[1 - at]), [sweep.specs[name].shape for name in node.inputs]
     if array is None or shapes[at] != sweep.specs[node.outputs[0]].shape:
         return None

@@ -28,8 +28,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _finite(sweep: Sweep, name: str) -> bool:
-    """Return True if a value surely contains no NaN: it is a dequantized value, or a softmax or a movement
-    of dequantized values."""
+    """Return True if a value is known to contain no NaN: it is a dequantized value, or a softmax or a
+    movement of dequantized values."""
     made = sweep.producer(name)
     while made is not None and (made.op == "Softmax" or (moves(made) and made.op not in ("Concat", "Pad"))):
         made = sweep.producer(made.inputs[0])

@@ -12,7 +12,7 @@ from ..graph import Node
 from ..operators import elementwise
 from .sweep import Sweep, every_equal
 
-# If one operand is this constant flag, the result is the other operand.
+# If one operand equals this Boolean constant, the operator's result equals the remaining operand.
 NEUTRAL = {"And": True, "Or": False}
 COPIES = ("Expand", "Where", *NEUTRAL)
 
@@ -44,15 +44,15 @@ def _copy_of(sweep: Sweep, node: Node) -> str:
 
 
 def _flag(sweep: Sweep, name: str) -> bool | None:
-    """Return the flag that a constant has in all its elements; None if the value is computed or its flags
-    differ."""
+    """Return the Boolean that all elements of a constant have. Return None if the elements differ, or if
+    the value is computed."""
     array = sweep.array(name)
     return None if array is None or not every_equal(array) else bool(array.reshape(-1)[0])
 
 
 def reshape(sweep: Sweep, x: str, shape: Sequence[int], output: str, source: str) -> str:
-    """Emit a Reshape and return the name of its result. Two Reshapes become one; no Reshape is emitted if
-    the shape stays.
+    """Emit a Reshape and return the name of its result. Two Reshapes become one; no Reshape is emitted if x
+    has the shape already.
 
     A Reshape of computed flags moves before the operator that computes them, to its operands: these are
     floats or integers, whose memory is row-major, so that their Reshape needs no dispatch."""

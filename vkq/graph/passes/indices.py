@@ -79,7 +79,7 @@ def gather_elements(w: Words) -> bool:
 
 def _element(w: Words, ids: str, shape: Sequence[int], axis: int) -> str:
     """Return flat indices into an array of shape *shape*. ids[i, j, ...] is an index along *axis*; along
-    all other axes, the index into the array is that into *ids*."""
+    all other axes, the array is indexed like *ids*."""
     spec = w.of(ids)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     at = _positions(w, ids, [shape[axis]])

@@ -61,7 +61,8 @@ def bounded_layer(sweep: Sweep, node: Node) -> bool:
     layer, bounds = sweep.producer(node.inputs[0], *LAYERS), _bounds(sweep, node)
     if layer is None or bounds is None or layer.attributes["y"] is not None:
         return False
-    # A result with other readers stays, so fusing would compute a layer of float activations twice.
+    # If other nodes read the result of a layer of float activations, this result must stay, and fusing
+    # would compute the layer twice.
     if layer.attributes["x"] is None and sweep.uses[node.inputs[0]] > 1:
         return False
     low, high = activation_range(layer.attributes["activation"])

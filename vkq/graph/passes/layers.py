@@ -211,7 +211,7 @@ def _conv_transpose(sweep: Sweep, node: Node) -> bool:
     weight = _weight(sweep, node.inputs[1], 1)
     if weight is None or len(shapes[0]) != 4:
         return False
-    # the weight has one scale for each output channel of a group; all groups use these scales
+    # the weight has as many scales as one group has output channels; all groups use these scales
     if weight[1].size > 1:
         weight = weight[0], np.tile(weight[1], groups), np.tile(weight[2], groups)
     return _layer(

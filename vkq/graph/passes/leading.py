@@ -38,7 +38,8 @@ def _merges(specs: Mapping[str, Spec], node: Node) -> bool:
 
 def _leading_axes(graph: Graph) -> dict[str, Leading]:
     """Map each matrix to the axes (batch, rows) into which Reshapes split its rows, perhaps after more
-    layers and tables. The axes are None if a reader is no such node, or if the readers disagree."""
+    layers and tables. The axes are None if another kind of node reads the matrix, or if the Reshapes split
+    its rows differently."""
     found: dict[str, Leading] = dict.fromkeys(graph.outputs)
     for node in reversed(graph.nodes):
         own: Leading = None

@@ -17,8 +17,8 @@ MOST_EXACT = 1 << 24  # float32 represents every integer from 0 to this value
 
 
 def _dequantized(w: Words, name: str) -> bool:
-    """Return True if a value is dequantized, perhaps with movements after it. Its bytes are then compared
-    instead."""
+    """Return True if a value is dequantized, perhaps with movements after it. `_extreme_index` then refuses
+    it, and a later pass compares its 8-bit elements."""
     made = w.sweep.producer(name)
     while made is not None and moves(made):
         made = w.sweep.producer(made.inputs[0])

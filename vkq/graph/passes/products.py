@@ -112,8 +112,8 @@ def _of_activations(sweep: Sweep, node: Node) -> bool:
 
 
 def _in_turn(node: Node, x: str, steps: Sequence[Callable[[str, str], str]]) -> bool:
-    """Call ``step(x, output)`` for all *steps*; each gets the result of the step before it as x. The last
-    step writes the node's output."""
+    """Call ``step(x, output)`` for all *steps*; x is the result of the preceding step. The last step writes
+    the node's output."""
     for step in steps[:-1]:
         x = step(x, "")
     steps[-1](x, node.outputs[0])
@@ -127,7 +127,7 @@ def _gemm(sweep: Sweep, node: Node, left: bool) -> bool:
     width = sweep.specs[two].shape[0 if turn_two else 1]
     vector = not added or _is_vector(sweep, added, width)
     single = bool(added) and int(np.prod(sweep.specs[added].shape)) != width
-    # A quantized layer rounds its bias to int32, also a bias of one element.
+    # A quantized layer rounds every bias to int32, even a bias of one element.
     single = single and sweep.producer(one, "dequantize") is None
     if not left and not turn_one and alpha == beta == 1.0 and vector and not single:
         return False

@@ -84,8 +84,8 @@ def _keeps_its_type(sweep: Sweep, node: Node) -> bool:
 
 
 def _reshape(sweep: Sweep, node: Node) -> bool:
-    """Replace a Flatten, Squeeze, Unsqueeze or Reshape by a Reshape to a constant shape; drop it if the
-    shape stays."""
+    """Replace a Flatten, Squeeze, Unsqueeze or Reshape by a Reshape to a constant shape; drop the node if
+    its input has this shape already."""
     sweep.keep(node)
     shape = sweep.specs[node.outputs[0]].shape
     sweep.nodes.pop()

@@ -136,7 +136,7 @@ class Sweep:
     # ---------------------------------------------------------------------------------------------- the walk
 
     def run(self, visit: Visit, ops: Container[str] | None = None) -> Graph:
-        """Return the new graph after a `walk` with the same arguments."""
+        """Call `walk` with these arguments, and return the new graph."""
         self.walk(visit, ops)
         return self.finish(list(self.old.outputs))
 

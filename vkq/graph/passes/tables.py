@@ -19,7 +19,7 @@ from .cones import evaluated
 from .sweep import Sweep, every_equal, swept
 
 BYTES = ("int8", "uint8")
-# Operators of two operands that are faster computed than looked up in a table of 256 x 256 entries.
+# Operators of two operands: computing them is faster than a lookup in a table of 256 x 256 entries.
 FORMULAS = ("add", "sub", "mul")
 PAIRS = (*FORMULAS, "where", "lookup2")
 
@@ -66,7 +66,7 @@ class Tables:
             return True
         done = self._one(sweep, node, *roots) if len(roots) == 1 else self._two(sweep, node, *sorted(roots))
         if not done:
-            del self.roots[name]  # no table is possible: the value is itself a root for the nodes after it
+            del self.roots[name]  # no table is possible: later tables start from this value
         return True
 
     def _of(self, sweep: Sweep, name: str) -> frozenset[str] | None:

@@ -71,7 +71,7 @@ class _Types:
         if "range" in node.attributes:  # the attribute states the range of the last result, which is int32
             self.sweep.keep(node)
             if node.op == "append_cache":
-                # the past cache has packed bytes, so every word is allowed
+                # the input is a cache of packed bytes, so every int32 value is allowed
                 self.bounds.pop(node.input(2), None)
             self.ranges[node.outputs[-1]] = node.attributes["range"]
             return True
