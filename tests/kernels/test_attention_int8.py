@@ -107,7 +107,7 @@ def in_words(x: Arrays) -> Arrays:
 
 
 def plain(case: Case, x: Arrays) -> np.ndarray:
-    """Return attention to floats in float64, by its formula."""
+    """Return attention for float keys and values, by the plain formula in float64."""
     _, queries, heads, groups, keys, width = case.sizes
     q, k, v = (x[name].astype(np.float64) for name in "qkv")
     k, v = (np.repeat(one, heads // groups, 1) for one in (k, v))

@@ -46,8 +46,8 @@ def small(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
 
 
 def test_a_step_is_the_difference_of_two_depths(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cost of a step is the difference of the times of two k. The simulated clock takes 500 ns for a
-    call, and 3 ns for each k of each workgroup of the busiest core."""
+    """The cost of a step is computed from the times at two sizes of K. The simulated clock takes 500 ns for a
+    call, and 3 ns for each element along K of each workgroup of the busiest core."""
     asked: list[tuple[int, int, int]] = []
 
     def clock(device: object, tile: TimedTile, m: int, n: int, k: int) -> float:
@@ -64,8 +64,7 @@ def test_a_step_is_the_difference_of_two_depths(small: vkq.Device, monkeypatch: 
 
 
 def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child process that measures runs the given tile and no other kernel, and omits tiles that it is
-    told to skip."""
+    """The child measures the tile of the table, and begins no tile that it must skip."""
     ran: list[str] = []
     run = Recording.run
 
@@ -82,7 +81,7 @@ def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch
     measuring.run(small, lambda **what: said.append(what), 600.0, {(TILES, "128x256")})
     assert [each["begin"] for each in said if "begin" in each] == [[TILES, TILE]]
     (end,) = (each for each in said if "end" in each)
-    if "wrong" not in end:  # fails if the clock is too coarse for so little work
+    if "wrong" not in end:  # otherwise the clock is too coarse for so little work
         assert end["ns"][0] >= end["ns"][1] > 0
     else:
         assert "cannot distinguish" in end["wrong"]

@@ -253,7 +253,7 @@ def test_one_buffer(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_cache_in_two_inputs(any_device: vkq.Device) -> None:
     """One tensor is both past keys and past values, and the present keys are written to it. Results equal
-    those with two tensors: the run reads the old words before it overwrites them."""
+    those with two tensors: the tensor is not overwritten while it is read."""
     data, fed = case(1, 12, [6, 4])
     session = vkq.onnx.InferenceSession(data, any_device, kv_cache="int8")
     want = session.run(None, fed | dict.fromkeys(("pk", "pv"), words(fed["pk"])))

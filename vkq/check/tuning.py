@@ -90,9 +90,9 @@ class Trial:
         return next((f"{kind}: {name}" for kind, name in self.choice.items()), "default")
 
     def record(self, device: Device, call: Chosen, x: Tensor, last: bool = False) -> Tensor:
-        """Record a call, and return its result, which is computed by the first `sample`. Samples are device
-        times of all dispatches (of the last one if *last* is True). Without timestamps they are host times.
-        On a CPU device, which other programs share, they are processor times of this process."""
+        """Record a call, and return its result, which the first run of the recording computes. Samples are
+        device times of all dispatches (of the last one if *last* is True). Without timestamps they are host
+        times. On a CPU device, which other programs share, they are processor times of this process."""
         c = device.capabilities
         cpu = c.device_type == "cpu"
         self._clock = time.process_time if cpu else time.perf_counter

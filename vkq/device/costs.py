@@ -4,8 +4,8 @@ A table has two costs for each tile: for a workgroup that runs alone on a core, 
 core. A cost is the time of a step of 32 elements along k, in cycles (or in another unit that all tables
 share). `SEED` has the default costs, for any device. A step reads rows and columns and multiplies them; its
 seed is the square root of the number of results in the tile, times a factor for each kind of kernel. Costs
-measured on the device (`vkq tune`) or on a device of its kind (``tuned/VENDOR-DEVICE.json``) replace the
-seed.
+measured on the device (`vkq.device.first_sight`), or on a device of its kind by `vkq tune --export`
+(``tuned/VENDOR-DEVICE.json``), replace the seed.
 """
 
 from __future__ import annotations

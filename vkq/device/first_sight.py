@@ -30,8 +30,7 @@ _looked: set[str] = set()  # devices (Capabilities.key) that this process measur
 
 
 def is_due(c: Capabilities, again: bool = False) -> bool:
-    """Return True if VKQ_TUNE asks to measure this device and it has no measurement. *again*: measured ones
-    too."""
+    """Return True if VKQ_TUNE asks to measure this device, and it was not measured or *again* is True."""
     return (again or (c.key not in _looked and stored(c).families is None)) and wanted(c)
 
 
@@ -87,7 +86,7 @@ def _told(
     said: Sequence[Mapping[str, Any]], outcomes: dict[tuple[str, str], Outcome]
 ) -> tuple[tuple[str, str] | None, float]:
     """Add the outcomes that a child reported to *outcomes*. Return the candidate that was running when the
-    child ended (None: none), and the seconds that the child had spent by then."""
+    child ended, or None, and the seconds that the child had spent by then."""
     began, spent = None, 0.0
     for each in said:
         spent = float(each.get("spent", spent))

@@ -42,7 +42,7 @@ from .profiles import (
 
 MODES = ("auto", "always", FRESH, "off")
 FORMAT = 2  # version of the store's file
-TILES = "tiles of matrix units"  # a family of kernels without candidates
+TILES = "tiles of matrix units"  # the name under which costs of int8 tiles are stored
 
 Choice = Mapping[str, str]  # kind of kernel -> name
 Rankings = dict[str, list[str]]

@@ -143,7 +143,7 @@ def believe(c: Capabilities, report: Verdict) -> None:
 
 
 def known(c: Capabilities) -> Verdict | None:
-    """Return the device's report if this process has it. Return None in a child, whatever it has."""
+    """Return the device's report if this process has it, or None. In a child, always return None."""
     return None if spawn.in_child() else _reports.get(c.key)
 
 

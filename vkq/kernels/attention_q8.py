@@ -53,7 +53,7 @@ def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> Atte
 @dataclasses.dataclass(frozen=True)
 class AttentionQ8:
     """8-bit attention of given sizes in one dispatch. side_by_side: for q, k, v and the result, the number of
-    heads whose columns are side by side in one matrix. firsts: the first columns of q, k and v in their
+    heads that lie side by side in a row of the tensor. firsts: the first columns of q, k and v in their
     tensors. matrices: the shape of the matrix units; None: packed dot products."""
 
     device: Device
@@ -205,7 +205,7 @@ class AttentionQ8:
         return f"one dispatch: {scores} scores stay in shared memory{units}"
 
     def build(self, b: Builder, q: Value, k: Value, v: Value, mask: Value | None) -> Value:
-        """Add the dispatch to a plan, and return the result. q, k, v: matrices with heads side by side."""
+        """Add the dispatch to a plan, and return the result."""
         s, steps, (*_, y_heads), products = self.sizes, self.steps, self.side_by_side, self._products
         leading, rows = apart(q.spec.shape, self.side_by_side[0])[:-2], (s.queries, s.keys, s.keys)
         operands = [

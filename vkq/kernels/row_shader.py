@@ -34,7 +34,7 @@ PLACE = {word: i for i, (word, _) in enumerate(WORDS)}
 
 @functools.lru_cache(1024)
 def written(form: RowForm) -> Written:
-    """Return the shader of a form."""
+    """Return the shader for the function of rows and all other properties of a form."""
     push = tuple(PushConstant(word, kind, 4 * i) for i, (word, kind) in enumerate(WORDS))
     name, lanes, y = form.name, form.lanes, form.y_buffer
     bindings = tuple(Binding(i, "x" if i == 0 else f"x{i}", "read", "uint") for i in range(y))

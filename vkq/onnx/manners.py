@@ -97,7 +97,7 @@ class Manners:
         return [VULKAN, CPU] if self._fallback else [VULKAN]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """Return the options by provider; the Vulkan device's index is "device_id"."""
+        """Return the options of each provider. "device_id" is the index of the Vulkan device."""
         own = {VULKAN: {"device_id": str(self.device.capabilities.index)}}
         return own | ({CPU: {}} if self._fallback else {})
 
@@ -206,8 +206,8 @@ class Manners:
         fetches: list[OrtValue],
         fetch_devices: Sequence[Any],
     ) -> None:
-        """Run with lists of OrtValues: the results are appended to *fetches*, each on its device
-        (`OrtDevice`)."""
+        """Run with the inputs *feeds*, and append the outputs *fetch_names* to *fetches*. Each output is on
+        its device of *fetch_devices* (`OrtDevice`)."""
         binding = self.io_binding()
         for name, value in zip(feed_names, feeds, strict=True):
             binding.bind_ortvalue_input(name, value)

@@ -187,9 +187,9 @@ class InferenceSession(Manners):
 
     @checked
     def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> Report:
-        """Return a report on every node for these shapes: vkq's operator, where the node runs and why, and
-        its shaders; and on the memory. Nothing is run. shapes: `trial_shapes` by default, which a model with
-        open sizes may refuse."""
+        """Return a report on the memory and on every node: vkq's operator, where the node runs and why, and
+        its shaders. Nothing is run. shapes: the shapes of the inputs; the default is `trial_shapes`, which a
+        model with open sizes may refuse."""
         chosen = checked_shapes(self.model.inputs, self.trial_shapes() if shapes is None else shapes)
         arrays = {a.name: np.broadcast_to(np.zeros((), a.dtype), chosen[a.name]) for a in self.model.inputs}
         executable = self._executable(arrays)
@@ -231,11 +231,11 @@ class InferenceSession(Manners):
         """Run the model. Return the outputs *output_names* (all if None). input_feed: arrays by input name.
 
         An input may be a `vkq.Tensor` on the session's device (with int32 for int64, and uint8 for bool). It
-        stays there; only to check bounds, such as those of token ids, is a copy read back.
+        stays there; an input with bounds, such as token ids, is also read back to be checked.
 
         timeout: seconds after which TimedOutError is raised. The device finishes the run, and later runs of
         the session wait for it.
-        outputs: "host": arrays; "device": Tensors that may not be finished; "torch": torch tensors.
+        outputs: "host": arrays; "device": Tensors, perhaps not computed yet; "torch": torch tensors.
         """
         call = given_as(outputs, self._call(output_names, input_feed, run_options, crossing.staying(outputs)))
         return call() if timeout is None else self._worker.within(call, timeout, "run")
@@ -276,7 +276,7 @@ class InferenceSession(Manners):
         inputs: any number of arrays for the first input, or of dictionaries of arrays by input name. Each is
         one element of a batch, with a batch axis of length 1 or without it. Results have no batch axis.
         *batch* elements run together; the last batch may be smaller. Arrays are copied when a batch is
-        complete: a producer that reuses one array needs a *batch* of 1, or copies.
+        complete: a producer that reuses an array must copy it, unless *batch* is 1.
         Raises ArgumentError before the first run if axis 0 of an output is not the batch.
         """
         if batch < 1:

@@ -112,8 +112,8 @@ def attend_cached(
 
 
 def result_turned_back(sweep: Sweep, node: Node) -> bool:
-    """If *node* reverses the Transpose after an ``attention_int8``, read the input of that Transpose in its
-    place. Return True if this was done."""
+    """If *node* reverses the Transpose after an ``attention_int8``, replace its result by the input of that
+    Transpose. Return True if this was done."""
     made = sweep.producer(node.inputs[0], "Transpose")
     before = made and sweep.producer(made.inputs[0], "attention_int8", "Cast")
     if made is None or before is None:
