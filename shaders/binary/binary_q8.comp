@@ -13,8 +13,8 @@
 //   SAME      a, b and y have equal shapes, in any layout, read as vectors of four words. With REPEATED, the
 //             vectors of a smaller operand repeat.
 //   PIXELS    images that broadcast, in a layout of vectors of pixels (pixels.glslh).
-//   otherwise tensors that broadcast: a word of y holds four elements along the axis LANE_AXIS. Each is
-//             computed from one word of a and one word of b.
+//   otherwise tensors that broadcast: a word of y holds four elements along the axis LANE_AXIS. Each element
+//             is computed from one word of a and one word of b.
 // Threads   one invocation writes one vector (SAME, PIXELS) or one word.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -32,7 +32,7 @@ layout(constant_id = 3) const uint LANE_AXIS = 1;
 layout(constant_id = 4) const bool GATE = false;  // b is images of one pixel in 4W4C, y is in 16C
 layout(constant_id = 5) const bool ONE_PIXEL = false;  // PIXELS: images of b have one pixel; a has y's shape
 layout(constant_id = 6) const bool SURE = false;  // the float formula is exact for all inputs: no table
-layout(constant_id = 7) const bool REPEATED = false;  // SAME: a has a_n vectors, b has b_n; they repeat
+layout(constant_id = 7) const bool REPEATED = false;  // SAME: the a_n vectors of a and b_n of b repeat over y
 
 #if SAME || PIXELS
 #define Element ivec4

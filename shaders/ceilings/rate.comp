@@ -5,7 +5,7 @@
 //           compiler cannot hoist any of them out of the loop
 // WHAT 1    float32 multiply-adds, acc = acc * a + b (fused if the device has such an instruction)
 // Memory    y: int32, one result for each invocation, so that the compiler keeps the chains.
-// Threads   every invocation has 16 chains, and runs PER_LOOP steps of each in an iteration.
+// Threads   every invocation has 16 chains, and runs PER_LOOP instructions of each chain in an iteration.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #if WHAT == 0

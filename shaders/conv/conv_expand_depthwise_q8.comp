@@ -136,7 +136,7 @@ void load_parameters() {
         taps[kh * MOST_TAP_WORDS + t] = LOAD(w, (kh * TAP_WORDS + t) * c4s + c4);
 }
 
-// of[c]: the sums of four pixels for channel c; x: the row sums of the same pixels.
+// of[c]: the sums of four pixels for channel c; x: for each of these pixels, the sum of its numbers of x.
 struct Sums { ivec4 of[4], x; };
 Sums no_sums() { return Sums(ivec4[4](ivec4(0), ivec4(0), ivec4(0), ivec4(0)), ivec4(0)); }
 

@@ -34,15 +34,16 @@ layout(local_size_x_id = 0) in;
 #include "workgroup.glslh"
 #define lane own_lane
 #define me gl_LocalInvocationIndex
-// The position of the workgroup, the first step of the subgroup's part of k, and the number of its steps.
+// n, first_row: first output and first row of the workgroup. first_step, steps: first step and number of
+// steps of the subgroup's part of k.
 uint n, first_row, first_step, steps;
 
 // gemv_pairs.glslh or gemv_groups.glslh declares the buffers and shared memory, and defines
 //   DEPTH               the number of steps of an iteration of the loop
 //   void begin()        set the position, load the steps of the first iteration, and clear the sums
 //   TURN(t, more)       multiply DEPTH steps of the subgroup's part, from step t on. more: issue the loads of
-//                       the steps after them; `more` is constant, because loads in a branch wait for each
-//                       other
+//                       the steps after them; `more` is a constant, because loads in a branch wait for one
+//                       another
 //   void add_subgroups()   add the sums of all subgroups, convert and store them
 #if GROUPED
 #include "gemv_groups.glslh"

@@ -6,9 +6,9 @@
 // Memory    x: float16 rows as uvec4, padded to a multiple of CHUNK k; w: int8 blocks of 16 outputs x CHUNK
 //           k, in the order of the invocations' words (half_weights.in_runs); numbers: float32 parameters as
 //           vec4 (straight_pairs.glslh); y: float16 rows.
-// Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups
-//           compute the ROW_TILES tiles of rows of the same outputs. WGN subgroups share a part of k, each
-//           with its own outputs. The parts' sums are added in the same order every time.
+// Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; ROW_TILES neighbouring
+//           workgroups share their outputs: each computes another tile of rows. WGN subgroups share a part of
+//           k, each with its own outputs. The parts' sums are added in the same order every time.
 // Needs     matrices of 16 outputs x 16 k and at most 16 rows. In a matrix of weights, an invocation holds
 //           pairs of elements along k; in a matrix of x, it holds the pair at k and the pair at k + 8.
 //           LOCAL_X is at least WGN subgroups.

@@ -7,9 +7,9 @@
 // Memory    x: float16 or (BRAIN) float32 rows, whose k is whole chunks, as uvec4; w: int8, in the order of
 //           straight_pairs.glslh; numbers: float32 parameters as vec4 (float_output.glslh); y: rows of the
 //           type of x.
-// Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbouring workgroups
-//           compute the ROW_TILES tiles of rows of the same outputs. The subgroups' sums are added in the
-//           same order every time.
+// Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; ROW_TILES neighbouring
+//           workgroups share their outputs: each computes another tile of rows. The subgroups' sums are added
+//           in the same order every time.
 // Needs     matrices of 16 outputs x 16 k and at most BM rows (BRAIN: 16 rows), in which an invocation holds
 //           pairs of elements along k; LOCAL_X is whole subgroups.
 //

@@ -7,7 +7,7 @@
 //
 // Memory    part: int32 partial sums, as correlate_coopmat.comp writes them; the digits of a template are
 //           `quads` * 4 columns apart, and the template of ones is the last. constants: int32 low and high
-//           word for each template, then those of w_offset. y: integers (integer_result.glslh).
+//           word for each template, then low and high word of w_offset. y: integers (integer_result.glslh).
 // Threads   one invocation computes four templates at one position; two neighbouring invocations read 32
 //           contiguous bytes. With few positions, memory latency dominates, so the loads of AT_ONCE parts are
 //           issued together.

@@ -10,8 +10,8 @@
 // Memory    x: [digit][image][channel][x_rows][x_words], words of four int8 along the width (MUL32: two
 //           int16); elements outside this stored rectangle are `fill`. w:
 //           [group][block][digit][channel][ky][kx / 4][TEMPLATES], words of four int8 (MUL32: [kx], int32).
-//           constants: int32 low and high word for each template, then those of w_offset. y: integers
-//           (integer_result.glslh).
+//           constants: int32 low and high word for each template, then low and high word of w_offset. y:
+//           integers (integer_result.glslh).
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; each computes TEMPLATES templates x 4 pixels. The
 //           pixels are neighbours along x, so the input word of each is a funnel shift of two neighbouring
 //           words. With COLUMN (ow = 1), the pixels are LOCAL_Y apart along y instead. A workgroup computes

@@ -53,7 +53,7 @@ const uint PITCH = WORDS | 1u, LINES = TH + ROWS - 1u, HALO = TW * LINES * PITCH
 shared uvec4 tile[HALO + 2 * STAGE];
 
 uint plane;                   // first word in x of the chunk's channel
-uint tile_row, tile_word;     // line and word of the tile's first position, counted from x's first
+uint tile_row, tile_word;     // line and word of the tile's first position in x
 uint chunk_row, chunk_word;   // first line and word of the chunk in the window
 uint padding;
 

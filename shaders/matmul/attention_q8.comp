@@ -7,8 +7,8 @@
 //
 // Memory    q: (matrices * queries, depth), k: (matrices * keys, depth), v: (matrices * keys, width), y:
 //           (matrices * queries, width); depth and width are multiples of 4. The matrices of Q_HEADS
-//           (K_HEADS, V_HEADS, Y_HEADS) heads lie side by side, and those of a batch one after the other; if
-//           there are several of these and BLOCKED is 0, queries and keys are multiples of 4.
+//           (K_HEADS, V_HEADS, Y_HEADS) heads lie side by side, and the elements of a batch lie one after the
+//           other. For several batch elements, queries and keys are multiples of 4 if BLOCKED is 0.
 //             BLOCKED 0   ivec4 blocks of four rows x four columns in kPackedInt8_4H4W
 //             BLOCKED 1   ivec4 of 16 columns of a row in kPackedInt8_16C, y in words; depth and width are
 //                         multiples of 16; q, k and v may lie among other columns
@@ -133,7 +133,8 @@ void sum_row(uint row) {
   keep_sum(row, total);
 }
 
-// Replace the scores of four keys in a row by their weights; those of keys beyond the last are not used.
+// Replace the scores of four keys in a row by their weights; the weights of keys beyond the last key are not
+// used.
 void weigh(uint row, uint at) {
   ivec4 results = results_of(exponentials_at(row, at), divisors[row], factors[row]);
   scores[row / 4u * KEYS4 + at][row % 4u] = weights_of(results, 4u);

@@ -8,7 +8,7 @@
 //           width of 16. The mask is as in attention_q8.comp.
 // Threads   a workgroup computes ROWS rows of one matrix. A subgroup multiplies MM keys (columns of v) by all
 //           rows; its sums pass through its own part of shared memory, ROUND rows at a time, and an
-//           invocation reads those of one row and four keys (columns).
+//           invocation reads the sums of one row and four keys (columns).
 //
 //   tile (uvec4):  [q: ROWS x depth | TILE keys x depth, or v transposed: width x TILE keys
 //                   | scores, then weights: ROWS x 16 * KEYS16 | sums of each subgroup: ROUND x MM int32]

@@ -7,8 +7,8 @@
 //           (FOLDED) of another shape with the same row-major order.
 // Threads   one invocation writes one word of y inside the box, which is all of y, or a range of whole words
 //           along one axis.
-// WORDS     a word of y is one word of x (same lane axis, offset a multiple of four): one load instead of
-//           four.
+// WORDS     a word of y is one word of x, because x and y have the same lane axis and the offset is a
+//           multiple of four: one load instead of four.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

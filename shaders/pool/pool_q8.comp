@@ -72,7 +72,7 @@ Span under(uint out_index, uint stride, uint pad, uint kernel, uint dilation, ui
       uint(min(first + int((kernel - 1u) * dilation), int(size) - 1) + 1));
 }
 
-// Return the index of the first vector of line h of x; `plane` is that of the first vector of the image's
+// Return the index of the first vector of line h of x; `plane`: the index of the first vector of the image's
 // channels.
 uint line_of(uint plane, uint h) {
   return plane + h * (BLOCKED == 1 ? p.x_w : ceil_div(p.x_w, 4u) * blocks_of(p.c));
@@ -128,7 +128,7 @@ void main() {
       y[i] = result(plane, rows, columns_under(at.w));
 #else
       ivec4 words = ivec4(0);
-      // shift each result in: the loop needs no dynamic index
+      // append each result by a rotation of the vector, because a dynamic index would be slow
       [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {
         uint w = min(at.w + k, p.y_w - 1u);
         words = ivec4(words.yzw, result(plane, rows, columns_under(w)));

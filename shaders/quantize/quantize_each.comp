@@ -3,8 +3,9 @@
 //   TO_Q8    y = saturate(round_half_even(x / scale[i]) + zero[i])
 //   TO_F32   y = (x - zero[i]) * scale[i]
 //
-// Memory    TO_Q8: x: float32 bits, row-major; y: Int8x4 words in layout number LAYOUT. TO_F32: x and y have
-//           each other's type. scale (float32 bits) and zero (int32): row-major, one for each element.
+// Memory    TO_Q8: x: float32 bits, row-major; y: Int8x4 words in layout number LAYOUT. TO_F32: x: Int8x4
+//           words in layout number LAYOUT; y: float32, row-major. scale (float32 bits) and zero (int32):
+//           row-major, one for each element.
 // Threads   one invocation writes one word (TO_Q8) or one element (TO_F32).
 #version 450
 #extension GL_EXT_control_flow_attributes : require

@@ -1,6 +1,6 @@
 // Copy int8 images from kPackedInt8_4W4C to kPackedInt8_16C (BLOCKED) or back.
 //
-// Memory    x: int8 words in one of these layouts; y: int8 vectors in the other (pixels.glslh).
+// Memory    x: int8 words in the layout to convert; y: int8 vectors (pixels.glslh) in the new layout.
 // Threads   one invocation writes one vector, which it gathers from 64 contiguous bytes of x; three
 //           neighbouring invocations read the rest of these bytes.
 #version 450

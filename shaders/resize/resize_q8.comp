@@ -1,5 +1,5 @@
-// Resize int8 images. The host computes a table of positions and weights, so that every device uses the same
-// ones.
+// Resize int8 images. The host computes a table of positions and weights, so that all devices use the same
+// positions and weights.
 //
 //   LINEAR 0   nearest: y = x[table.x of the row][table.x of the column]
 //   LINEAR 1   y = ((dy2 dx2 x11 + dy2 dx1 x12) + dy1 dx2 x21) + dy1 dx1 x22, each step rounded to float32;
