@@ -43,8 +43,8 @@ def read(path: Path, most_bytes: int) -> bytes:
 
 
 def read_start(path: Path, count: int) -> bytes:
-    """Return the first *count* bytes of a regular file, fewer if the file is shorter. The errors are those
-    of `read`."""
+    """Return the first *count* bytes of a regular file, fewer if the file is shorter. Raises the errors of
+    `read`."""
     with _opened(path) as (handle, facts), os.fdopen(handle, "rb", closefd=False) as file:
         return file.read(min(count, facts.st_size + 1))
 
@@ -63,8 +63,8 @@ def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
 
 
 def mapped(path: Path) -> mmap.mmap:
-    """Return a read-only memory map of a regular file that is not empty. Calls for an unchanged file return
-    the same map. Raises OSError like `read`."""
+    """Return a read-only memory map of a regular file that is not empty. Two calls for an unchanged file
+    return one map. Raises OSError like `read`."""
     with _opened(path) as (handle, facts), _LOCK:
         key = facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
         known = _MAPS.get(key)

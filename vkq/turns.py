@@ -29,7 +29,7 @@ _most = 256  # number of references after which dead references are removed
 
 
 class Turns:
-    """A lock as a context manager: threads take turns.
+    """A lock as a context manager: one thread at a time runs the block.
 
     Args:
         what: what the lock guards, for the message.

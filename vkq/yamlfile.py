@@ -106,8 +106,8 @@ class Node:
         return [Node(self.path, value) for value in self.node.value]
 
     def and_also(self, more: Node) -> Node:
-        """Return the entries of this mapping or list, then those of *more*, which replace entries of the same
-        key. Positions are those in the file of *more*."""
+        """Return the entries of this mapping or list, and after them the entries of *more*. An entry of
+        *more* replaces an entry with an equal key. Positions refer to the file of *more*."""
         if isinstance(self.node, yaml.SequenceNode):
             values = [value.node for value in (*self.sequence(), *more.sequence())]
             return Node(more.path, yaml.SequenceNode(more.node.tag, values, more.node.start_mark))

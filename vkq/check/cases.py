@@ -1,8 +1,8 @@
 """The list of cases that `vkq check`, `vkq bench` and the tests share: shapes, each with the reason for it,
 and seeded random problems.
 
-A case is written as the name of its problem (see `vkq.problem.names.parse`). The same string is the test id
-and the filter of a benchmark.
+A case is written as the name of its problem (see `vkq.problem.names.parse`). This name is also the id of
+its test and the filter of a benchmark.
 """
 
 from __future__ import annotations

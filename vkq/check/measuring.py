@@ -47,8 +47,8 @@ from ..shader.catalog import catalog
 from .tuning import Chosen, Subject, Trial
 
 SAMPLE_S, LEAST = 0.03, 3  # a candidate is timed for at least SAMPLE_S seconds, and at least LEAST times
-TILE_S, LEAST_OF_TILE = 0.005, 5  # the same limits for each timed call with a tile
-PER_CORE = 2  # workgroups for each core in calls that share cores
+TILE_S, LEAST_OF_TILE = 0.005, 5  # minimum seconds and runs for each timed call with a tile
+PER_CORE = 2  # workgroups for each core in the calls that time workgroups sharing a core
 DEPTHS = (512, 2048)  # the two sizes of K that are timed
 
 Say = Callable[..., None]
@@ -187,7 +187,7 @@ def float_tiles(device: Device) -> Iterator[TimedTile]:
 
 def measured_costs(device: Device, told: Callable[[str], None] = lambda _: None) -> CostTable:
     """Measure the tiles of all products that the device's matrix units can run. Return their cost tables,
-    scaled by `in_seed_units`. *told* is called with the name of each tile."""
+    scaled by `in_seed_units`. The function *told* gets the name of each tile before it is measured."""
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for tile in (*(int8_tiles() if lacking(device.capabilities) is None else ()), *float_tiles(device)):
         told(f"{tile.table}: {tile.name}")

@@ -1,5 +1,5 @@
 """Replay workloads many times: each result must equal the reference's every time; float sums must be within
-the bound and the same every time.
+the bound, and must have the bits of the first run in every later run.
 
 Some released phone drivers give wrong results in some runs, in all runs except the first, or only when the
 device is warm or has just woken up. So inputs alternate, results and scratch memory are overwritten before
@@ -25,7 +25,7 @@ from .works import INPUTS, Work, works
 
 TIMES = 200
 SECONDS = 30.0  # total seconds; workloads with many workgroups run as often as time allows
-GARBAGE = (0xA5, 0x5C)  # bytes that are written to results and scratch memory before a run, in turn
+GARBAGE = (0xA5, 0x5C)  # bytes written to results and scratch memory before a replay, alternately
 LEAST = 2 * INPUTS  # minimum number of runs of each workload, however slow it is
 POWER_S = 1.0  # seconds of load, and seconds of rest
 POWERED = 2  # number of large workloads that run in each power state
@@ -37,7 +37,7 @@ SHARE = 1 / 30, 1 / 4  # share of the remaining time for a small workload, and f
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """The result of a workload that ran *times* times on a path.
+    """The outcome of a workload that was replayed *times* times on a path.
 
     ``wrong``: the number of runs with a byte that differs from the reference. ``operator``: the first wrong
     operator; ``said``: the symptom and the wrong runs; both are "" if all runs were correct. ``state``: the
@@ -123,8 +123,8 @@ class Replayer:
                 poison = _poisoned(got, GARBAGE[number % 2], y.dtype)
                 said = symptom(got, want, before, poison) + self._groups(y, want, got)
                 found = self.work.operators[place], said
-            # If there is a bound, the first result must be within it, and later runs must give the same
-            # bytes.
+            # If there is a bound, the first result must be within it, and later results must have the bytes
+            # of the first.
             elif want.bound is not None:
                 self.wants[turn][place] = Expected(got)
         return found

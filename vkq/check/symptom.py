@@ -56,7 +56,8 @@ def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
 
 
 def _moved(got: Array, want: Expected) -> str | None:
-    """Return a text if the result has the correct values in wrong lanes, else None."""
+    """If the result has the correct values in wrong lanes of a vector, return a text that says so, else
+    None."""
     if want.bound is not None or got.shape[-1] < 2:
         return None
     for axis in {got.ndim - 1, 1 if got.ndim == 4 else got.ndim - 1}:

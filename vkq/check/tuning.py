@@ -1,5 +1,6 @@
-"""Measures choices of kernels for a problem on a device. A `Trial` makes, verifies and times one choice. `vkq
-tune` and the measurement of a whole device (measuring.py) both use it, with other choices and time limits."""
+"""Measures choices of kernels for a problem on a device. A `Trial` makes, verifies and times one choice.
+`vkq tune` and the measurement of a whole device (measuring.py) use it, each with its own choices and time
+limits."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ from ..shader.catalog import catalog
 from .catalogue import Check, check_of
 from .compare import compare, layer
 
-# First all choices run in turn, then only the fastest ones. Rounds are short, so that other programs slow all
-# choices of a round equally.
+# In each round every choice of kernels is timed once; the last rounds time only the fastest choices. Rounds
+# are short, so that other programs slow all choices of a round equally.
 SAMPLE_S = 0.004  # seconds for which each choice runs in a round (at least one run)
 FIRST_ROUNDS, ROUNDS = 3, 15
 FINALISTS = 8
@@ -160,7 +161,8 @@ class Subject:
 
 def trials(device: Device, check: Check, path: str, most: int | None = CANDIDATES) -> list[Trial]:
     """Verify and time choices for a check's layer: the default first, then choices with other plans, until
-    *most* choices are correct (None: all choices). Then time the fastest ones again, in turn."""
+    *most* choices are correct (None: all choices). Then time the fastest ones again, alternating between
+    them."""
     found = list(_trials(Subject(device, check, path), most))
     right = [each for each in found if not each.error]
     for each in FIRST_ROUNDS * right:

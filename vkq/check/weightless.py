@@ -33,7 +33,8 @@ Replayed = tuple[str, Sequence[Array], Sequence[Array], Callable[[Tensor], Tenso
 
 
 def weightless(device: Device, turns: int) -> Iterator[Replayed]:
-    """Yield (operator, *turns* inputs, expected results, call) for each operator."""
+    """Yield (operator, inputs, expected results, call) for each operator. There are *turns* inputs, each
+    with one expected result."""
     rng = np.random.default_rng(41)
 
     def some(*shape: int) -> Array:

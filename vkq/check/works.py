@@ -55,8 +55,8 @@ NETWORK = (
     "conv2d[N=1,IC=39,H=10,W=9,OC=21,KH=3,KW=3,padding=1]/seed=24",
     "conv2d[N=1,IC=21,H=10,W=9,OC=13,KH=1,KW=1]/seed=25,scheme=q8ta_q8csw",
 )
-# Two layers with the same input. Both store quantized rows in the same scratch memory, so the second layer
-# overwrites the rows that the first reads.
+# Two layers that read one input. Both store quantized rows at one address in scratch memory, so the second
+# layer overwrites the rows that the first reads.
 SHARING = ("linear[M=33,K=75,N=37]/seed=26,float_in", "linear[M=33,K=75,N=41]/seed=27,float_in")
 # Problems with many workgroups. Some released drivers compute some of these problems wrongly: Adreno 840 with
 # M = 1024 to 1500 (pytorch/executorch#22327), Adreno with 48 -> 168, 176, 184 and 192 channels
@@ -113,8 +113,8 @@ def works(device: Device, paths: Sequence[str], texels: bool = True) -> Iterator
 
 
 def _turns(check: Check, data: Data) -> list[tuple[Data, Array]]:
-    """Return (operands with this x, the layer's input) for each of `INPUTS` inputs. All inputs have the
-    same values, in different positions."""
+    """Return (the operands, the layer's input) for each of `INPUTS` inputs. The inputs are random
+    permutations of the elements of x."""
     rng = np.random.default_rng(check.seed)
     xs = [data.x, *(rng.permuted(data.x.reshape(-1)).reshape(data.x.shape) for _ in range(INPUTS - 1))]
     turned = [dataclasses.replace(data, x=x) for x in xs]
@@ -198,7 +198,7 @@ def _planned(layers: Sequence[Any], x: Tensor) -> list[Tensor]:
 def _sharing(device: Device, path: str) -> Work:
     checks = [check_of(name) for name in SHARING]
     datas = [check.data() for check in checks]
-    first = datas[0].x_q  # the second layer quantizes the same values with other parameters
+    first = datas[0].x_q  # the second layer quantizes its input with other parameters
     other = QParams(first.scale * np.float32(1.5), -7, first.dtype)
     ratio = np.float32(datas[1].x_q.scale / other.scale)
     datas[1] = dataclasses.replace(datas[1], x_q=other, w_scale=datas[1].w_scale * ratio)

@@ -1,5 +1,5 @@
-"""``vkq bench``: verified times of linear layers and convolutions, next to ceilings measured in the same
-run."""
+"""``vkq bench``: verified times of linear layers and convolutions, next to the device's measured
+ceilings."""
 
 from __future__ import annotations
 

@@ -114,8 +114,8 @@ def _print(
 
 
 def _lines(shown: Sequence[tuple[str, compare.Change]], wide: bool) -> Iterator[str]:
-    """Yield lines with the ratio, the medians in us, and the case. A name that is too long is shortened, or
-    printed above its line if its short form is not unique."""
+    """Yield lines with the ratio, the medians in us, and the case. A long name is shortened. If its
+    shortened form is not unique, the full name is printed on the line above."""
     options = [_options(change) for _, change in shown]
     room = max(20, (columns() or 80) - 38 - max(map(len, options), default=0))
     names = distinct([change.new.case for _, change in shown], room)

@@ -1,5 +1,5 @@
 """``vkq doctor``: print installed versions, the device's capabilities and the results of its tests; check
-whether replayed results are always the same."""
+that replays of a recorded workload always return the reference's results."""
 
 from __future__ import annotations
 
@@ -210,8 +210,8 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _show_replays(replays: list[dict[str, Any]]) -> None:
-    """Print a line for each case; a name whose short form is not unique is printed on a separate line
-    above."""
+    """Print a line for each case. If the shortened name of a case is not unique, its full name is printed
+    on a separate line above."""
     cases = list(dict.fromkeys(replay["case"] for replay in replays))
     lines = {}
     for case in cases:

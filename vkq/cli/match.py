@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
                 f"{path} has pixels of {template.dtype}, {options.image} of {image.dtype}; both must be equal"
             )
     found: dict[Path, tuple[Any, Array]] = {}
-    # Templates of the same size are searched in one call.
+    # One call searches all templates of one size.
     for shape in dict.fromkeys(template.shape for template in templates.values()):
         paths = [path for path, template in templates.items() if template.shape == shape]
         stack = np.stack([templates[path] for path in paths])

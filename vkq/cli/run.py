@@ -189,7 +189,8 @@ def _longest(steps: Sequence[tuple[str, str, float]], total: float, width: int |
 
 
 def compare(session: Any, feed: dict[str, Any], results: dict[str, Any], what: str) -> int:
-    """Run the same inputs in ONNX Runtime's CPU provider or LiteRT, and compare; return the exit code."""
+    """Run the model on these inputs in ONNX Runtime's CPU provider or LiteRT, and compare its results with
+    vkq's. Return the exit code."""
     from vkq.onnx.cpu import unequal
 
     print(folded(f"compare {what}", 8))

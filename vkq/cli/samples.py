@@ -121,7 +121,8 @@ class GivenSamples:
         return picture(file, argument, self._picture_shape(file, argument), self.options)
 
     def _picture_shape(self, file: Path, argument: Argument) -> tuple[int, ...]:
-        """Return the input's shape; a variable height or width is the picture's, unless --shape gives it."""
+        """Return the input's shape; an open height or width becomes the height or width of the picture,
+        unless --shape gives it."""
         given = any("=" not in t or t.startswith(f"{argument.name}=") for t in self.options.shape)
         open_ = len(argument.shape) == 4 and any(isinstance(d, str) for d in argument.shape[1:])
         if given or not open_:

@@ -112,8 +112,9 @@ def loop_cost(text: str) -> float | None:
 
 
 def worse(now: Mapping[str, Any], kept: Mapping[str, Any], most_seconds: float) -> list[str]:
-    """Return texts on the kernels that spill, take long to compile, or are worse than in the stored result.
-    Instructions and occupancy are compared only for the same driver version."""
+    """Return texts on the kernels that spill registers, take long to compile, or are worse than in the
+    stored table. Instructions and occupancy are compared only if the table's driver version is the current
+    one."""
     out, same_driver = [], now["driver"] == kept["driver"]
     for layer, figure in now["kernels"].items():
         old = kept["kernels"].get(layer, {})

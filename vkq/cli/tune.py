@@ -133,8 +133,8 @@ def _tuned(device: Device, check: Check, path: str, dry: bool) -> dict[str, Any]
 
 
 def _regret(device: Device, check: Check, path: str) -> dict[str, Any]:
-    """Time all choices. Return the report with two regrets: that of the choice in use (stored, or the
-    default), and that of the choice that `vkq tune` would store (the best of the first
+    """Time all choices. Return the report with two regrets (time / fastest time - 1): one for the choice in
+    use (stored, or the default), and one for the choice that `vkq tune` would store (the best of the first
     `tuning.CANDIDATES`)."""
     trials = tuning.trials(device, check, path, most=None)
     right = [trial for trial in trials if trial.time_us is not None]

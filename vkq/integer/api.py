@@ -167,7 +167,7 @@ def matmul(
     lead = x.shape[:-1]
     m = math.prod(lead)
     offsets = bias_of("matmul", bias, n)
-    if k == 0:  # for K = 0, use one column of zeros, which gives the same product
+    if k == 0:  # for K = 0, use one column of zeros: the product is 0, too
         x, w, k = np.zeros((m, 1), np.int8), np.zeros((1, n), np.int8), 1
     # The rows of a become the rows of one image of width K, and each column of b becomes a template of that
     # width. So there is one result for each row and template.

@@ -1,4 +1,5 @@
-"""Exact integer correlations of arrays of any size. The device computes one chunk after the other."""
+"""Exact integer correlations of arrays of any size. The work is divided into chunks (some images and result
+rows, or some templates), which the device computes one after the other."""
 
 from __future__ import annotations
 
@@ -69,8 +70,8 @@ def _most_bytes(device: Device) -> int:
 
 
 def _template_chunks(p: Conv2dProblem, sums: Sums, most_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (first, last, groups) for each chunk of templates. A chunk has whole groups of channels, or a
-    part of the templates if there is only one group."""
+    """Divide the templates into chunks. Yield (first template, last template + 1, number of channel groups)
+    for each. A chunk has all templates of one or more groups; a single group may be divided."""
     template = max(1, p.gemm_k // p.kw * (p.kw + 16) * 4)
     result = p.ow * min(p.oh, 64) * (8 if sums.wide else 4)
     most = max(8, most_bytes // max(template, result) // 8 * 8)

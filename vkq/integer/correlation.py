@@ -238,8 +238,8 @@ class Correlation:
 
 
 def choice_of(device: Device, path: str) -> Choice:
-    """Return the `Choice` for a path. For `TRANSFORM`, return that of "auto", because the other kernels have
-    no such path. Raises an error for an unknown path."""
+    """Return the `Choice` for a path. For `TRANSFORM`, return the choice for "auto", because only the
+    transform kernel has that path. Raises an error for an unknown path."""
     return choose_path(device, "auto" if path == TRANSFORM else path)
 
 

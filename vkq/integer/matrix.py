@@ -26,7 +26,7 @@ from .images import Part, fill_word, pack
 from .work import DigitArithmetic, Place, Range, Sizes
 
 SHADER = "integer_correlate__coopmat"
-RUN = 16  # number of window columns in a word of a tile, and of elements along k in a run of templates
+RUN = 16  # window columns in a word of a tile; elements along k in a run of packed templates
 MOST_WORDS = 8  # maximum number of words in a window row of a chunk
 MOST_AT_ONCE = 8  # number of parts that combine.comp loads before it adds them
 
@@ -42,8 +42,9 @@ def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabil
 
 @dataclasses.dataclass(frozen=True)
 class MatrixTiles:
-    """The division of a correlation among workgroups: the tile and its matrices, the window rows and words in
-    a chunk, and the number of chunks in a part. A part has so few chunks that its sums fit int32."""
+    """The division of a correlation among workgroups: the tile and its matrices, the window rows and words
+    that are summed at a time (a chunk), and the number of chunks in a part of the sum. A part has so few
+    chunks that its sums fit int32."""
 
     variant: Variant
     matrices: Matrices
@@ -125,8 +126,7 @@ def _fits(variant: Variant, matrices: Matrices) -> bool:
 
 
 def cost(t: MatrixTiles, s: Sizes, how: DigitArithmetic, known: Profile) -> float:
-    """Return the estimated cycles: those of the workgroups that run on one multiprocessor, plus those for
-    adding the parts."""
+    """Return the estimated cycles of one multiprocessor: for its workgroups, and for adding the parts."""
     th, tw, bn = t.tile
     columns = t.columns(column_count(s.templates, how))
     places = math.prod(t.tiles(s)) * th * tw * s.images * s.groups
@@ -248,8 +248,8 @@ class Matrix:
 def _words(
     taps: npt.NDArray[Any], how: DigitArithmetic, t: MatrixTiles, runs: int, columns: int
 ) -> npt.NDArray[np.int32]:
-    """Pack taps as bytes [group][chunk][run][column][16], where a chunk is (channel, block of rows, block of
-    words). Padding is the operand that stands for 0."""
+    """Pack taps as bytes [group][chunk][run][column][16], where a chunk is (channel, block of rows, block
+    of words), and a run has 16 consecutive bytes along k. Padding is the operand that stands for 0."""
     g, templates, c, kh, kw = taps.shape
     quads, digits = 4 * -(-templates // 4), how.w.count
     row_blocks = -(-kh // t.rows)

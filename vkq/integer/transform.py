@@ -32,7 +32,7 @@ TRANSFORM = "transform"  # name of the path
 ROOTS = 4096  # order of the root of unity, a multiple of every axis of a block
 # maps each prime p to a primitive root; p - 1 is a multiple of 2**26
 PRIMES = {2013265921: 31, 1811939329: 13}
-SECOND, FIRST = PRIMES  # if one prime is enough, SECOND is used, which is larger
+SECOND, FIRST = PRIMES  # SECOND is larger, and is used alone if one prime is enough
 # Maps the length of an axis to the radices of its passes.
 RADICES = {64: (8, 8), 128: (16, 8), 256: (16, 16), 512: (32, 16), 1024: (32, 32)}
 R = 2**32  # modulus of Montgomery multiplication
@@ -82,8 +82,8 @@ def elements(one: Blocks, s: Sizes) -> int:
 
 
 class Transform:
-    """Templates (T, C, KH, KW) on a device. Each run transforms them again: stored transforms would save less
-    time than their memory is worth."""
+    """Templates (T, C, KH, KW) on a device. Each call transforms the templates again, because stored
+    transforms would take much memory and save little time."""
 
     def __init__(
         self, device: Device, w: npt.NDArray[Any], bias: npt.NDArray[np.int64], sums: Range, wide: bool

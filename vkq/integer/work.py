@@ -21,7 +21,7 @@ FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
     4096,
     256,
     2**32 - 1,
-)  # words between flushes of a sum: 4096 * 4 * 255**2 < 2**31, and 256 * 4 * 2**14 = 2**24
+)  # words after which a sum is flushed: 4096 * 4 * 255**2 < 2**31, and 256 * 4 * 2**14 = 2**24
 LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))  # few choices, because each needs its own pipeline
 BAND_BYTES = 60 << 20  # maximum scratch memory; more work is divided into bands of images and rows
 Range = tuple[int, int]
@@ -90,7 +90,7 @@ def multiplies(x_range: Range, w_range: Range, wide: bool) -> DigitArithmetic | 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The sizes of a plain correlation (`phases`): those of one group, of its window (kh, kw) and of its
+    """The sizes of a plain correlation (`phases`): templates and channels of one group, window (kh, kw) and
     result (oh, ow)."""
 
     images: int

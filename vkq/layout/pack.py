@@ -189,8 +189,8 @@ class Layout(LayoutSpec):
     def _lane_regions(
         self, lanes: NDArray[np.int8], shape: Sequence[int]
     ) -> Iterator[tuple[Any, NDArray[np.int8]]]:
-        """Yield pairs of an index into the array and a view of *lanes* (word shape..., 4), which have the
-        same elements. The pairs together cover the array."""
+        """Yield pairs (index into the array, view of *lanes* (word shape..., 4)). Both members of a pair
+        select the same elements of the array, and the pairs together cover it."""
         inside: list[slice | int] = [slice(size) for size in shape]
         dim = self.lane.dim
         # The lanes of a word are adjacent in the array: the array is one region, which is copied in long

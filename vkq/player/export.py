@@ -234,7 +234,8 @@ def _needs(plan: Plan, programs: Sequence[Program], device: Device, kind: str) -
     if kind != PORTABLE:
         same["=vendorID"] = c.vendor_id
         needs |= {name: int(c.properties[name]) for name in CONTROLS if programs}
-    # libvkq cannot check matrix sizes and subgroup sizes, so the device must be the same.
+    # libvkq cannot check matrix sizes and subgroup sizes, so it must run the plan on the device of the
+    # export.
     if not known:
         same |= {"=deviceID": c.device_id, "=subgroupSize": int(c.properties["subgroupSize"])}
     return (*same.items(), *((name, value) for name, value in needs.items() if value))

@@ -31,8 +31,8 @@ def reordered(words: Words, order: Order) -> Words:
 
 
 def found(wanted: bytes, given: bytes) -> Order | None:
-    """Return the order in which *given* must be read to equal *wanted*, which has the same length; None if
-    there is none."""
+    """Return the order in which the words of *given* must be read to equal *wanted*; None if there is none.
+    Both have equally many words."""
     if wanted == given:
         return AS_IT_IS
     to, words = np.frombuffer(wanted, np.uint32), np.frombuffer(given, np.uint32)
@@ -84,7 +84,7 @@ def _channels(lines: Words, matrices: Words) -> Iterator[tuple[int, int]]:
 
 
 def _chunks(k: int) -> Iterator[tuple[int, int]]:
-    """Yield each possible (taps, chunks) for k; (1, 1) comes first."""
+    """Yield each possible (number of taps, number of channel chunks) for k; (1, 1) comes first."""
     yield 1, 1
     for taps in _divisors(k)[1:]:
         for chunks in _divisors(k // taps)[1:]:

@@ -2,9 +2,9 @@
 
 SPIR-V has four columns: the first, second and third words of all instructions, and the remaining words. Third
 words are mostly result ids, which count upward; later words mostly refer to recent results. So each third
-word is stored as its difference from the previous third word, and each later word as its difference from the
-third word of the same instruction. The sign of a difference is stored in the lowest bit. All lowest bytes of
-the words come first, then all second bytes, and so on. native/packed.cpp restores the words."""
+word is stored as its difference from the previous third word, and each later word as its difference from
+the third word of its own instruction. The sign of a difference is stored in the lowest bit. All lowest
+bytes of the words come first, then all second bytes, and so on. native/packed.cpp restores the words."""
 
 from __future__ import annotations
 

@@ -151,8 +151,8 @@ def measured_cores(device: Device, clock: str, buffers: tuple[Buffer, Buffer]) -
 
 
 def _sample(works: list[_Work]) -> None:
-    """Sample all rates in turn. Then sample again, with more iterations, the rates whose runs took too
-    little time."""
+    """Sample all rates, one after the other. Then sample again, with more iterations, the rates whose runs
+    took too little time."""
     pending = works
     for left in reversed(range(ATTEMPTS)):
         for _ in range(ROUNDS):

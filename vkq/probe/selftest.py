@@ -4,8 +4,8 @@ version. The report is cached.
 A driver's features are used only if their tests pass. The tests cover the arithmetic that every int8 kernel
 shares: the packed dot product in each form, over all 65,536 pairs of bytes in each lane; matrix products of
 each listed shape; requantization of extremes, accumulators above 2^24 and ties; and the quotient of quantize
-around every tie. The tests run in a child process (child.py). A device that does not round floats to nearest
-even uses the same steps in integers (SOFT_FLOAT).
+around every tie. The tests run in a child process (child.py). A device that does not round floats to
+nearest even computes these steps in integers (SOFT_FLOAT).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sizes that convolutions and transposed convolutions compute in the same way."""
+"""Sizes with one formula for convolutions and transposed convolutions."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Builder:
         return value.slot in self._parts or value.slot in self._wholes
 
     def view(self, value: Value, spec: Spec) -> Value:
-        """Return a value with the same bytes and another spec."""
+        """Return a value that shares the memory of *value* and has the spec *spec*."""
         return Value(value.slot, spec, value.bytes)
 
     def why(self, topic: str, reason: str) -> None:
@@ -135,8 +135,8 @@ class Builder:
         self._add(step_of(self.device, program, sizes, push, macs, numbers, in_place))
 
     def may_overwrite(self, y: Value, x: Value) -> None:
-        """Allow y to overwrite x: the step that reads x and writes y gives the same result if both share
-        memory."""
+        """Allow y to overwrite x: the step that reads x and writes y gives a correct result even if both
+        share memory."""
         self._over[y.slot] = x.slot
 
     def fill(self, value: Value, word: int) -> None:
@@ -149,8 +149,8 @@ class Builder:
         self._writes.update(step.writes)
 
     def once(self, value: Value, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Return the result of *make*, which adds steps, for a value and a key. The result is kept: *make*
-        is called again only after steps that overwrite the value or the result."""
+        """Return the result of *make*, which adds steps, for a value and a key. The result is cached:
+        *make* is called again only after steps that overwrite the value or the result."""
         key = value.slot, self._writes[value.slot], value.spec, key
         found, writes = self._copies.get(key, (None, 0))
         if found is None or self._writes[found.slot] != writes:

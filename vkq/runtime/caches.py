@@ -88,7 +88,7 @@ class WeakLruCache(Generic[V]):
             if len(self._living) > self._limit:
                 self._living = self._alive()
                 self._limit = 2 * max(self._most, len(self._living))
-        del old  # may end the value, which must not happen with the lock held
+        del old  # may run the value's destructor, which must not happen with the lock held
         return value
 
     def pop(self, key: Hashable) -> None:

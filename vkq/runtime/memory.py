@@ -13,7 +13,7 @@ from .buffer import Arena, Buffer
 
 BLOCK_BYTES = 16 << 20
 STAGING_BYTES = 64 << 20  # maximum host memory for copies to and from memory that the host cannot access
-STAGING_CHUNK = 16 << 20  # bytes of a chunk: the host fills one chunk while the device reads another
+STAGING_CHUNK = 16 << 20  # bytes copied at a time; the host fills one buffer while the device reads another
 UNUSED_BYTES = 256 << 20  # maximum unused memory of large blocks that is kept for reuse
 # Maximum scratch memory that plans share; larger scratch memory is allocated separately.
 SCRATCH_KEPT_BYTES = 64 << 20

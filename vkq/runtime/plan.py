@@ -135,8 +135,8 @@ class Resident:
         return data
 
     def _upload(self) -> Buffer:
-        # Without a lock, because the calling thread may hold the device's queue. Two threads at the same time
-        # both upload the data.
+        # Without a lock, because the calling thread may hold the device's queue. If two threads come at
+        # once, both upload the data.
         data = self.data()
         buffer = self._device.allocate(self.bytes)
         self._device.upload(buffer, data)

@@ -97,7 +97,7 @@ class Programs:
         if found is None:
             with self._lock:
                 turn = self._turns.setdefault(key, Turns(variant.name))
-            with turn:  # only threads that request the same key wait
+            with turn:  # a thread waits only if another thread compiles the pipeline of its key
                 found = self._made.get(key)
                 if found is None:
                     require(variant, values, self._capabilities)

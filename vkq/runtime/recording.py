@@ -183,7 +183,8 @@ class Recording:
         self._queue.wait(self._native)
 
     def run(self) -> None:
-        """Submit the chain and wait for it. Threads that run the same recording take turns."""
+        """Submit the chain and wait for it. If several threads run one recording, its runs happen one after
+        another."""
         with self._running:
             self.submit()
             self.wait()

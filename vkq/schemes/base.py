@@ -90,7 +90,7 @@ class Scheme(ABC):
     together."""
 
     name: str
-    integer: bool  # True if sums are of integers: every path and method gives the same bits
+    integer: bool  # True if sums are of integers, so that their bits do not depend on path and method
     inputs: tuple[str, ...]  # the dtypes that x may have
     after: After = NOTHING  # the epilogue of 8-bit results
     # Why the caller cannot choose ``compute``, and the remedy; {x!r} stands for x_qparams. "": it can.

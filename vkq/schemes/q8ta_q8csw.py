@@ -92,7 +92,8 @@ class Q8taQ8csw(Int8Scheme):
         offset = k_padded * x_zero * w_zero - x_zero * w_sums
         scale, y_zero = self._results(n)
         if self.y is not None:
-            # A subnormal multiplier gives zero for every accumulator, whether the device flushes it or not.
+            # A subnormal multiplier gives zero for every accumulator, on devices that flush subnormal
+            # numbers and on all others.
             scale = np.where(scale < np.finfo(np.float32).tiny, np.float32(0), scale)
         out = np.zeros((groups, n_padded, 4), np.int32)
         bias = self.operands.bias

@@ -113,8 +113,8 @@ def _product_scale(a: QParams, b: QParams, y: QParams) -> Any:
 
 
 def fixed_multiplier(real: float) -> tuple[int, int]:
-    """Return (multiplier, shift) of LiteRT's kernels for *real*, which is about ``multiplier * 2**(shift -
-    31)``.
+    """Return (multiplier, shift) of LiteRT's kernels for *real*. The number *real* is about ``multiplier *
+    2**(shift - 31)``.
 
     >>> fixed_multiplier(0.75)
     (1610612736, 0)
@@ -145,7 +145,7 @@ def rounding_shift(values: Array, shift: int, up: bool = False) -> Array:
 
 
 def requantized(x: QParams, y: QParams) -> Array:
-    """Return XNNPACK's conversion from the scale of x to that of y as a table. Both have one type. The
+    """Return XNNPACK's conversion from x's scale to y's scale as a table; x and y have one type. The
     multiplier is the ratio of the scales with 8 fraction bits, negated as in XNNPACK."""
     factor = int(np.rint(np.float32(-256) * (np.float32(x.scale) / np.float32(y.scale))))
     return stored(_eighths((x.zero_point - every(x)) << 7, factor) + y.zero_point, y)
@@ -195,7 +195,7 @@ REAL: dict[str, Callable[[Array], Array]] = {
     # log(0) = -inf becomes the smallest value of the type, also for x < 0
     "LOG": lambda x: _wide(np.log, np.maximum(x, 0)),
 }
-WITH_ZERO_POINT = ("LOGISTIC", "TANH", "ELU")  # functions whose tables XNNPACK makes; LiteRT makes the others
+WITH_ZERO_POINT = ("LOGISTIC", "TANH", "ELU")  # XNNPACK makes their tables, LiteRT all others
 
 
 def real_table(op: str, x: QParams, y: QParams) -> Array:
@@ -231,9 +231,9 @@ def fixed_bounds(limits: tuple[float, float], y: QParams) -> tuple[int, int]:
 
 
 def other_type(x: QParams, y: QParams) -> tuple[Array, Array]:
-    """Return two tables for LiteRT's own QUANTIZE of int8 to uint8 or back. LiteRT rounds differently in
-    its vectors of 16 elements, for which the first table is, and after the last vector, for which the
-    second is."""
+    """Return two tables for LiteRT's own QUANTIZE of int8 to uint8 or back. LiteRT rounds elements in
+    vectors of 16 differently from the elements after the last vector. The first table is for vectors, the
+    second for the remaining elements."""
     values, (whole, shift) = every(x) - x.zero_point, fixed_multiplier(x.scale / y.scale)
     vector, single = (stored(by_fixed(values, whole, shift, up) + y.zero_point, y) for up in (True, False))
     return vector, single

@@ -21,8 +21,8 @@ def scaled(
     limits: tuple[float, float],
 ) -> str:  # fmt: skip
     """Emit the requantization of int32 sums by fixed-point multiplication. *factors*: one pair (multiplier,
-    shift) for all sums, or one for each slice along axis 1. *up*: flags of the elements whose ties are
-    rounded up; the ties of all others are rounded away from zero."""
+    shift) for all sums, or one for each slice along axis 1. *up*: a mask with True for each element whose
+    ties are rounded up; the ties of all other elements are rounded away from zero."""
     whole = np.array([m for m, _ in factors], np.int32)
     codes = np.array([coded(shift) for _, shift in factors], np.int32)
     if len(factors) > 1:
@@ -94,8 +94,8 @@ def _sums(
 
 
 def _parts(weight: Array, x: QParams, point: int) -> Iterator[Array]:
-    """Yield flags of the elements of a weight row for each part of a sum. They divide the row so that no part
-    can exceed `EXACT`."""
+    """Divide the elements of a weight row into parts whose sums cannot exceed `EXACT`. For each part, yield
+    a mask with True for its elements."""
     span = max(x.qmax - x.zero_point, x.zero_point - x.qmin)
     sizes = np.abs(weight.astype(np.int64) - point) * span
     for count in range(1, weight.shape[1] + 1):
@@ -106,9 +106,9 @@ def _parts(weight: Array, x: QParams, point: int) -> Iterator[Array]:
 
 
 def in_vectors(shape: Sequence[int], unsigned: bool) -> Array:
-    """Return flags of the results that LiteRT computes with vector instructions in its own TRANSPOSE_CONV,
-    and for int8 in DEPTHWISE_CONV_2D. A vector has 16 elements for uint8 (*unsigned*), and 8 channels for
-    int8. *shape*: (N, H, W, C)."""
+    """Return a mask with True for each result that LiteRT computes with vector instructions in its own
+    TRANSPOSE_CONV, and for int8 in DEPTHWISE_CONV_2D. A vector has 16 elements for uint8 (*unsigned*), and
+    8 channels for int8. *shape*: (N, H, W, C)."""
     n, h, w, channels = shape
     if not unsigned:
         return np.asarray((np.arange(channels) < channels - channels % 8).reshape(-1, 1, 1))

@@ -22,9 +22,9 @@ from .session import InferenceSession
 class Interpreter:
     """A .tflite model on a Vulkan device, with the methods of ``ai_edge_litert.interpreter.Interpreter``.
 
-    Give either *model_path*, the path of the file, or *model_content*, its bytes. *device* and *fallback* are
-    those of `vkq.tflite.InferenceSession`. Tensors have the indices that they have in LiteRT. Only inputs can
-    be set, and only inputs and outputs can be read.
+    Give either *model_path*, the path of the file, or *model_content*, its bytes.
+    `vkq.tflite.InferenceSession` describes *device* and *fallback*. Tensors have the indices that they have
+    in LiteRT. Only inputs can be set, and only inputs and outputs can be read.
 
     Raises ModelError for a broken file, UnsupportedModelError with the list of operators that cannot run.
     """

@@ -1,8 +1,8 @@
 """The state of lowering a file's operators to the graph's operators, which all rules share.
 
-A file's images are (N, H, W, C), those of the graph (N, C, H, W). A value is stored in the order in which it
-was computed, and is transposed only for a reader that needs the other order. So consecutive convolutions need
-no Transpose, and element-wise operators keep the order of their inputs.
+Images are (N, H, W, C) in a file, and (N, C, H, W) in the graph. A value is stored in the order in which it
+was computed, and is transposed only for a reader that needs the other order. So consecutive convolutions
+need no Transpose, and element-wise operators keep the order of their inputs.
 """
 
 from __future__ import annotations

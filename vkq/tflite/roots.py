@@ -63,7 +63,7 @@ def _saturated_left(values: Array, shift: int) -> Array:
 
 def root(x: QParams, y: QParams) -> Array:
     """Return LiteRT's own SQRT as a table. It truncates its result to an integer. Its entries for negative
-    values are those of 0."""
+    values equal its entry for 0."""
     real = np.float32(x.scale) * (every(x) - x.zero_point).astype(np.float32)
     steps = np.sqrt(np.maximum(real, np.float32(0))) / np.float32(y.scale)
     return stored(np.trunc(steps).astype(np.float64) + y.zero_point, y)

@@ -24,8 +24,8 @@ def nothing() -> None:
 class InferenceSession(session.InferenceSession):
     """An int8 .tflite model on a Vulkan device. Its results equal those of LiteRT and XNNPACK byte for byte.
 
-    Arguments and methods (run, map, explain, profile) are those of `vkq.onnx.InferenceSession`. Arrays have
-    the file's order of axes; images are (N, H, W, C). *model* is a path or bytes.
+    It has the arguments and methods (run, map, explain, profile) of `vkq.onnx.InferenceSession`. Arrays
+    have the file's order of axes; images are (N, H, W, C). *model* is a path or bytes.
 
     fallback: with "litert", the package ai-edge-litert runs operators that the device cannot run, on the CPU
     and with one warning; None refuses such models.
