@@ -52,8 +52,8 @@ def words() -> str:
 
 
 def check_rows(device: vkq.Device, layer: vkq.Linear, x: npt.NDArray[np.float32], variant: str) -> None:
-    """Check that *layer* runs one kernel, *variant*, on float16 rows, and that the result is the float32
-    result for the same values, rounded to float16."""
+    """Check that *layer* runs one kernel, *variant*, on float16 rows, and that the result equals the result
+    for float32 rows of equal values, rounded to float16."""
     given = vkq.Tensor.from_numpy(x.astype(np.float16), device)
     assert layer.plan(given.spec).variants == (variant,)
     got = layer(given)

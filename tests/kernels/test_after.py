@@ -54,7 +54,7 @@ MATRIX = [
     "conv2d[N=1,IC=24,H=9,W=11,OC=37,KH=3,KW=3,padding=1]",
     "conv2d[N=1,IC=300,H=6,W=6,OC=20,KH=1,KW=1]",  # several subgroups share the sum over k
 ]
-TIES = 2.0  # ratio of a sum's scale to its operands' scales: half of all results are ties
+TIES = 2.0  # scale of the sum / scale of its operands; with 2, half of all sums are ties
 
 
 def planned(
@@ -103,7 +103,8 @@ def test_every_kernel(device: vkq.Device, name: str, method: str, path: str, kin
 @pytest.mark.parametrize("kind", ["lookup", "add"])
 @pytest.mark.parametrize(("name", "method", "path"), [*KERNELS[:2], KERNELS[-1]])
 def test_words_in_place_of_texels(device: vkq.Device, name: str, method: str, path: str, kind: Kind) -> None:
-    """Results are the same whether the device reads words or texels."""
+    """Words and texels give the same bytes: the device reads words if it prefers texels, and texels if it
+    prefers words, and results equal the oracle's."""
     known = profile(device.capabilities)
     flipped = {"texels": not known.texels, "gemv_texels": not known.gemv_texels, "depthwise_lines": True}
     with preferred(flipped):

@@ -41,7 +41,7 @@ def test_a_videocore_takes_gemv_for_one_row_alone() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_only_a_videocore_takes_two_rows_of_a_float_product(name: str) -> None:
     """A VideoCore, and no other device, uses register tiles of two rows (2x4) for float products. Its
-    direct convolution keeps four rows, because they do not spill registers."""
+    direct convolution uses tiles of four rows, which do not spill registers."""
     c = reported(name)
     found = {each.layer: each.variant for each in auto_programs(c)}
     small = found["float32 linear 49x2048x512"].axes.get("tile") == "2x4"

@@ -47,7 +47,8 @@ def test_what_is_beyond_float16_leaves_its_neighbour_alone(device: vkq.Device, s
 
 
 def test_layers_take_and_give_float16(device: vkq.Device) -> None:
-    """A layer with float16 input and output gives the float32 result for the same values, rounded."""
+    """A layer with float16 input and output gives the result for float32 input of equal values, rounded to
+    float16."""
     rng = np.random.default_rng(2)
     image, rows = (
         rng.normal(size=(1, 6, 5, 7)).astype(np.float16),

@@ -109,8 +109,8 @@ def test_logic(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("to", ["float32", "float16", "int32", "bool"])
 def test_cast(device: vkq.Device, to: str) -> None:
-    """Casts truncate toward zero and saturate at the type's ends; NaN becomes true as a bool and 0 as an
-    integer."""
+    """Casts truncate toward zero, and saturate at the limits of the type. NaN becomes true as a bool and 0
+    as an integer."""
     chain = Chain(("float32",), (), (Link("Cast", (0,), "float32", to, (("to", to),)),), (1,))
     compared(device, chain, np.append(reals(3, 1001), np.float32([2147483648, -2147483648, 2147483520])))
     whole = np.array([0, 1, -1, 16777217, 2049, -2051, 2**31 - 1, -(2**31), 70000], np.int32)
@@ -150,7 +150,7 @@ def test_broadcast(device: vkq.Device, shapes: list[tuple[int, ...]]) -> None:
 
 
 def test_many(device: vkq.Device) -> None:
-    """Invocations compute several elements each, and the elements are no multiple of that number. A chain
+    """Each invocation computes several elements; the first shape has an odd number of elements. A chain
     with a float32 and a float16 result gives NumPy's bits."""
     f, h = "float32", "float16"
     steps = (Link("Mul", (0, 1), f, f), Link("Cast", (2,), f, h, (("to", h),)))

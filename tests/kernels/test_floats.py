@@ -31,11 +31,12 @@ from . import sixteen_bits
 TILES, CONV_TILES = (
     catalog().shaders[name].axes["tile"] for name in (floats.GEMM_STAGED, floats.CONV_STAGED)
 )
-# M, N and K are not multiples of the tiles and steps; K is a multiple of a vector's 4, or not.
+# M, N and K are not multiples of the tiles. The second K is a multiple of the four elements of a vector,
+# the first is not.
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=3,K=260,N=5]")
 CONVOLUTIONS = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=10,KH=3,KW=3,padding=1]",
-    # A step of k spans one tap here, and several taps in the first case.
+    # An iteration over k covers one tap here, and several taps in the first convolution.
     "conv2d[N=1,IC=64,H=7,W=9,OC=32,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",
 )
 
@@ -115,8 +116,8 @@ def test_every_direct_tile(device: vkq.Device, tile: str, monkeypatch: pytest.Mo
     "conv2d[N=1,IC=2,H=5,W=280,OC=2,KH=2,KW=4,padding=0x2x1x1,dilation=2x1,groups=2]",
 ])  # fmt: skip
 def test_depthwise_lines_as_whole_vectors(device: vkq.Device, name: str) -> None:
-    """Depthwise convolutions that read whole vectors are within the bound. For infinities and NaN they
-    equal the direct kernel; float16 results are the float32 results rounded once."""
+    """Depthwise convolutions that read whole vectors are within the bound. For infinities and NaN their
+    results equal those of the direct kernel; float16 results are the float32 results rounded once."""
     activation: Any = "relu6" if "stride" in name else None
     data, x, _ = expected(name, 4)
     x[0, -1, 2, 6:9] = 6e4, np.nan, -6e4  # with +-6e4, sums exceed float16's range
@@ -269,15 +270,15 @@ def shared(device: vkq.Device, name: str, variant: str) -> None:
     ("m", "k", "x"), [(11, 37, "any"), (3, 76, "four"), (2, 5, "any"), (11, 64, "four"), (1, 132, "four")]
 )
 def test_rows_that_lanes_share(device: vkq.Device, m: int, k: int, x: str) -> None:
-    """Lanes that share loads of x give results within the error bound, for fewer blocks of k than lanes,
-    for as many, and for a few more."""
+    """Lanes that share loads of x give results within the error bound. The number of k-blocks is below,
+    equal to, or a little above the number of lanes."""
     shared(device, f"linear[M={m},K={k},N=45]", f"{floats.GEMM_LANES}:{x}")
 
 
 @pytest.mark.parametrize(
     ("name", "x"),
     [
-        # The last step has fewer channels than the others.
+        # The last iteration over channels has fewer channels than the earlier ones.
         ("N=2,IC=12,H=5,W=11,OC=173,KH=3,KW=3,padding=1", "float32"),
         ("N=1,IC=16,H=6,W=20,OC=176,KH=2,KW=3,padding=1x2x0x1,groups=2", "texels"),
         ("N=1,IC=8,H=9,W=8,OC=128,KH=3,KW=3,stride=2x1,padding=1,dilation=1x2", "float32"),

@@ -23,9 +23,10 @@ from vkq.shader.catalog import catalog
 
 from . import emulated, sixteen_bits
 
-# (rows, K, N, bits, group, symmetric, dtype of scales, outputs of a workgroup, MxNxK of the matrices).
-# Rows: one, a workgroup's maximum, and one more. K ends within a block; some subgroups have no work, or all
-# have several iterations. A group is part of a step, one step, or several. N is not a multiple of a matrix.
+# (rows, K, N, bits, group, symmetric, dtype of scales, outputs of a workgroup, MxNxK of the matrices). The
+# rows are one, the maximum of a workgroup, and one more. K ends within an iteration; some subgroups have no
+# work, or every subgroup has several iterations. A group covers a part of an iteration, one iteration, or
+# several. N is not a multiple of a matrix's outputs.
 FEW = [
     (1, 2208, 35, 4, 32, True, "float16", 32, "16x8x16"),
     (1, 1152, 33, 8, 128, False, "float32", 32, "16x8x16"),
@@ -135,8 +136,8 @@ def test_a_single_row_at_once(
     n: int, k: int, zero: int, late: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AT_ONCE, which requests all weights of a single row at once, is within the error bound. Each subgroup
-    sums one chunk of k, and starts later than the previous one if there are many workgroups. An infinity
-    gives a bound of the activation."""
+    sums one chunk of k, and starts later than the previous one if there are many workgroups. With an
+    infinity in x, results are the lower or upper bound of the activation."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, matrix_pairs=True, multiprocessors=2 if late else 4)
     monkeypatch.setattr(grouped_half, "WORKGROUPS", 3)
@@ -186,8 +187,8 @@ MANY = [
     for name in (grouped_half.MANY.product, grouped_half.MANY.split)
     for v in catalog().shaders[name].variants
 ]
-# (K, group, symmetric, dtype of scales, MxNxK). K is not a multiple of a step. A group is part of a step,
-# one step, or more.
+# (K, group, symmetric, dtype of scales, MxNxK). K is not a multiple of an iteration's k. A group covers a
+# part of an iteration, one iteration, or more.
 OPERANDS = [
     (352, 32, True, "float16", "16x16x16"),
     (576, 64, False, "float16", "16x8x16"),
@@ -252,8 +253,8 @@ def test_replays_infinity_and_nan(
 
 
 def test_extremes(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are within the error bound for extreme codes, zero points and normal float16 numbers, for
-    scales of both signs and any size, and if all groups have the same zero point."""
+    """Results are within the error bound for extreme codes and zero points, for large and small normal
+    float16 numbers in x, and for scales of both signs and any size."""
     device = units(strict_device, monkeypatch, "16x8x16")
     rng = np.random.default_rng(7)
     for bits, size, scale, zero in (
@@ -400,7 +401,8 @@ def test_a_single_row_is_split_by_columns(
     ],
 )
 def test_scales_that_float16_represents(at: int, dtype: Any, value: float, fits: bool) -> None:
-    """One scale or zero point, among the first ones or later, decides whether a weight fits float16."""
+    """A weight fits float16 kernels only if float16 represents all its scales and zero points. One
+    unsuitable value, among the first ones or later, is enough to refuse the weight."""
     usual = np.ones((40, 25), dtype)
     other = usual.copy()
     other.flat[at] = value

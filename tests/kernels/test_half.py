@@ -57,8 +57,8 @@ def check(device: vkq.Device, name: str) -> None:
 
 
 def check_float16_images(layer: vkq.Conv2d, x: Any) -> None:
-    """Check that a float16 image is read without a cast, and that the result is the float32 result for the
-    same values, rounded once."""
+    """Check that a float16 image is read without a cast, and that the result equals the result for a
+    float32 image of equal values, rounded once."""
     given = vkq.Tensor.from_numpy(x, layer.device)
     assert not any("cast" in name for name in layer.plan(given.spec).variants)
     got = layer(given)

@@ -87,7 +87,7 @@ def test_float16_rows(
     np.testing.assert_array_equal(wide.astype(np.float16), got)
     counts = [len(layer.explain((rows, k)).variants) for rows in (half.MOST_ROWS, half.MOST_ROWS + 1)]
     assert counts == [1 if in_place else 2, 2]
-    monkeypatch.setattr(half, "MOST_READ", 14 * k - 1)  # one less than the reads of the 14 rows
+    monkeypatch.setattr(half, "MOST_READ", 14 * k - 1)  # 14 rows read one element more than this limit
     layer = vkq.Linear(w, 1e-3, compute="float16", device=straight)
     assert layer.explain(x.shape).variants[-1] == f"{shader}:four.{tile}"
     np.testing.assert_array_equal(layer(x.astype(np.float32)), wide)

@@ -48,7 +48,7 @@ def layer_of(device: vkq.Device, name: str, dtype: str) -> tuple[Any, Any, npt.N
     w = rng.normal(size=p.weight_shape).astype(dtype)
     halves, ones = w.astype(np.float16).astype(np.float32), np.ones(len(w), np.float32)
     data = random_data(p, rng)
-    small = {"bias": data.bias % 9, "x_q": vkq.QParams(0.25)}  # the oracle computes its bias from these
+    small = {"bias": data.bias % 9, "x_q": vkq.QParams(0.25)}  # `data.float_bias` is computed from both
     data = dataclasses.replace(data, w=halves, w_scale=ones, w_zero_point=None, **small)
     kind: Any = vkq.Linear if w.ndim == 2 else vkq.Conv2d
     layer = kind(w, bias=data.float_bias, compute="float16", device=device, **data.options)
@@ -59,8 +59,8 @@ def layer_of(device: vkq.Device, name: str, dtype: str) -> tuple[Any, Any, npt.N
 def test_weights_direct_from_memory(
     units: vkq.Device, tile: str, parts: int, k: int, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Products that load weights directly into matrices are within the error bound. float16 rows give the
-    float32 results for the same values, rounded once."""
+    """Products that load weights directly into matrices are within the error bound. Results for float16
+    rows equal those for float32 rows of equal values, rounded once."""
     known(monkeypatch, half_tile_cycles={}, straight_tile_cycles={tile: (1, 1)}, matrix_pairs=True)
     only(monkeypatch, tile, parts)
     layer, data, x = layer_of(units, f"linear[M=34,K={k},N={n}]", "float16")

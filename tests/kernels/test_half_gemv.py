@@ -21,13 +21,13 @@ from . import emulated, sixteen_bits
 from .matrix_layers import known
 from .test_half import layer_of
 
-# (rows, k, MxNxK). Rows and columns are not multiples of workgroups and matrices. k leaves some subgroups
-# without work, or gives all subgroups several steps.
+# (rows, k, MxNxK). Rows and columns do not fill workgroups and matrices. With a short k some subgroups have
+# no work, with a long k all subgroups have several iterations.
 CASES = [
     (8, 264, "16x8x16"), (13, 264, "16x16x16"), (16, 1608, "16x8x16"), (2, 2056, "16x8x16"),
     (29, 328, "16x16x16"), (61, 584, "16x8x16"),
-    # k is a multiple of the chunk of 128: some subgroups have one chunk and others none, or all have
-    # several.
+    # k is a multiple of 128, the chunk of k that a subgroup sums at a time. Some subgroups have one chunk
+    # and others none, or all have several.
     (8, 128, "16x8x16"), (1, 1280, "16x8x16"), (13, 1408, "16x16x16"), (16, 2176, "16x8x16"),
     (29, 1408, "16x16x16"), (32, 2176, "16x8x16"), (17, 128, "16x8x16"), (61, 1152, "16x8x16"),
     (64, 640, "16x16x16"),
@@ -173,7 +173,7 @@ def test_a_row_by_subgroups_of_their_own_chunks() -> None:
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
     """On an H200 the number of invocations is the fastest measured one. The cases vary N, K and the number
-    of rows; for a k that is no multiple of the chunk there is none."""
+    of rows; for a K that is no multiple of 128 (a chunk) there is none."""
     facts = reported("nvidia-h200")
     words = [half_gemv.invocations(facts, half_gemv.WORDS, tall, w, k) for tall, w, k in (
         (8, 128, 4096), (8, 256, 8192), (8, 344, 4096), (8, 32, 1024), (8, 8, 128),
@@ -208,11 +208,11 @@ def test_infinity_and_nan_stay_in_their_rows(
 
 
 @pytest.mark.parametrize("wrong", [
-    # The driver's words belong to other outputs and rows.
+    # Each replacement imitates a wrong driver. Here words belong to other outputs and rows.
     (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),
-    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # words are no pairs of neighbours in k
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # a word does not hold two neighbours in k
     (r"(#define further\(q\)) .*", r"\1 0u"),  # both words of a pair have the same k
-    (r"(#define further_word\(l\) .*) 4u", r"\1 2u"),  # words of a load are not 8 k apart
+    (r"(#define further_word\(l\) .*) 4u", r"\1 2u"),  # the words of a load are not 8 k apart
 ], ids=["places", "pairs", "further", "runs"])  # fmt: skip
 def test_elements_that_are_no_pairs_are_seen(
     wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch

@@ -21,8 +21,8 @@ from vkq.shader.catalog import catalog
 from . import emulated
 from .test_half import check_float16_images
 
-# Pixels, outputs and channels are not multiples of tiles and steps; images have an odd number of vectors;
-# groups.
+# Pixels, outputs and channels are not multiples of tiles and iterations. The first image is an odd number
+# of vectors; the second convolution has groups.
 CASES = (
     "conv2d[N=3,IC=20,H=2,W=10,OC=70,KH=1,KW=1]",
     "conv2d[N=1,IC=270,H=8,W=5,OC=40,KH=1,KW=1,groups=2]",

@@ -165,13 +165,13 @@ def test_what_weights_straight_from_memory_are_for(changed: str, taken: bool) ->
     ("N=8,IC=128,H=56,W=56,OC=128,KH=3,KW=3,padding=1", "4x32x128_straight"),
     ("N=2,IC=256,H=64,W=64,OC=256,KH=3,KW=3,padding=1", "4x32x128_straight"),
     ("N=1,IC=128,H=72,W=120,OC=128,KH=5,KW=5,padding=2", "4x24x128_straight"),
-    # At most one tile for each multiprocessor; at most two, three and six.
+    # Layers with at most one tile for each multiprocessor, then with at most two, three and six.
     ("N=1,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=2,IC=64,H=56,W=56,OC=64,KH=7,KW=7,padding=3", "8x8x64_straight"),
     ("N=8,IC=512,H=16,W=16,OC=512,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=4,IC=128,H=56,W=56,OC=128,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=16,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1", "8x8x64_straight"),
-    # Images whose widths are multiples of four, and of two.
+    # Image widths that are multiples of four (28, 20), or only of two (14).
     ("N=8,IC=128,H=28,W=28,OC=128,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=32,IC=128,H=28,W=28,OC=128,KH=3,KW=3,padding=1", "4x32x128_straight"),
     ("N=8,IC=256,H=20,W=20,OC=256,KH=3,KW=3,padding=1", "4x24x128_straight"),

@@ -61,9 +61,9 @@ def variants_of(layer: vkq.Linear, rows: int, dtype: str = "float16") -> tuple[s
 def test_results_are_those_of_matrices_from_memory(
     tile: str, k: int, parts: int, points: int, words: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results equal those of matrices loaded from memory. Rows and outputs do not fill tiles; the layer has
-    a bias and an activation. Infinities and NaN affect only their own rows; a second run gives the same
-    bytes."""
+    """Results equal those of the kernel that loads weight matrices from memory. Rows and outputs do not
+    fill tiles; the layer has a bias and an activation. Infinities and NaN affect only their own rows. A
+    second run gives the bytes of the first."""
     only(monkeypatch, tile, parts)
     rng = np.random.default_rng(parts)
     x, n = rng.normal(size=(70, k)).astype(np.float16), N if "256" in tile else N - 128

@@ -97,7 +97,7 @@ def convolved(x: npt.NDArray[np.int8], w: npt.NDArray[np.int8], groups: int) -> 
 
 @pytest.mark.parametrize("weights", ["int8", "float32"])
 @pytest.mark.parametrize("groups", [1, 2])
-# Most taps of a dispatch: one row of taps, part of a channel, two channels.
+# Maximum number of taps of a dispatch: a row of taps, a part of a channel's taps, or two channels' taps.
 @pytest.mark.parametrize("most", [12, 50, 100])
 def test_float_convolutions_in_several_dispatches(
     device: vkq.Device, weights: str, groups: int, most: int, monkeypatch: pytest.MonkeyPatch
@@ -119,7 +119,7 @@ def test_float_convolutions_in_several_dispatches(
     parts = len(split.explain(x.shape).variants)
     assert parts == {12: 40, 50: 10, 100: 5}[most] // groups + (most == 100 and groups == 2)
     np.testing.assert_allclose(split(x), once, rtol=1e-5, atol=1e-5)
-    if weights == "float32":  # every addition rounds, so the bits are equal
+    if weights == "float32":  # each addition rounds to float32 in both, so bits are equal
         np.testing.assert_array_equal(split(x), once)
     else:  # the float32 sums of all dispatches are rounded to float16 once
         x = x.astype(np.float16)

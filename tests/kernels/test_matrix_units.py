@@ -418,8 +418,8 @@ EXACT = [
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("name", EXACT)
 def test_exact(matrices: vkq.Device, name: str, dtype: Any) -> None:
-    """Layers on matrix units are exact. For each case, one dtype of x has int8 results and the other
-    float32 results."""
+    """Layers on matrix units are exact. In each case, one dtype of x (int8 or uint8) is tested with int8
+    results, the other dtype with float32 results."""
     problem = parse(name)
     data = random_data(problem, np.random.default_rng(len(name)), dtype)
     y = (data.y_q, None)[(EXACT.index(name) + (dtype == "uint8")) % 2]
@@ -448,7 +448,7 @@ def test_activation_and_float_bias(matrices: vkq.Device, name: str) -> None:
 
 
 def tiles(shader: str) -> list[tuple[Matrices, str]]:
-    """Return a fifth of `legal_tiles`, and for every form and tile that the fifth lacks, its first shape.
+    """Return a fifth of `legal_tiles`, and one shape for every pair of form and tile that this fifth lacks.
     Under VKQ_EVERY_DRIVER=1 return all."""
     found = legal_tiles(shader)
     if EVERY:

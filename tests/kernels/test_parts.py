@@ -100,8 +100,8 @@ def test_nothing_to_sum(units: vkq.Device) -> None:
 
 @pytest.mark.parametrize("of", ["images", "rows"])
 def test_parts_are_the_number(device: vkq.Device, of: str) -> None:
-    """The three bfloat16 parts of a value add up to the value. Vectors of 8 channels of a group, or of 8 k
-    of a row, are stored, the smallest part first."""
+    """The three bfloat16 parts of a value add up to the value. Parts are stored in vectors of 8 (channels
+    of a group, or k of a row), the smallest part first."""
     # (images, groups, channels, pixels)
     x = np.random.default_rng(1).normal(size=(2, 2, 11, 3)).astype(np.float32)
     x[0, 0, :7, 0] = 1e30, 3.4028235e38, 2.0**-100, -1.0, 0.0, np.inf, -np.inf

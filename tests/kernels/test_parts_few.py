@@ -131,9 +131,9 @@ def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("wrong", [
-    # The driver's words belong to other outputs and rows.
+    # Each replacement imitates a wrong driver. Here words belong to other outputs and rows.
     (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),
-    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # words are no pairs of neighbours in k
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # a word does not hold two neighbours in k
     (r"(#define set_both.*) < 8u", r"\1 < 4u"),  # words of a load are not 8 rows apart
 ], ids=["places", "pairs", "both"])  # fmt: skip
 def test_elements_that_lie_elsewhere_are_seen(
@@ -189,8 +189,9 @@ def test_invocations_by_chunks_and_multiprocessors() -> None:
 
 
 def test_rows_that_are_worth_it() -> None:
-    """`worth_parts` decides for which numbers of rows the kernel is used. It depends on the number of
-    workgroups (at least half of the multiprocessors or not), on the chunks of k, and on the GEMV's speed."""
+    """`worth_parts` decides for which numbers of rows the kernel is used. The rows depend on the number of
+    workgroups (below half of the multiprocessors, or more), on the chunks of 128 k, and on the GEMV's
+    speed."""
 
     def worth(workgroups: int, k: int, form: str = BRAIN) -> list[int]:
         return [m for m in range(65) if half_gemv.worth_parts(m, workgroups, 132, k, form)]

@@ -21,7 +21,7 @@ from vkq.runtime.builder import Builder
 from vkq.runtime.eager import run
 
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
-# Each shape has one path, because software drivers compile shaders with barriers slowly.
+# Each shape runs on one path only, because software drivers compile shaders with barriers slowly.
 PRODUCTS = {
     "linear[M=131,K=37,N=77]": "dot_s8s8",  # 3 x 3 tiles, with remainders along every axis
     "linear[M=5,K=1,N=3]": "dot_u8s8",  # one tile, most of it padding
@@ -31,9 +31,9 @@ PRODUCTS = {
 CONVOLUTIONS = {
     "conv2d[N=2,IC=8,H=9,W=7,OC=12,KH=3,KW=3,padding=1]": "dot_s8s8",
     "conv2d[N=1,IC=12,H=11,W=13,OC=6,KH=3,KW=3,stride=2,padding=1x0x2x1,dilation=2,groups=3]": "dot_u8s8",
-    # The channels do not fill a step.
+    # The channels are not a multiple of an iteration's channels.
     "conv2d[N=1,IC=36,H=6,W=9,OC=40,KH=2,KW=3,stride=1x2,padding=2x1]": "dot_u8u8",
-    # A block of k has one tap, so every step begins a new tap.
+    # A block of k has one tap, so every iteration begins a new tap.
     "conv2d[N=1,IC=4,H=1,W=5,OC=3,KH=1,KW=7,padding=0x3]": "portable",
 }
 

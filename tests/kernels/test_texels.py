@@ -45,8 +45,8 @@ def texels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch, device: vkq.Device) -> str:
-    """Make the device read the other kind of operand than it prefers; return that kind, "words" or
-    "texels"."""
+    """Make the device read words if it prefers texels, and texels if it prefers words. Return "words" or
+    "texels": the operands that it now reads."""
     known = profile(device.capabilities)
     flipped = {"texels": not known.texels, "gemv_texels": not known.gemv_texels}
     profile_says(monkeypatch, gemm, **flipped, tile_unroll=3 - known.tile_unroll, staged=None)
@@ -54,8 +54,8 @@ def other(monkeypatch: pytest.MonkeyPatch, device: vkq.Device) -> str:
 
 
 def outputs(device: vkq.Device, form: str) -> list[bool]:
-    """Return whether results are float32: [False, True]. On SwiftShader return only one, alternating with
-    the form."""
+    """Return the tested values of *wide* in `layer` (True: float32 results, False: int8 results): both. On
+    SwiftShader return only one, alternating with the form."""
     first = TEXELS.axes["dot"].index(form) % 2 == 1
     return share((first, not first), device, 2)
 

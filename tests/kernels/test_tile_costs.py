@@ -136,8 +136,9 @@ def test_tiles_of_float16_are_measured_too(
 
 
 def test_what_is_measured_is_in_the_seed_s_unit_and_decides() -> None:
-    """Measured costs are converted to the seed's unit, and decide the choice: the 64x64 tile, here a
-    hundredth of its seed, is chosen. Tiles without measurement keep the seed's costs."""
+    """Measured costs are converted to the unit of the seed costs, and decide the choice: the chosen tile is
+    64x64, whose measured cost is a hundredth of its seed cost. Tiles without a measurement keep their seed
+    costs."""
     c = reported("nvidia-h200", device_id=0x2882)
     seed = SEED[INT8]
     found = {tile: (1e3 * seed[tile][0], 1e3 * seed[tile][1]) for tile in ("128x64", "128x128", "64x32")}

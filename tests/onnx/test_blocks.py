@@ -98,8 +98,8 @@ def compare(
     assert "q4gsw" in str(session.explain({"x": x.shape}))  # kernels for grouped weights ran
 
 
-# One, few and many rows; leading axes; each type with and without zero points; the smallest blocks, and
-# blocks larger than the largest group; both orders of Gemm's matrix.
+# The cases have one, few and many rows; leading axes; each type with and without zero points; the smallest
+# blocks, and blocks larger than the largest group; both orders of Gemm's matrix.
 @pytest.mark.parametrize(
     ("op", "shape", "n", "dtype", "block", "points", "options"),
     [

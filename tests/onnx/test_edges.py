@@ -131,7 +131,8 @@ def test_sixteen_bit_activations_keep_their_weights(any_device: vkq.Device) -> N
         (got,) = session.run(None, {"x": x})
     (beside,) = cpu_session(data, "test").run(None, {"x": x})
     for each in (got, beside):
-        assert np.abs(each - exact).max() <= constants["y"] * 0.51  # half a step, and float32 rounding
+        # half a quantization step of y, and float32 rounding
+        assert np.abs(each - exact).max() <= constants["y"] * 0.51
 
 
 def _convolved(x: np.ndarray, c: dict[str, Any]) -> np.ndarray:

@@ -47,7 +47,8 @@ def by_onnx_runtime(path: Path, prompt: list[int], count: int) -> tuple[list[int
 
 
 def test_tokens_of_64_steps(device: vkq.Device, path: Path) -> None:
-    """64 steps with 4-bit weights give ONNX Runtime's tokens. Only the first token prepares executables."""
+    """A model with 4-bit weights generates ONNX Runtime's 64 tokens. Only the first token prepares
+    executables."""
     want, scores = by_onnx_runtime(path, PROMPT, 64)
     gaps = [float(np.diff(np.sort(one)[-2:])[0]) for one in scores]
     assert min(gaps) > 1e-3  # much more than the effect of another order of additions
@@ -77,8 +78,8 @@ def test_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) ->
 
 
 def test_int8_caches(device: vkq.Device, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With int8 caches, this model generates the same 64 tokens. The caches take 5 bytes where float32 caches
-    take 16, and stay in place. Only the first token needs preparation."""
+    """With int8 caches, the model generates ONNX Runtime's 64 tokens. Int8 caches take 5 bytes where
+    float32 caches take 16, and stay in place. Only the first token prepares executables."""
     want, _ = by_onnx_runtime(path, PROMPT, 64)
     with vkq.onnx.LanguageModel(path, device, kv_cache="int8") as model:
         caches = _Cache(model, 71).past

@@ -181,7 +181,7 @@ def test_sums_are_prepared_before_the_first_run(
         count = len(made)
         session.run(None, {"x": images(1, 3, 16, 16)})
         assert (count > 0, len(made) == count) == (ahead, ahead)
-        session.close()  # otherwise the next session shares its tables
+        session.close()  # the next session would share tables with an open one
 
 
 def test_weights_are_uploaded_once_whatever_the_shapes(

@@ -224,7 +224,7 @@ def test_matmul_of_a_transposed_weight(device: vkq.Device) -> None:
         ({"w": (10, 21), "x": (21, 5), "axis": 0, "bias": (1, 10), "transA": 1, "transB": 1},
          ["Transpose", "linear"]),
         ({"w": (10, 21), "axis": 0, "bias": (5, 1), "transB": 1}, ["linear", "chain"]),
-        # As many rows as outputs.
+        # Rows of x and outputs are equally many (5); the bias (5, 1) is one per row.
         ({"w": (5, 21), "axis": 0, "bias": (5, 1), "transB": 1}, ["linear", "chain"]),
         ({"w": (21, 10), "axis": 1, "bias": (10,), "alpha": 2.0, "beta": 0.5}, ["linear", "chain"]),
         ({"w": (10, 21), "x": (21, 5), "axis": 0, "left": True, "bias": (5,)},

@@ -54,7 +54,7 @@ def test_it_gives_what_the_layer_gives(any_device: vkq.Device) -> None:
     np.testing.assert_array_equal(vkq.linear(x, w, 0.25, device=any_device, **options), want)
     np.testing.assert_array_equal(vkq.linear(x=x, weight=w, w_scale=0.25, device=any_device, **options), want)
     on_device = Tensor.from_numpy(x, any_device)
-    y = vkq.linear(on_device, w, 0.25, **options)  # the device is that of x
+    y = vkq.linear(on_device, w, 0.25, **options)  # runs on the device of x
     assert y.device is any_device
     assert vkq.linear(on_device, w, 0.25, out=y, **options) is y
     np.testing.assert_array_equal(y.numpy(), want)

@@ -14,8 +14,8 @@ from vkq.runtime.builder import Builder
 from vkq.runtime.eager import run
 
 ANY = ("int8", "uint8", "float32", "int32")
-# Channels that do not fill a block; rows and columns that do not fill a vector; more axes than a layout
-# has; a single element. In LONG several invocations share an axis.
+# The shapes have channels that do not fill a block; rows and columns that do not fill a vector; more axes
+# than a layout has; a single element. In LONG several invocations share an axis.
 SHAPES = [(2, 5, 3, 7), (3, 13), (2, 3, 2, 2, 3), (1,)]
 LONG = [(1, 65_546), (257, 3)]
 

@@ -136,8 +136,8 @@ def test_depthwise_on_dot_products(device, name, path):
     """Depthwise convolutions on dot products are exact for 3x3 and 5x5 kernels, strides 1 and 2, and
     partial blocks of rows, columns and channels. With weight zero points they also sum x."""
     with preferred({"depthwise_lines": False}):
-        # For each image only one path also runs without zero points, which do not decide the form of the
-        # products.
+        # Products have one form with and without zero points. So for each image only one path also runs
+        # without zero points.
         without = EVERY or COLUMNS.index(name) % 3 == PATHS.index(path)
         for points in ("none", "channel") if without else ("channel",):
             data = random_data(parse(name), np.random.default_rng(5), w_zero_points=points)

@@ -118,8 +118,8 @@ def sums_in_float32(a: Array, b: Array, numbers: BinaryFormula) -> Iterator[Arra
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_numbers_of_a_sum_that_need_no_table(dtype: QDType) -> None:
-    """For at least 22 of 24 random sets of parameters a sum needs no table (`sure`): whichever way a device
-    rounds to nearest even, the formula gives the exact bytes."""
+    """For at least 22 of 24 random sets of scales and zero points, `arithmetic` reports that a sum needs no
+    table (`sure`). Then every way in which a device may round to nearest even gives the exact bytes."""
     rng, values, moved = np.random.default_rng(3), np.arange(-128, 128), 128 * (dtype == "uint8")
     a, b = (v.astype(np.float32) for v in np.meshgrid(values, values))
     sure = 0
@@ -142,8 +142,8 @@ def test_numbers_of_a_sum_that_need_no_table(dtype: QDType) -> None:
 def test_the_table_is_asked_only_where_a_sum_may_need_it(
     device: vkq.Device, scales: tuple[float, float, float], sure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel reads the table only for parameters with which the formula may be wrong for some pair of
-    bytes. Sums are exact either way."""
+    """The kernel reads the table only if the formula may be wrong for some pair of bytes, which depends on
+    the scales. Sums are exact with and without the table."""
     asked = []
     make = device.program
     monkeypatch.setattr(device, "program", lambda v, c, *more: asked.append(c["SURE"]) or make(v, c, *more))

@@ -316,7 +316,8 @@ def test_a_chain_keeps_the_layout_and_another_converts(
         repacks.append(sum(name.startswith("repack") for name in layer.plan(y.spec).variants))
         y, want = layer(y), reference.conv2d(want, w, x=Q, w_scale=0.01, y=Q)
     assert_same_bits(y.numpy(), want)
-    # Each sum is: repacks in the "blocked" test kernel (from and to blocks) + repacks that the layer adds.
+    # Each sum is: repacks inside the "blocked" test kernel (from and to blocks) + repacks that the layer
+    # adds around the kernel.
     assert repacks == [2 + 1, 2 + 0, 0 + 1, 2 + 1]
 
 

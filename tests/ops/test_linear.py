@@ -63,13 +63,13 @@ def test_every_path_on_random_problems(device, path):
         check(data, device, method="tiled", path=path, activation=(None, "relu", (-0.5, 0.25))[i])
 
 
-# Each shape has some of the paths, because software drivers compile shaders with barriers slowly.
+# Only some shapes run on all paths, because software drivers compile shaders with barriers slowly.
 FEW_ROWS = {
     "linear[M=1,K=4099,N=9]": PATHS,  # parts of k of unequal length; the last word has three elements
     "linear[M=7,K=96,N=20]": PATHS,  # two blocks of rows: four and three
     "linear[M=1,K=1,N=1]": ("portable",),
     "linear[M=2,K=1030,N=70]": ("dot_u8u8",),
-    "linear[M=3,K=64,N=515]": ("dot_s8s8",),  # k is too short to be split in many parts
+    "linear[M=3,K=64,N=515]": ("dot_s8s8",),  # k is too short to be split into many parts
     "linear[M=4,K=333,N=33]": ("dot_u8s8",),
     "linear[M=3,K=0,N=5]": ("portable",),
 }

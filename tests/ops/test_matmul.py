@@ -70,7 +70,7 @@ def test_every_form_of_a_dot_product(
     device: vkq.Device, form: str, zeros: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = variants_of(form, monkeypatch)
-    # Plans are cached by scale: a new one for each form.
+    # Plans are cached by scale, so each form of the dot product gets its own scale.
     scale = 0.01 * (5 + ["s8s8", "u8s8", "u8u8", "float"].index(form))
     aq, bq = vkq.QParams(scale, zeros[0]), vkq.QParams(0.02, zeros[1])
     for shapes, reason in TILES.items():

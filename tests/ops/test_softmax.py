@@ -69,7 +69,8 @@ def test_every_axis_and_layout_of_images(device: vkq.Device, name: str) -> None:
 @pytest.mark.parametrize("sure", [True, False])
 def test_long_rows(device: vkq.Device, x: np.ndarray, sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long rows equal the reference, in matrices with four rows in a vector, and along the channels of
-    images. They also do if the short formula is never sure and float rounding is not trusted."""
+    images. With *sure* False, the kernel relies neither on a quotient being far from ties nor on the
+    device's float rounding."""
     device._plans.clear()
     if not sure:
         monkeypatch.setattr(quantize, "SAFE", -1.0)

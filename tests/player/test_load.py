@@ -40,7 +40,8 @@ from vkq.player.file import BLOB, HEAD_AT, FileStep, Shaped, checksum
 from vkq.player.load import library
 from vkq.player.reader import contents
 
-OTHER = {"llvm": "SwiftShader", "Swif": "llvmpipe"}  # first letters of a device's name -> the other driver
+# first letters of a device's name -> the other test driver
+OTHER = {"llvm": "SwiftShader", "Swif": "llvmpipe"}
 
 
 ROOT = Path(__file__).parents[2]

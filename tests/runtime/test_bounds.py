@@ -8,8 +8,8 @@ import sys
 
 import vkq
 
-# The cases leave lanes of a subgroup without channels, have k and rows that do not fill blocks, and images
-# whose rows are whole texels or not.
+# Some subgroups have lanes without channels. k and rows do not fill blocks. Images have rows of whole
+# texels, and rows that end within a texel.
 CODE = """
 import re, sys
 import numpy as np

@@ -86,7 +86,7 @@ def test_freed_neighbours_join_in_any_order(any_device: vkq.Device) -> None:
 
 def test_the_smallest_hole_that_fits_is_taken(any_device: vkq.Device) -> None:
     arena = make_arena(any_device)
-    held = [arena.allocate(size) for size in (256, 64, 128, 64, 512)]  # these fill one block
+    held = [arena.allocate(size) for size in (256, 64, 128, 64, 512)]  # together these fill one block
     held[0] = held[2] = held[3]  # leaves holes of 256 and 128 bytes
     gc.collect()
     assert arena.allocate(BLOCK).offset == 0  # all freed ranges have merged to one block

@@ -52,7 +52,8 @@ def test_every_call_may_fail(device: vkq.Device, call: str, staging: bool) -> No
         times = counted()
     assert times > 0 or (call, staging) == ("vkWaitForFences", False), "the test does not reach this call"
     seen = 0
-    # The calls that fail, one at a time: the first eight and the last; on the slower driver only two of them.
+    # One call fails at a time: each of the first eight, then the last; on the slow driver only the first
+    # and the last.
     many = range(1, min(times, 8) + 1) if FAST in device.name else (1,)
     for nth in sorted({n for n in (*many, times) if n}):
         told = None

@@ -26,8 +26,8 @@ ALONE, AFTER_A_BARRIER = ["operation"], ["barrier and operation"]
 
 
 def test_barriers_stand_where_ranges_meet_and_nowhere_else(device: vkq.Device) -> None:
-    """Barriers are recorded where ranges of memory overlap, and only there. Synchronization validation
-    checks the same when the recording runs."""
+    """Barriers are recorded where ranges of memory overlap, and only there. When the recording runs,
+    synchronization validation reports a missing barrier."""
     r = Recording(device)
     a, b, c, d = (Tensor(device, (64,), "int32") for _ in range(4))
     assert recorded(r, lambda: r.fill(a.buffer, 1)) == ALONE

@@ -34,7 +34,7 @@ GEMM = (
         (1, 100, Setting("4x8", 64, 1)),
         (3, 100, Setting("4x8", 64, 1)),
         (784, 6, Setting("4x4", 8, 8)),  # from MobileNetV2: the fastest of all settings on lavapipe
-        (3136, 4, Setting("4x4", 8, 8)),  # a workgroup four tiles wide takes 1.02 to 2 times as long
+        (3136, 4, Setting("4x4", 8, 8)),  # workgroups four tiles wide take 1.02 to 2 times this time
         (196, 8, Setting("4x4", 8, 8)),
     ],
 )
@@ -51,7 +51,7 @@ def test_the_default_wastes_little(m4: int, n4: int, setting: Setting, software_
             196,
             32,
             Setting("8x8", 16, 4),
-        ),  # 784 rows, padded to 800; tiles of 4x8 need no padding, but take 1.15 times as long
+        ),  # 784 rows are padded to 800; unpadded tiles of 4x8 take 1.15 times as long as 8x8
         (13, 128, Setting("8x8", 64, 1)),  # 49 rows; tiles of 4x8 take 1.11 times as long
         (1, 100, Setting("4x8", 64, 1)),  # 4 rows, as many as a tile of 4x8 has
     ],

@@ -95,8 +95,8 @@ def test_what_is_no_size_is_refused(tmp_path: Path, size: str, message: str) -> 
 
 
 def test_the_tiles_of_matrix_units_are_sizes() -> None:
-    """All tiles of a form share one module. No shader has many modules, because a wheel contains all of
-    them."""
+    """All tiles of a form share one module. Each shader has at most a few modules, because a wheel contains
+    all modules."""
     shaders = catalog().shaders
     for name, shader in shaders.items():
         most = MOST_OF_MATRICES if name.endswith("_coopmat") else MOST_MODULES

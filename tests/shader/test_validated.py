@@ -91,8 +91,8 @@ def test_the_compiler_is_the_one_that_was_tested() -> None:
 
 
 def test_other_spirv_of_a_release_is_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If the SPIR-V differs from a release's, the build ends: after one changed byte of a module, an
-    additional module, or another compiler. With a new version, it does not end."""
+    """If the SPIR-V differs from the record of a release with this version, the build stops: after one
+    changed byte of a module, an additional module, or another compiler. A new version may differ."""
     folder, file = tmp_path / "spirv", tmp_path / "release.json"
     folder.mkdir()
     stored.write(folder / "a.spv", b"\3\2\x23\7")

@@ -19,9 +19,9 @@ from .networks import NETWORKS
 from .operators import Case
 
 FILE = Path(__file__).with_name("answers.npz")
-TAKEN = "XNNPACK"  # key in the file: digests of the models that XNNPACK runs
-WHOLE = 1 << 10  # elements; a larger 8-bit result is stored as its digest
-SEEDS = 3  # models of each operator; the last one is uint8 if possible
+TAKEN = "XNNPACK"  # key in the file of the digests of the models that XNNPACK runs
+WHOLE = 1 << 10  # maximum number of elements of a stored 8-bit result; of a larger one its digest is stored
+SEEDS = 3  # number of models of each operator; the last one is uint8 if possible
 
 
 def network_case(name: str) -> Case:

@@ -89,7 +89,8 @@ def strided_slice(rng: Random, dtype: str) -> Case:
 
 
 def _taken(rng: Random, dtype: str) -> tuple[One, int, tuple[int, ...], float, int, int]:
-    """Return (model, input, the input's shape with even sizes, its scale, its zero point, an axis)."""
+    """Return (model, input, shape of the input (all sizes even), scale of the input, its zero point, an
+    axis)."""
     one = One(rng, dtype)
     scale, zero, axis = one.scale(), one.zero(), int(rng.integers(0, 4))
     shape = tuple(int(d) for d in rng.integers(1, 5, 4) * 2)
