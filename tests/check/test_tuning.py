@@ -34,6 +34,7 @@ def trial(choice: Mapping[str, str], time_us: float | None, final: bool = True) 
 
 
 def test_the_fastest_wins_if_it_is_worth_it() -> None:
+    """`best` returns the fastest choice, but the default if the gain is below 3 %."""
     usual, other = trial({}, 10.0), trial(OTHER, 9.0)
     assert best([usual, other]) is other
     assert best([usual, trial(OTHER, 9.9)]) is usual  # the gain is noise
@@ -43,6 +44,7 @@ def test_the_fastest_wins_if_it_is_worth_it() -> None:
 
 
 def test_regret_is_how_much_longer_than_the_best() -> None:
+    """A choice of 12 us has a regret of 0.2 if the fastest correct choice takes 10 us."""
     usual, other = trial({}, 12.0), trial(OTHER, 10.0)
     assert regret([usual, other, trial({"a": "b"}, None)], usual) == pytest.approx(0.2)
     assert regret([usual, other], other) == 0
@@ -77,6 +79,7 @@ def test_every_setting_runs_a_program_of_its_own(
 
 
 def test_a_problem_that_is_tuned_has_six_choices(any_device: Device) -> None:
+    """Tuning a problem times six different choices, the default included."""
     found = tuning.trials(any_device, check_of(NAME), "portable")
     assert len(found) == tuning.CANDIDATES
     assert len({(each.variants, *each.choice.items()) for each in found}) == tuning.CANDIDATES
@@ -94,6 +97,7 @@ def test_without_timestamps_the_host_times(any_device: Device, monkeypatch: pyte
 def test_a_choice_that_is_not_exact_is_never_timed(
     any_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A choice with wrong results gets an error and no time; another choice is timed in its place."""
     true = tuning.compare
 
     def compare(check: object, path: str, got: np.ndarray, want: object) -> object:

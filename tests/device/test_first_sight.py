@@ -84,6 +84,8 @@ def test_the_fastest_that_is_right_is_taken(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_wrong_ones_are_out_and_small_gains_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate with a wrong result is not chosen. A candidate that is less than 10 % faster does not
+    replace the one in use."""
     faked(monkeypatch, {WIDE: 50.0, LARGE: "3 of 9 differ", PLAIN: 46.0})
     found = measure()
     assert found is not None
@@ -93,6 +95,8 @@ def test_wrong_ones_are_out_and_small_gains_change_nothing(monkeypatch: pytest.M
 
 
 def test_a_kept_choice_yields_to_a_clearly_faster_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A choice from an earlier measurement stays, unless another candidate is 10 % faster or the choice gives
+    a wrong result now."""
     kept = {PRODUCT: Measured(PLAIN, {PLAIN: 20.0})}
     for now, taken in ((46.0, PLAIN), (30.0, WIDE), ("3 of 9 differ", WIDE)):
         faked(monkeypatch, {WIDE: 28.0 if now == 30.0 else 44.0, PLAIN: now if now != 30.0 else 40.0})
@@ -111,6 +115,8 @@ def test_without_the_present_choice_nothing_is_known(monkeypatch: pytest.MonkeyP
 
 
 def test_no_child_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no measurement if no child can be started, if the child fails, or if it finds another
+    device."""
     monkeypatch.setattr(spawn, "command", lambda *_: None)
     assert measure() is None
     monkeypatch.setattr(spawn, "command", lambda *_: [sys.executable, "-c", "import sys; sys.exit(1)"])
@@ -143,6 +149,8 @@ def test_each_driver_is_measured_in_a_child(device: vkq.Device, monkeypatch: pyt
 
 
 def test_who_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default, the devices without a rule in profiles.yaml or a file of ``tuned`` are measured. VKQ_TUNE
+    set to "off" measures none, and "always" measures all."""
     devices = {name: reported(name) for name in NAMES}
     monkeypatch.delenv("VKQ_TUNE", raising=False)
     timed = {name for name, c in devices.items() if not tuner.wanted(c)}
@@ -247,6 +255,7 @@ def test_the_child_ends_a_slow_one_and_tells_a_wrong_one(
 
 
 def test_a_device_can_leave_it_out(monkeypatch: pytest.MonkeyPatch, software_device: vkq.Device) -> None:
+    """A device opened with tune="off" ignores the choices that were measured."""
     c = software_device.capabilities
     monkeypatch.setattr(verdict, "_reports", {c.key: selftest.report(software_device)})
     found = {PRODUCT: Measured(PLAIN, {PLAIN: 2.5})}

@@ -43,6 +43,8 @@ def taken(device: vkq.Device, rows: int = 40) -> tuple[str, ...]:
 
 
 def test_a_layer_takes_what_was_tuned_for_its_problem(software_device: vkq.Device, fresh: Path) -> None:
+    """A layer uses the stored choice for its problem. Another number of rows, a block with other choices, and
+    a removed choice give the default."""
     device, c = software_device, software_device.capabilities
     usual = taken(device)
     assert "__staged" not in usual[0]
@@ -65,6 +67,7 @@ def test_a_layer_takes_what_was_tuned_for_its_problem(software_device: vkq.Devic
 def test_what_is_no_more_chooses_nothing(
     choice: dict[str, str], software_device: vkq.Device, fresh: Path
 ) -> None:
+    """A stored choice that names an unknown kind, or an option that no longer exists, gives the default."""
     usual = taken(software_device)
     tuner.store(software_device.capabilities, NAME, "q8ta_q8csw", choice)
     assert taken(software_device) == usual
@@ -92,6 +95,7 @@ def test_choices_of_another_process_are_kept(
 def test_a_file_of_another_form_is_ignored_with_a_warning(
     damage: bytes | None, any_device: vkq.Device, fresh: Path
 ) -> None:
+    """A store file with other JSON, or cut short, counts as empty and gives a warning."""
     c = any_device.capabilities
     tuner.store(c, "p", "q8csw", STAGED)
     path = tuner._path(c)
@@ -118,6 +122,7 @@ def test_each_kind_has_its_turn() -> None:
 
 
 def test_what_is_picked_comes_first_and_what_is_ranked_is_noted() -> None:
+    """`ranked` moves the option of the active choice to the front, and `watched` records each ranking."""
     assert tuner.ranked("k", [3, 1, 2]) == [3, 1, 2]
     with preferred(tuner.says({"k": "2"})), tuner.watched() as seen:
         assert tuner.ranked("k", [3, 1, 2]) == [2, 3, 1]

@@ -78,6 +78,7 @@ def test_words(device: vkq.Device, name: str) -> None:
 
 @pytest.mark.parametrize("width", [5, 64])
 def test_special_vectors(device: vkq.Device, width: int) -> None:
+    """Vectors with ties, zeros, subnormal numbers, infinities and NaN have the words of the NumPy code."""
     x = special(width)
     np.testing.assert_array_equal(append(device, x, None, None, 12)[:, 0], packed(x)[:, :, 0])
 

@@ -103,6 +103,7 @@ TILES = (ExpansionTile(3, 8, 2, 32), ExpansionTile(8, 4, 4, 64))
 
 @pytest.mark.parametrize("path", PATHS)
 def test_the_bytes_of_the_layers_apart(device: vkq.Device, path: str) -> None:
+    """The result of one dispatch equals that of two dispatches, in both layouts and with both tiles."""
     at, every = PATHS.index(path), list(itertools.product(CASES.values(), (IMAGE, BLOCKED), TILES))
     for case, layout, tile in share(every[at :: 1 if at == 0 else 3], device, of=10 if at else 14):
         first, second, x = layers(device, case, path)
@@ -141,6 +142,8 @@ def test_on_matrix_units(strict_device: vkq.Device, shape: Matrices, monkeypatch
     ],
 )
 def test_what_one_dispatch_cannot_compute(device: vkq.Device, changes: dict[str, Any], why: str) -> None:
+    """A depthwise convolution with other kernels, strides or padding is not fused, and the reason is
+    stated."""
     first, second, x = layers(device, dataclasses.replace(CASES["ragged"], **changes), "dot_s8s8")
     p = second._problem(first._problem(x.shape).y_shape)
     kernel = second._kernel(second._method(p)[0], p)
@@ -161,6 +164,7 @@ def choices(device: vkq.Device, **says: Any) -> Iterator[None]:
 
 
 def test_layers_of_two_forms_are_apart(device: vkq.Device) -> None:
+    """Two layers are fused only if both use dot products of the same form."""
     (first, _, x), (_, second, _) = (layers(device, CASES["ragged"], path) for path in PATHS[1:])
     spec = Spec(x.shape, "int8", IMAGE)
     with choices(device, expanded_bytes=1 << 30):

@@ -270,6 +270,8 @@ def another_reader(form: Form, cache: str) -> onnx.ModelProto:
 def test_forms_that_are_refused(
     any_device: vkq.Device, proto: onnx.ModelProto, match: str, fallback: str | None
 ) -> None:
+    """A model is refused if keys and values have different sizes, or if another node reads a cache. The
+    fallback does not change this."""
     with pytest.raises(vkq.ModelError, match=match):
         vkq.onnx.InferenceSession(proto, any_device, fallback, kv_cache="int8").explain()
 

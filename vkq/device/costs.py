@@ -41,14 +41,14 @@ Numbers = Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Costs:
-    """The cost tables. ``*_part_cycles`` are three costs of split-K: cycles of the reduction, cycles of each
-    part, and cycles to pass on a million sums."""
+    """The cost tables. ``*_part_cycles`` are three costs of split-K: cycles once, cycles for each part, and
+    cycles for each million sums of a part."""
 
     # int8 products. Tiles with the suffix _short: cycles for all of k. Suffix _wide: cycles for 512 elements
     # along k.
     matrix_tile_cycles: Tiles
     matrix_part_cycles: tuple[float, ...]
-    matrix_sum_cycles: Numbers  # cycles for a thousand results that are added to another tensor
+    matrix_sum_cycles: Numbers  # cycles for a thousand results to which a residual is added
     matrix_end_cycles: Numbers  # cycles of an epilogue that no other workgroup of the core hides
     # int8 convolutions in tiles of pixels. A step of 32 elements along k takes `step` cycles times the root
     # of the tile's results. Reading the pixels of a chunk of channels takes as long as `chunk` steps. If

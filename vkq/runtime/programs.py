@@ -80,7 +80,7 @@ class Programs:
     def __init__(self, context: Any, capabilities: Capabilities):
         self._context, self._capabilities = context, capabilities
         self._made: WeakLruCache[Program] = WeakLruCache(MOST_UNUSED)
-        self._any = False  # True once a pipeline was requested
+        self._any = False  # True once a pipeline was made
         self._turns: dict[tuple[Any, ...], Turns] = {}
         self._lock = Turns("the list of pipelines", again=True)
         self._local = threading.local()
