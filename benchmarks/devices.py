@@ -83,7 +83,8 @@ def row(report: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _large(replays: list[dict[str, Any]]) -> str:
-    """Return (the number of replays of large workloads that ran cold, the number in other power states)."""
+    """Return the counts of the verified runs ("replays") of large workloads as text: first of cold runs,
+    then of runs in other power states."""
     states = [one.get("state", "cold") for one in replays if one["case"] in LARGE]
     powered = [state for state in dict.fromkeys(states) if state != "cold"]
     also = f", {states.count(powered[0])} {' and '.join(powered)}" if powered else ""

@@ -9,13 +9,14 @@ the second run. "cpu" is the processor time of the whole process in seconds. The
 every process.
 
 NVIDIA's own disk cache is turned off. Mesa's disk cache is deleted together with the pipelines, because it
-is lavapipe's only pipeline cache. vkq's facts about the driver and the device, and the compiled SPIR-V,
-always exist before.
+is lavapipe's only pipeline cache. The probe's reports on the driver and the device, and the compiled
+SPIR-V, are always in the cache before.
 
-With --profile, one more process of each kind prints where Python spent the first call. With --c, a C
-program (`first_call.c`) does the same with a file of `vkq export`: it opens the device, loads the file and
-runs it twice. Its processes alternate with Python's. With stored pipelines, the known answer of the file is
-not run again."""
+With --profile, one more process without and one with stored pipelines print where Python spent the first
+call. With --c, a C program (`first_call.c`) is measured, too: it opens the device, loads a file of `vkq
+export` and runs it twice. Processes of C and of Python alternate. With stored pipelines, libvkq does not
+run the file's known answer again.
+"""
 
 import argparse
 import cProfile

@@ -1,8 +1,8 @@
 """The example finds thirty crops of a photograph again, although each was made darker or brighter.
 
 All sums are integers: `vkq.integer.match_template` compares every crop exactly with the photograph at every
-place. The example also computes the sums with SciPy and OpenCV (if installed) and prints their errors. It
-writes a PNG with the places found and the score map of one crop.
+position. The example also computes the sums with SciPy and OpenCV (if installed) and prints their errors.
+It writes a PNG with the positions found and the score map of one crop.
 
     02_template_matching.py [--image PICTURE] [--device DEVICE]
 """
@@ -32,11 +32,11 @@ SHOWN = 2  # index of the crop whose score map is drawn
 
 def cut(photo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return crops with changed contrast and brightness and a little noise, rounded to integers, and the
-    places from which they were cut."""
+    positions from which they were cut."""
     rng = np.random.default_rng(7)
     room = np.array(photo.shape) - SIZE
     places = []
-    while len(places) < CROPS:  # skip empty sky, where all places look the same
+    while len(places) < CROPS:  # skip empty sky, where all crops look alike
         y, x = rng.integers(0, room)
         if photo[y : y + SIZE, x : x + SIZE].std() > 12:
             places.append((int(y), int(x)))
@@ -49,14 +49,14 @@ def cut(photo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def best(scores: np.ndarray) -> np.ndarray:
-    """Return the place of the best score in each map."""
+    """Return the position of the best score in each map."""
     at = scores.reshape(len(scores), -1).argmax(axis=1)
     return np.stack(np.unravel_index(at, scores.shape[1:]), axis=1)
 
 
 def draw(photo: np.ndarray, scores: np.ndarray, found: np.ndarray, places: np.ndarray) -> Image.Image:
-    """Draw the photograph with a frame at each place found (green if it is right), and next to it the score
-    map of one crop."""
+    """Draw the photograph with a frame at each position found (green if it is right), and next to it the
+    score map of one crop."""
     picture = Image.fromarray(photo).convert("RGB")
     pen = ImageDraw.Draw(picture)
     for (y, x), truth in zip(found.tolist(), places.tolist(), strict=True):

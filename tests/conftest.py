@@ -61,14 +61,15 @@ def open_device(driver: str) -> vkq.Device:
 
 
 def share(items: Iterable[T], device: vkq.Device, of: int) -> list[T]:
-    """Return all items on lavapipe, and one in *of* on SwiftShader, which takes about a second to compile a
-    kernel. With VKQ_EVERY_DRIVER=1, return all items on every driver."""
+    """Return all cases on lavapipe, and every *of*-th case on SwiftShader, which takes about a second to
+    compile a kernel. With VKQ_EVERY_DRIVER=1, return all cases on every driver."""
     return list(items)[:: 1 if EVERY or "SwiftShader" not in device.name else of]
 
 
 @pytest.fixture(autouse=os.environ.get("VKQ_DECLARED_LOOPS", "0") not in ("", "0"), scope="session")
 def declared_loops() -> Iterator[None]:
-    """End the loops of every shader after the iterations that its YAML states, as some drivers do."""
+    """In every shader, end each loop after the number of iterations that the shader's YAML states, as some
+    drivers do."""
     from tests.shader import declared
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,5 +1,5 @@
 """Emulated faulty drivers, after published driver bugs. A correct driver runs a recording step by step.
-Between the steps, the emulation changes its memory to the state that the faulty driver would leave."""
+Between two steps, the emulation changes memory to the state that the faulty driver would leave."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Driver:
-    """A driver without a fault: it runs recordings step by step. Subclasses override methods to add a
-    fault."""
+    """A driver without a fault: it submits each step of a recording separately. Subclasses override methods
+    to add a fault."""
 
     device: Device  # the device of the current recording
 

@@ -1,5 +1,5 @@
-"""Tests of features that fail the probe: kernels do not use them and return the same bytes, and reports
-name them."""
+"""Tests of device features that fail the probe. Kernels do not use such a feature, and return the bytes
+that they return with it. Reports name the feature."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def results(device: Device) -> tuple[dict[str, bytes], set[str]]:
 def test_a_failed_feature_is_done_without_and_the_bytes_stay(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On lavapipe, layers use texels and shuffles. If these features are refused, the layers return the
-    same bytes."""
+    """On lavapipe, layers use texels and shuffles. If the probe refuses these features, the layers return
+    the bytes that they return with them."""
     want, before = results(device)
     takes_both = "llvmpipe" in device.name
     assert any("texels" in name or "lanes" in name for name in before) == takes_both

@@ -46,7 +46,8 @@ def main() -> int:
 
 
 def turn(name: str, folder: Path, seconds: int) -> int:
-    """Fuzz a target for this time, or until an input fails; return the number of defects."""
+    """Fuzz a target for *seconds*, or until an input fails. Return the number of failing inputs that fail
+    again alone."""
     told, found = process(name, folder, seconds)
     defects = {path: tried(name, path.read_bytes()) for path in found}
     for path, defect in defects.items():

@@ -20,8 +20,8 @@ X = (2, 3, 9, 7)
 
 
 def quantized(dtype: Any, network: list[Any], **more: Any) -> Any:
-    """Return a model of a convolution in QDQ form and the nodes *network* after it. x and the scales have
-    this dtype, float32 or float16."""
+    """Return a model of a convolution in QDQ form, followed by the nodes *network*. *dtype* (float32 or
+    float16) is the type of x and of the scales."""
     random = np.random.default_rng(3)
     constants: dict[str, Any] = {name: np.asarray(np.float16(value), dtype) for name, value in SCALES.items()}
     constants |= {"zp": np.uint8(117), "w": random.integers(-128, 128, (5, 3, 3, 3)).astype(np.int8)}

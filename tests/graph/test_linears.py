@@ -23,7 +23,7 @@ from vkq.ops.linears import JoinedLinears
 
 HEADS, TOKENS, WIDTH = 2, 5, 48
 FORMS = ["without biases", "biases apart", "gemm"]
-PERMS = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)  # of the Transposes of queries, keys and values
+PERMS = (0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)  # permutations of the Transposes of q, k and v
 
 
 class Heads(Nodes):

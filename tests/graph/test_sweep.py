@@ -53,7 +53,7 @@ def graph_of(*nodes: Node, **constants: Any) -> Graph:
 
 
 def test_what_is_left_alone_is_the_same_graph() -> None:
-    """A pass returns the same graph object if the graph has no operator of the pass, if the pass keeps all
+    """A pass returns its input graph object if the graph has no operator of the pass, if the pass keeps all
     operators, or if only a name would change."""
     graph = graph_of(Node("Relu", ("x",), ("a",)), Node("Add", ("a", "c"), ("y",)), c=np.float32([1, 2, 3]))
     seen: list[str] = []

@@ -9,8 +9,8 @@ from vkq.integer.phases import Axis, pack_taps
 CASES = [  # (size, taps, stride, dilation, padding before, padding after)
     (9, 3, 1, 1, 0, 0),
     (9, 3, 1, 1, 2, 1),
-    (10, 4, 2, 1, 1, 1),  # a stride and no dilation: only phases
-    (11, 3, 1, 3, 0, 2),  # a dilation and no stride: only residues
+    (10, 4, 2, 1, 1, 1),  # two phases (sub-images that are summed)
+    (11, 3, 1, 3, 0, 2),  # three residues (independent sub-images of the outputs)
     (23, 5, 3, 2, 4, 0),  # stride and dilation without a common divisor
     (23, 4, 4, 2, 1, 3),  # stride and dilation with a common divisor: some positions are never read
     (23, 3, 6, 4, 5, 5),

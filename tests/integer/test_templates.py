@@ -82,8 +82,8 @@ def test_nothing_is_sent_again(device: vkq.Device) -> None:
 def test_best(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, dtype: str, method: Any, parts: str
 ) -> None:
-    """The best score and its first position are correct over workgroups, bands and chunks, with batches,
-    padding and ties."""
+    """The best score and its first position are correct if workgroups, bands of rows or chunks of images
+    share the search, with batches, padding and equal scores."""
     if parts == "bands":
         monkeypatch.setattr(work, "BAND_BYTES", 20_000)
     if parts == "chunks":

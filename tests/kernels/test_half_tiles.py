@@ -261,7 +261,7 @@ def test_rows_as_they_are(units: vkq.Device, tile: str, monkeypatch: pytest.Monk
     assert layer.plan(many).variants[1:] == (f"{SPLIT}:half.{tile}",)
 
 
-@pytest.mark.parametrize("k", [72, 77])  # k is a multiple of 8, and not
+@pytest.mark.parametrize("k", [72, 77])  # a multiple of 8, and no multiple of 8
 def test_float16_in_and_out(units: vkq.Device, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """For float16 rows the product stores float16, rounded once. Quantized results are computed from
     float32."""

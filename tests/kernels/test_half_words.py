@@ -85,7 +85,7 @@ def test_results_are_those_of_matrices_from_memory(
         f"{STRAIGHT.split if parts > 1 else STRAIGHT.product}:float16_rows.{TILE}",
     )
     want = other(x)
-    if (k, parts) != (768, 2):  # (768, 2): the two kernels split k differently
+    if (k, parts) != (768, 2):  # for (768, 2), the kernels split k at different k
         np.testing.assert_array_equal(got, want)
     whole = [row for row in range(70) if row not in (3, 4)]
     np.testing.assert_allclose(got[whole].astype(np.float64), want[whole], rtol=2**-9, atol=1e-3)

@@ -93,8 +93,8 @@ def images() -> np.ndarray:
 def test_what_mixes_a_batch_is_refused_first(
     any_device: vkq.Device, images: np.ndarray, kind: str, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`map` refuses models that mix the images of a batch before they run. For a batch of 3 even the shape
-    of a transposed result looks like a batch."""
+    """`map` refuses models that mix the images of a batch, before it runs them. Some batch sizes hide the
+    mixing: a result may have the shape that a batch would give."""
     opened = session(any_device, MIXED[kind])
     monkeypatch.setattr(opened, "_executable", lambda arrays: pytest.fail("it ran"))
     with pytest.raises(vkq.ArgumentError, match=r"map: output 'y' has shape \[.*for a batch of"):

@@ -86,7 +86,8 @@ def test_a_cache_that_grows_never_crosses(device: vkq.Device, crossings: Counter
         crossings.clear()
         cache, y = session.run(["present", "y"], given | {"past": cache}, outputs="device")
         assert isinstance(cache, vkq.Tensor)
-        assert crossings == Counter(up=given["key"].nbytes + 1 + 4)  # a key, a mask byte, an id as int32
+        # uploads a key, a mask byte, and an id as int32
+        assert crossings == Counter(up=given["key"].nbytes + 1 + 4)
         np.testing.assert_array_equal(y.numpy(), want)
         assert (y.shape, y.dtype) == (want.shape, "float32")
     assert crossings["down"] == y.nbytes

@@ -26,7 +26,7 @@ from vkq.runtime.eager import run
 
 K = 70
 WIDTHS = 48, 16, 32
-SCALES = 0.031, 0.27, 0.004  # of the results: layer 2 has few values, layer 3 mostly saturates
+SCALES = 0.031, 0.27, 0.004  # scales of results: layer 2 uses few of the int8 codes, layer 3 mostly saturates
 FORMS = "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable"
 
 

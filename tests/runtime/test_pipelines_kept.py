@@ -132,7 +132,7 @@ def test_the_cache() -> None:
         held,
         None,
         2,
-    )  # "a" is the latest again: "c" ends
+    )  # "a" was used last, so "c" was dropped
     assert cache.get("c") is None
     cache.pop("a")
     assert cache.get("a") is None

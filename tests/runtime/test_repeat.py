@@ -55,7 +55,7 @@ def test_repeat_lasts_longer_and_gives_the_same(device: vkq.Device) -> None:
         recording.repeat(first, 99)
         recording.mark()
     times = []
-    for _ in range(5):  # take the shortest: other processes may delay a run
+    for _ in range(5):  # use the shortest time, because other processes may delay a run
         recording.run()
         times.append(recording.mark_times_us())
     once, hundred = (min(one) for one in zip(*times, strict=True))

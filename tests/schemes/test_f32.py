@@ -1,6 +1,6 @@
-"""Tests of f32 and f16: float weights, float32 sums. The sizes of a layer determine every bit: each product
-and sum is rounded once. Products are added in the order of k (in `slices` parts for few rows), in
-convolutions in the order (channel, kh, kw)."""
+"""Tests of f32 and f16: float weights, float32 sums. Each product and sum is rounded once, and the sizes of
+a layer fix the order of additions, so every bit of a result is defined. Products are added in the order of
+k (with few rows, in `slices` partial sums), in convolutions in the order (channel, kh, kw)."""
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,11 @@ from vkq.kernels.floats import lanes
 
 Float32 = npt.NDArray[np.float32]
 Sizes = tuple[int, int, tuple[int, int], int, int, int]
-# (M, K, N): rows and columns that are not multiples of a tile, one row, one column, parts of k of different
-# lengths, K = 0.
+# (M, K, N). Rows and columns are not multiples of a tile. Some cases have one row, one column, a k whose
+# parts differ in length, or K = 0.
 LINEAR = [(1, 300, 37), (5, 37, 10), (33, 64, 130), (8, 1100, 6), (9, 130, 1), (70, 3, 65), (3, 0, 5)]
-# (IC, OC, kernel, groups, stride, dilation): one and several channels for each invocation, depthwise, wide
-# kernels.
+# (IC, OC, kernel, groups, stride, dilation). An invocation computes one or several channels. Some
+# convolutions are depthwise or have wide kernels.
 CONVOLUTIONS = [
     (3, 5, (3, 3), 1, 1, 1),
     (6, 12, (3, 2), 3, 2, 1),
