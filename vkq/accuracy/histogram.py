@@ -12,7 +12,7 @@ from ..graph.graph import Array
 BINS = 8192
 
 
-CHUNK = 1 << 20  # elements are counted in chunks of this size, so that copies stay small
+CHUNK = 1 << 20  # number of elements that are counted at a time, so that copies stay small
 
 
 class Histogram:

@@ -95,8 +95,8 @@ def _without_multiplying(
 
 
 class _Chooser:
-    """Makes plans in which some layers are not int8. With a layer, its block of nodes (`blocks`) becomes
-    float, too."""
+    """Makes plans in which some layers are not int8. If a layer becomes float, the nodes after it up to the
+    next layers (`blocks`) become float, too."""
 
     def __init__(self, trial: HeldOut, found: Found, work: Mapping[str, int]):
         self.trial, self.found, self.work = trial, found, work

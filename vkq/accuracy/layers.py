@@ -59,7 +59,7 @@ def compare_layers(
 
 @dataclasses.dataclass
 class Site:
-    """A value of both models, and the layer that computes it.
+    """A value that exists in the float model and in the quantized model, and the layer that computes it.
 
     name: its name in both models, before quantization. real: the value of the float model to compare with; if
     an activation is fused into the layer, the value after the activation. there: the value of the quantized
@@ -76,8 +76,8 @@ class Site:
 
 
 class LayerComparison:
-    """Compares the layers of a quantized model with those of its float model. The samples are added one by
-    one."""
+    """Compares each layer of a quantized model with this layer in its float model. The samples are added
+    one by one."""
 
     def __init__(self, real: Walk, quantized: Walk):
         self.real, self.quantized = real, quantized
@@ -122,9 +122,9 @@ class LayerComparison:
         return Site(name, real, there, nodes, reads, dequantize)
 
     def _quantized(self, name: str) -> tuple[str, Any]:
-        """Return (name, node) of the quantized form of a float value in the quantized model. The node is the
-        DequantizeLinear after the value's QuantizeLinear, and the name is that of its result. If the value is
-        not quantized, return its own name and None."""
+        """Return (name, node) of the quantized form of a float value in the quantized model. The node is
+        the DequantizeLinear after the value's QuantizeLinear; the name is the name of this node's result.
+        If the value is not quantized, return the value's own name and None."""
         walk = self.quantized
         made = walk.maker.get(name)
         if made is not None and made.op_type == DQ:
@@ -144,9 +144,9 @@ class LayerComparison:
         return str(readers[0].output[0]) if alone else name
 
     def _read_of_float(self, at: str) -> str | None:
-        """Return the name that a value *at* of the quantized model has in the float model. If QuantizeLinear
-        and DequantizeLinear compute it, this is the name before them. Return None if the float model has no
-        such value."""
+        """Return the name that a value *at* of the quantized model has in the float model. If a
+        QuantizeLinear and a DequantizeLinear compute the value *at*, this is the name of the
+        QuantizeLinear's input. Return None if the float model has no such value."""
         node = self.quantized.maker.get(at)
         if node is not None and node.op_type == DQ:
             before = self.quantized.maker.get(node.input[0])
@@ -172,8 +172,8 @@ class LayerComparison:
         return int(x.nbytes)
 
     def _own(self, site: Site, values: dict[str, Array]) -> Array:
-        """Return the value that the site's own nodes compute from *values*, the float model's inputs of the
-        layer. Each intermediate value is dropped after its last reader."""
+        """Run the nodes of one quantized layer on *values*, the float model's inputs of this layer, and
+        return the result. Each intermediate value is dropped after its last reader."""
         for i, node in enumerate(site.nodes, 1):
             values.update(self.quantized.apply(node, values))
             wanted = {site.there, *(name for later in site.nodes[i:] for name in read_by(later))}
@@ -229,8 +229,8 @@ class LayerComparison:
         )
 
     def _weight_loss(self, site: Site) -> float:
-        """Return the loss in dB of a constant weight's scales, against one scale that fits the whole weight.
-        With several weights, return the largest loss."""
+        """Return the signal-to-noise ratio in dB that a constant weight loses by its scales, compared with
+        one scale that fits all elements. With several weights, return the largest loss."""
         most = 0.0
         for node in site.nodes:
             source = next(

@@ -1,4 +1,4 @@
-"""Measures how close the outputs of a model are to those of the float model, for each output and each
+"""Measures how close the outputs of a model are to the float model's outputs, for each output and each
 channel."""
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class OutputRow:
     snr_db: the signal-to-noise ratio. even_db: -20 log10 of the mean over the channels (axis 1) of sqrt(noise
     / signal), where each channel's term is at most 1. In it all channels count equally, so that boxes of 0 to
     320 do not hide scores of 0 to 1. channel, channel_db: the worst channel, and its signal-to-noise ratio.
-    same: the fraction of rows (or pixels) in which both models have their largest element in the same
-    channel."""
+    same: the fraction of rows (or pixels) for which the channel with the largest element is the same in
+    both models."""
 
     name: str
     snr_db: float
@@ -54,7 +54,8 @@ class Agreement:
         self.sums: dict[str, list[Any]] = {}
 
     def add(self, real: Sequence[Array], got: Sequence[Array]) -> None:
-        """Add the outputs that both models have for one sample."""
+        """Add the outputs of both models for one sample. Outputs that are not float arrays of equal shape
+        are ignored."""
         for name, a, b in zip(self.names, real, got, strict=True):
             if not isinstance(a, np.ndarray) or a.dtype.kind != "f" or not a.size or a.shape != b.shape:
                 continue

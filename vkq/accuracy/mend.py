@@ -24,12 +24,13 @@ def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
     """Return the model with equalized channels between neighbouring convolutions, and the number of such
     pairs.
 
-    A pair is a convolution, an optional activation in `EQUIVARIANT`, and a second convolution that is its
-    only reader. Channel c between them is divided by s_c, and the elements of the second weight for this
-    channel are multiplied by s_c, so that the function stays the same. ``s_c = sqrt(a_c / w_c)`` up to a
-    common factor, where a_c is the largest magnitude of the channel and w_c the largest magnitude of these
-    elements. If the second convolution is depthwise, its weight has a scale for each channel, and ``s_c =
-    a_c``. (Nagel et al. 2019, https://arxiv.org/abs/1906.04721; weights per channel as Xiao et al. 2022.)
+    A pair is a convolution, an optional activation in `EQUIVARIANT`, and a second convolution. No other
+    node reads the values between them. Channel c between them is divided by s_c, and the elements of the
+    second weight for this channel are multiplied by s_c, so that the model's results do not change. ``s_c =
+    sqrt(a_c / w_c)`` up to a common factor, where a_c is the largest magnitude of the channel and w_c the
+    largest magnitude of these elements. If the second convolution is depthwise, its weight has a scale for
+    each channel, and ``s_c = a_c``. (Nagel et al. 2019, https://arxiv.org/abs/1906.04721; weights per
+    channel as Xiao et al. 2022.)
     """
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor = _Editor(copy)
@@ -102,8 +103,8 @@ def _divide(editor: _Editor, node: Any, s: Array) -> str:
 
 def repeated(proto: Any, quantized: Any) -> Any:
     """Return the float model with its channels scaled by the factors in the metadata of *quantized*. It
-    computes the same function as *proto*, and its intermediate values can be compared with those of the
-    quantized model."""
+    returns the results of *proto*, and its intermediate values can be compared with the quantized
+    model's."""
     notes = {entry.key: json.loads(entry.value) for entry in quantized.metadata_props if entry.key in NOTES}
     if not notes:
         return proto

@@ -213,8 +213,8 @@ class Search:
         return found if changed else before
 
     def _by_loss(self, found: Found) -> list[str]:
-        """Return the names of the quantized values. Those come first whose noise a least-squares range would
-        reduce most."""
+        """Return the names of the quantized values. They are sorted by the noise that a least-squares range
+        would remove, the largest first."""
         made = {node.input[0] for node in found.model().graph.node if node.op_type == "QuantizeLinear"}
 
         def loss(name: str) -> float:

@@ -14,7 +14,7 @@ BEST = 5
 
 @dataclasses.dataclass
 class Top:
-    """Counts over samples. Of two classes with equal scores, that with the lower index ranks higher.
+    """Counts over samples. Of two classes with equal scores, the class with the lower index ranks higher.
 
     >>> top = Top()
     >>> for label in (2, 1):
@@ -43,5 +43,5 @@ class Top:
         self.count += 1
 
     def same(self, other: Top) -> float:
-        """Return the fraction of samples in which both models rank the same class first."""
+        """Return the fraction of samples for which both models give one class the highest score."""
         return float(np.mean(np.equal(self.chosen, other.chosen)))

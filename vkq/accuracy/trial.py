@@ -19,7 +19,7 @@ Samples = Callable[[], Iterable[Feed]]  # yields all samples at each call
 @dataclasses.dataclass(frozen=True)
 class SearchStep:
     """A step of a search. what: the change that was tried. snr_db, same: the accuracy of the worst output
-    after it (`OutputRow`). kept: True if the change was kept."""
+    after the change (`OutputRow`). kept: True if the change was kept."""
 
     what: str
     snr_db: float

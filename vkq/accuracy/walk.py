@@ -1,4 +1,4 @@
-"""Runs a model node by node through ONNX Runtime, so that only values that are still to be read take
+"""Runs a model node by node through ONNX Runtime. A value is freed after its last reader, to save
 memory."""
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Walk:
         }
 
     def held(self, name: str) -> str:
-        """Return the name of the value that a run stores for the value *name*. For a dequantized value, it is
-        that of its integers, which need a quarter of the bytes; each reader dequantizes them again."""
+        """Return the name of the array that is stored for the value *name*. For a dequantized value these
+        are its integers, which need a quarter of the bytes; each reader dequantizes them again."""
         return self._codes.get(name, name)
 
     def reads(self, node: Any) -> list[str]:
@@ -75,8 +75,8 @@ class Walk:
         return dict(zip(results, found, strict=True))
 
     def _prepare(self, node: Any, values: Mapping[str, Array]) -> tuple[Any, dict[str, str], list[str]]:
-        """Return (session, inputs, results) of a node. *inputs* maps the session's names to those of the
-        model; *results* are names of the model."""
+        """Return (session, inputs, results) of a node. *inputs* maps the session's input names to names in
+        the model; *results* are names in the model."""
         names = list(dict.fromkeys(read_by(node)))
         arrays = {name: values[name] if name in values else self.constants[name] for name in names}
         results = [name for name in node.output if name]

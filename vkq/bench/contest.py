@@ -133,7 +133,7 @@ def sides_of(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def agreement(got: Sequence[Array], want: Sequence[Array]) -> str:
-    """Return a text: whether a library's results equal vkq's and, if not, by how much they differ."""
+    """Return a text that says that a library's results equal vkq's, or by how much they differ."""
     for a, b in zip(got, want, strict=True):
         if a.shape != b.shape:
             return f"DIFFERS: its results have shapes {list(a.shape)} where vkq's have {list(b.shape)}"

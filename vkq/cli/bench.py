@@ -181,7 +181,7 @@ def _request(options: argparse.Namespace, device: Device) -> Request:
         )
     if options.vs is not None:
         paths_of([options.vs], device)
-    # If all names are model files, they are timed as whole calls.
+    # If all names are model files, complete calls of the models are timed.
     if options.peer and all(word.endswith(SUFFIXES) for word in options.cases):
         settings = Settings(options.samples, options.submission_ms * 1000, options.time)
         return Request(clocks=(contest.CLOCK,), settings=settings, device_option=options.device)
@@ -211,7 +211,7 @@ def _measure(
     )
     with status_line() as status:
         command = shlex.join(["vkq", *(options.argv or [])])
-        # Ceilings do not apply to whole calls.
+        # The ceilings do not apply to times of complete model calls.
         ceiled = not options.no_ceilings and (bool(chosen) or not options.peer)
         result = empty(device, request, command, status, ceiled)
         names: list[Case | str] = [*chosen, *(one.name for one in networks)]

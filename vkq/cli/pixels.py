@@ -115,8 +115,8 @@ def _fitted(pillow: Any, image: Any, size: tuple[int, int], how: str) -> Any:
 
 
 def _sixteen_bits(image: Any, path: Path) -> Any:
-    """Return the pixels (H, W) of a 16-bit picture; None for 8 bits, which Pillow handles. Refuses 32-bit
-    integers and floats, whose range is not known."""
+    """Return the pixels (H, W) of a 16-bit picture; None for 8 bits, which Pillow handles. Refuse pictures
+    of 32-bit integers or floats, because the range of their pixels is not known."""
     # Pillow reads 16-bit PNG and PPM files in the wider mode "I".
     whole = image.mode == "I" and image.format in ("PNG", "PPM")
     if image.mode.startswith("I;16") or whole:

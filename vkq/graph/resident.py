@@ -26,7 +26,7 @@ def placed(device: Device, spec: Spec, value: Array | Tensor) -> Tensor:
 
 
 def check_target(name: str, device: Device, spec: Spec, target: Tensor) -> None:
-    """Raise an error if a tensor cannot hold the result *name*, whose spec is *spec*."""
+    """Raise an error if a tensor cannot hold the result *name*, which has the spec *spec*."""
     if target.device is not device:
         raise ArgumentError(
             f"output {name!r} is bound to a tensor on {target.device!r}, and the session is on {device!r};"

@@ -96,7 +96,7 @@ def _within_1(x: Number, found: Number) -> Number:
 
 
 def _tail(x: Number, coefficients: Sequence[float]) -> Number:
-    """Return x^3 P(x^2), where *coefficients* are those of P."""
+    """Return x^3 P(x^2). *coefficients*: the coefficients of P."""
     square = x * x
     return (x * square) * polynomial(square, *coefficients)
 

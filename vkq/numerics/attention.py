@@ -80,7 +80,7 @@ class Seen:
     window: int = 0
 
     def flags(self, queries: int, keys: int) -> Array:
-        """Return flags (queries, keys): True if the query attends to the key."""
+        """Return a Boolean array (queries, keys): True if the query attends to the key."""
         place, key = self.start + np.arange(queries)[:, None], np.arange(keys)[None]
         if not self.causal:
             return np.ones((queries, keys), np.bool_)
@@ -118,7 +118,7 @@ def attention(
     """Return softmax(q k^T * scale + bias) v, (B, H, S, e), in the steps that devices compute.
 
     q (B, H, S, d), k (B, G, T, d) and v (B, G, T, e) are float32, and H is a multiple of G. bias broadcasts
-    to (B, H, S, T). guarded: replace NaN weights by 0, as those of a query that attends to no key."""
+    to (B, H, S, T). guarded: replace NaN weights by 0; a query that attends to no key has NaN weights."""
     (batch, heads, queries, d), (groups, keys) = q.shape, k.shape[1:3]
     lines, count = heads // groups * queries, batch * groups
     flags = (seen or Seen()).flags(queries, keys)

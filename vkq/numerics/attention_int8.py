@@ -40,7 +40,7 @@ class Int8Rules:
     guarded: bool = False
 
     def flags(self, lengths: Array, queries: int, keys: int) -> Array:
-        """Return flags (batch, queries, keys): True if the query attends to the key."""
+        """Return a Boolean array (batch, queries, keys): True if the query attends to the key."""
         ends = lengths.reshape(-1, 1, 1)
         place = np.arange(queries)[:, None] + (ends - queries if self.follows else 0)
         place, key = np.minimum(place, ends - 1) if self.causal else ends - 1, np.arange(keys)

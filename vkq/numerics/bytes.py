@@ -1,4 +1,4 @@
-"""Quantization and dequantization of 8-bit values in steps (`vkq.numerics.steps`), with the same bits as
+"""Quantization and dequantization of 8-bit values in steps (`vkq.numerics.steps`), with the bits of
 `vkq.numerics.quantize`. Bytes are in the form in which a device stores them (`vkq.numerics.stored`).
 
 Scales and zero points are inputs of the steps, so that a kernel can read them from push constants and serve
@@ -64,9 +64,9 @@ class Quantizer:
         return (most < -128).where(-128, most)
 
     def quick(self, x: Number) -> tuple[Number, Number]:
-        """Return (result, correct): the result is computed in fewer steps. The flag *correct* is False if x
-        is NaN, very large, or near a tie. Only for scales for which `divides` returns False; x need not be
-        flushed.
+        """Return (result, correct): the result is computed in fewer steps. The Boolean *correct* is False
+        if x is NaN, very large, or near a tie. Only for scales for which `divides` returns False; x need
+        not be flushed.
 
         A product with the reciprocal below 257 is within 2^-14 of the float32 quotient. A larger product, up
         to 2^21, is within 1/2 of it, and both saturate.

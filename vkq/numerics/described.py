@@ -168,7 +168,8 @@ def takes(op: str, dtype: str) -> bool:
 
 
 def applied(op: str, attributes: Attributes, dtype: str, *x: Number) -> Number:
-    """Return the result of an operator on operands of type *dtype*. `takes` must be True for both."""
+    """Return the result of an operator on operands of type *dtype*. `takes` must return True for this
+    operator and type."""
     if op == "Where":
         return x[0].where(x[1], x[2])
     if op == "Cast":
@@ -209,7 +210,7 @@ def number_of(array: Array) -> Number:
 
 
 def array_of(value: Number, dtype: str) -> Array:
-    """Return a `Number` as an array of type *dtype*. All NaN get the same bits."""
+    """Return a `Number` as an array of type *dtype*. Every NaN gets one bit pattern."""
     assert isinstance(value, Computed)
     array = value.array
     if KINDS[dtype] == "f":

@@ -1,8 +1,8 @@
 """Element-wise operators on quantized arrays, and means over whole images, in NumPy.
 
-Every formula is a sequence of float32 steps, each rounded to nearest even. ONNX Runtime's CPU provider on
-x86-64 computes the same steps (QLinearAdd, QLinearMul, QLinearGlobalAveragePool), so that both have the same
-results, byte for byte.
+Every formula is a sequence of float32 steps, each rounded to nearest even. They are the steps of ONNX
+Runtime's CPU provider on x86-64 (QLinearAdd, QLinearMul, QLinearGlobalAveragePool), so the results equal
+ONNX Runtime's, byte for byte.
 """
 
 from __future__ import annotations
@@ -130,11 +130,10 @@ def binary_table(op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: A
 def float_sum(
     a: QParams, b: QParams, y: QParams, bounds: tuple[float, float]
 ) -> tuple[QParams, QParams] | None:
-    """Return parameters of a and b with which `binary` gives the same bytes as float32 operators: dequantize
-    a and b, add, clamp to *bounds*, quantize.
-
-    Their scales are the given ones or neighbouring floats. Return None if every choice gives a wrong byte for
-    some pair, for example because of ties and an odd zero point of y.
+    """Return parameters of a and b with which `binary` gives the bytes of these float32 operators:
+    dequantize a and b, add, clamp to *bounds*, quantize. The returned scales are the given scales or
+    neighbouring floats. Return None if every choice gives a wrong byte for some pair, for example because
+    of ties and an odd zero point of y.
 
     >>> float_sum(QParams(0.25), QParams(0.5), QParams(0.75), (0.0, 6.0))
     (QParams(scale=0.25, zero_point=0, dtype='int8'), QParams(scale=0.5, zero_point=0, dtype='int8'))
@@ -177,7 +176,7 @@ def offset_of_mean(pixels: int, xq: QParams, yq: QParams, total: bool = False) -
     to float32.
 
     ``m = (x_scale / y_scale) * (1 / pixels)`` and ``offset = y_zp - (x_zp * pixels) * m``. With *total*,
-    return those of a sum, where ``m = x_scale / y_scale``."""
+    return m and offset of a sum, where ``m = x_scale / y_scale``."""
     with np.errstate(over="ignore", under="ignore"):
         m = np.float32(xq.scale) / np.float32(yq.scale)
         m = m if total else m * (np.float32(1) / np.float32(pixels))

@@ -222,8 +222,8 @@ def mish(x: Number) -> Number:
 
 
 def _bent(x: Number, argument: Number, more: Number | None, factor: float, slope: float) -> Number:
-    """Return x if x > 0, else factor * (e^(argument + more) - 1). If argument is near 0, the latter is slope
-    * x."""
+    """Return x if x > 0, else factor * (e^(argument + more) - 1). If argument is near 0, the result for x
+    <= 0 is slope * x."""
     high, low = exp_minus_1(clamped(argument, -110.0, 0.0), more)
     product, lost = exact_product(high, x.of(factor))
     found = product + (lost + low * factor)

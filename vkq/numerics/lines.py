@@ -55,8 +55,8 @@ def keys(x: Array) -> Array:
 
 
 def scattered(reduction: str, x: Array, ids: Array, updates: Array) -> Array:
-    """Return x after all updates, one after the other. The row ``updates[i]`` is combined with row ``ids[i]``
-    of x; with the reduction "none" it replaces this row."""
+    """Return x after all updates, in the order of i. Update i combines row ``ids[i]`` of x with the row
+    ``updates[i]``; with the reduction "none", ``updates[i]`` replaces the row of x."""
     found: Array = x.copy()
     if reduction == "none":
         for place, row in zip(ids, updates, strict=True):

@@ -152,8 +152,8 @@ def check_zero_points(
     (channels,).
 
     zero_point: an integer, an array of shape (1,) or (channels,), or None for 0. Raises DTypeError if the
-    values are not integers or have the other 8-bit dtype; ArgumentError for a wrong length or a value outside
-    the range of ``dtype``.
+    values are not integers or have an 8-bit dtype that is not ``dtype``; ArgumentError for a wrong length
+    or a value outside the range of ``dtype``.
 
     >>> check_zero_points(-3, 2, np.int8, "w_zero_point")
     array([-3, -3], dtype=int32)
@@ -210,7 +210,7 @@ def _as_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 
 def are_scales(scales: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
-    """Return flags: True for each number that may be a scale (finite and at least 2**-126)."""
+    """Return a Boolean array: True for each number that may be a scale (finite and at least 2**-126)."""
     return np.asarray(np.isfinite(scales) & (scales >= np.float32(SMALLEST_SCALE)))
 
 

@@ -24,7 +24,7 @@ OVERFLOW = ("refuse", "wrap")
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 
-# The largest |x_q - zero_point| of any parameters, 255: for rows whose zero points are computed at run time.
+# The largest possible |x_q - zero_point|, for rows whose zero points are computed at run time.
 WORST_CASE = QParams(1.0, 127)
 
 
@@ -77,7 +77,7 @@ def activation_range(activation: Activation) -> tuple[float, float]:
 
 def activation_bounds(activation: Activation, y: QParams) -> tuple[int, int]:
     """Return (quantize(lo), quantize(hi)) for the bounds of a fused activation. Clamping y_q to them gives
-    the same results as the activation before quantization.
+    the result of applying the activation before the quantization.
 
     >>> activation_bounds("relu", QParams(0.1, -20)), activation_bounds(None, QParams(0.1))
     ((-20, 127), (-128, 127))

@@ -28,7 +28,7 @@ SIGN, MAGNITUDE, INFINITY, HIDDEN, NAN = 0x80000000, 0x7FFFFFFF, 0x7F800000, 0x8
 class Number(abc.ABC):
     """A value of a `Kind`, in NumPy or on a device. Each operator on it is a step.
 
-    If the other operand is a Python number, it is converted to this value's kind. ``>>`` of an int32 is an
+    A Python number as the second operand is converted to this value's kind. ``>>`` of an int32 is an
     arithmetic shift. Floats that are compared must not be NaN.
     """
 
@@ -43,7 +43,8 @@ class Number(abc.ABC):
 
     @abc.abstractmethod
     def constant(self, value: float | int | bool, kind: Kind) -> Number:
-        """Return a constant as a `Number` of the same class: in NumPy, or in the same kernel."""
+        """Return a constant as a `Number` of this value's class: in NumPy, or in the kernel that computes
+        this value."""
 
     def of(self, value: Number | float | int | bool, kind: Kind | None = None) -> Number:
         """Return a Python number as a `Number` of *kind*; the default is the kind of this `Number`. If
@@ -142,7 +143,7 @@ class Number(abc.ABC):
         return self._with("high", other)
 
     def to(self, kind: Kind) -> Number:
-        """Return the same 32 bits as a `Number` of another kind."""
+        """Return the 32 bits of this value, unchanged, as a `Number` of another kind."""
         return self if kind == self.kind else self.emit(f"{self.kind}as{kind}", kind, self)
 
     @property
@@ -279,7 +280,8 @@ def exact_product(a: Number, b: Number) -> tuple[Number, Number]:
 
 
 def polynomial(x: Number, *coefficients: float) -> Number:
-    """Return the value of a polynomial at x (Horner). The first coefficient is that of the highest power."""
+    """Return the value of a polynomial at x (Horner). The first coefficient belongs to the highest
+    power."""
     total = x.of(coefficients[0])
     for coefficient in coefficients[1:]:
         total = total * x + coefficient

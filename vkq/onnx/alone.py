@@ -1,5 +1,6 @@
-"""Models of one node whose operator vkq does not know. ONNX Runtime or onnx's reference implementation
-infers the shapes of its results, and computes them for constant inputs."""
+"""Models with a single node, for operators that vkq does not know. ONNX Runtime or onnx's reference
+implementation infers the shapes of the node's results, and computes the results if all inputs are
+constants."""
 
 from __future__ import annotations
 

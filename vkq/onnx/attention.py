@@ -120,7 +120,8 @@ def scores_of(
 
 
 def _shown(w: Rewriting, mask: str, spec: Spec, batch: int, queries: int, keys: int) -> str:
-    """Return a mask as flags (batch, 1, queries or 1, keys); "" for an unsupported form.
+    """Emit nodes that convert a mask to Booleans (batch, 1, queries or 1, keys), True for visible keys.
+    Return the name of their result; "" for an unsupported form.
 
     Supported are integers (batch, keys) or (batch, queries, keys), which show a key if they are positive;
     (batch,) with the end of the visible keys; and (2 * batch,) with the ends, then the starts."""

@@ -40,8 +40,8 @@ class Prepared:
         return {"constant_inputs": [argument.name for argument in read(self._given[0]).inputs][1:]}
 
     def _open(self, error: ModelError | None) -> None:
-        """Try the remaining ways in order until one accepts the model. If none does, raise the error of the
-        last way. If no way was left to try, raise *error*."""
+        """Try the remaining ways of opening the model, in order, until one succeeds. If none does, raise
+        the error of the last way. If no way is left, raise *error*."""
         model, device, options = self._given
         while self._ways:
             try:
@@ -73,7 +73,7 @@ def prepare(model: Any, device: str | None = None, **options: Any) -> Prepared:
     the default device. "VULKAN:1" is the device with index 1. Any other text is part of a device's name.
 
     If ONNX Runtime is installed, it runs the nodes that the device refuses, on the CPU and with a warning.
-    ``fallback=None`` refuses such models instead. All other options are those of `InferenceSession`.
+    ``fallback=None`` refuses such models instead. `InferenceSession` describes all other options.
     """
     return Prepared(model, device, **options)
 

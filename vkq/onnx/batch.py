@@ -24,7 +24,7 @@ Rows = Mapping[str, list[Array]]
 Shapes = Mapping[str, tuple[int, ...]]
 MIXED = -1
 RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-# Operators whose result may have the batch at another axis than their input.
+# Operators that may move the batch to another axis.
 WHEREVER = ("MatMul", "Gemm", "Transpose", "Slice", "Pad", "Concat")
 ALONG = {  # operators that mix or reorder the elements along their attribute ``axis``, and its default
     "Softmax": -1, "LogSoftmax": -1, "Hardmax": -1, "TopK": -1, "Gather": 0, "GatherElements": 0,

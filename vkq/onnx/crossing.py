@@ -22,7 +22,7 @@ Value = Array | Tensor
 
 def staying(outputs: str) -> Collection[str] | None:
     """Return the names of the outputs that stay on the device. *outputs* is an argument of `run`: "device"
-    means all of them, as None; "host" and "torch" mean none, as ()."""
+    and None mean all outputs; "host", "torch" and () mean none."""
     if outputs not in ("host", "device", "torch"):
         raise ArgumentError(f"run: outputs is {outputs!r}; it must be 'host', 'device' or 'torch'")
     return None if outputs == "device" else ()

@@ -1,5 +1,5 @@
-"""The fallback: ONNX Runtime computes the nodes on the CPU that the device cannot run. Users must request
-it, and a warning states the number of these nodes."""
+"""The fallback: nodes that the device cannot run are computed by ONNX Runtime on the CPU. Users must
+request it, and a warning states the number of these nodes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Mixed:
     """A graph divided into parts that run on the device and on the CPU. Its interface is that of
     `Executable`.
 
-    own: the model's constants; sessions on the CPU contain those that they read. *layers* caches these
-    sessions: a session serves all input shapes.
+    own: the model's constants; a session on the CPU contains the constants that it reads. *layers* caches
+    these sessions; a session serves all input shapes.
     """
 
     def __init__(
@@ -160,8 +160,8 @@ def partitions(graph: Graph, refused: Mapping[int, int]) -> list[tuple[int, Grap
     """Divide a graph into parts, which can run in the returned order. Return pairs (kind, part).
 
     The kind is 0 for the device, and the opset for ONNX Runtime. *refused* maps the id() of each node that
-    cannot run on the device to its opset. Each part has all nodes of its kind that can run by then. Every
-    kind is tried as that of the first part, and the division with the fewest parts is chosen."""
+    cannot run on the device to its opset. Each part has all nodes of its kind that can run by then. Each
+    kind is tried for the first part, and the division with the fewest parts is chosen."""
     kinds = [0, *sorted(set(refused.values()))]
     found = [_groups(graph, refused, [*kinds[i:], *kinds[:i]]) for i in range(len(kinds))]
     return [(kind, _part(graph, group)) for kind, group in min(found, key=len)]

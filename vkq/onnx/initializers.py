@@ -15,7 +15,7 @@ from .protobuf import package
 
 def replaced(model: Any, given: Mapping[str, Any]) -> Any:
     """Return the model with the values *given* as initializers; return *model* itself if *given* is empty.
-    External data is read only for the other initializers."""
+    The external data of replaced initializers is not read."""
     if not given:
         return model
     onnx, folder = package(), ""
@@ -43,8 +43,8 @@ def _array(name: str, value: Any) -> Array:
 
 
 def _tensor(onnx: Any, own: Any, array: Array) -> Any:
-    """Return an array as a TensorProto. Raises ArgumentError unless its type and shape are those of the
-    model's initializer *own*."""
+    """Return an array as a TensorProto. Raises ArgumentError unless the array has the type and shape of
+    *own*, the initializer in the model."""
     made = onnx.numpy_helper.from_array(array, own.name)
     if (list(made.dims), made.data_type) != (list(own.dims), own.data_type):
         kind = onnx.helper.tensor_dtype_to_np_dtype(own.data_type)

@@ -17,7 +17,7 @@ from .inputs import alike, columns, groups
 from .prepared import Prepared
 from .reader import Model
 
-AHEAD = 1  # the oldest batch is awaited once more batches than this are submitted after it
+AHEAD = 1  # maximum number of batches on the device while the host fills the next one
 Finish = Callable[[], Sequence[Array]]
 
 
@@ -48,7 +48,7 @@ class Mapped:
         self._checks = [BatchCheck(model, name, constant) for name in self.names]
 
     def __call__(self, inputs: Iterable[Any], batch: int) -> Iterator[list[Array]]:
-        """Yield, for each input in order, a list with the row that belongs to it in each output."""
+        """Yield, for each input in order, a list that has this input's row of every output."""
         waiting: deque[Finish] = deque()
         for group in groups(inputs, batch):
             rows = columns(group, self.model.inputs)

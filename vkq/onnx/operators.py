@@ -91,7 +91,7 @@ def _normalization(reading: Reading, node: Node) -> None:
 
 
 def _real(reading: Reading, node: Node, x: str, scale: str, zero: str, **attributes: Any) -> str:
-    # A float16 scale has the same value in float32.
+    # The conversion of a float16 scale to float32 is exact.
     single = reading.emit(node, "Cast", [scale], to="float32")
     return reading.emit(node, "DequantizeLinear", [x, single, zero], **attributes)
 
@@ -140,9 +140,9 @@ def _qlinear_conv(reading: Reading, node: Node) -> None:
 
 
 def _qlinear_matmul(reading: Reading, node: Node) -> None:
-    """Read QLinearMatMul. The scales and zero points of a and y may have one element for each row, those of
-    b one for each column. If b is constant and each matrix of its batch has its own parameters, each matrix
-    becomes a separate product."""
+    """Read QLinearMatMul. The scales and zero points of a and y may have one element for each row, and the
+    scale and zero point of b one for each column. If b is constant and each matrix of its batch has its own
+    parameters, each matrix becomes a separate product."""
     i = node.inputs
     known = [reading.constants.get(i[k]) for k in (1, 2, 4, 5, 6, 7)]
     if any(array is not None and array.ndim > 1 and array.size > 1 for array in known):

@@ -37,7 +37,7 @@ class IgnoredWarning(UserWarning):
 
 
 class GraphOptimizationLevel(enum.IntEnum):
-    """ONNX Runtime's levels of optimization. vkq ignores them: its results are the same at every level."""
+    """ONNX Runtime's levels of optimization. vkq ignores the level: results do not depend on it."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -78,7 +78,7 @@ class Entries:
 
 @dataclasses.dataclass
 class SessionOptions(Entries):
-    """The attributes of onnxruntime.SessionOptions, with the same defaults.
+    """The attributes of onnxruntime.SessionOptions, with ONNX Runtime's defaults.
 
     `add_free_dimension_override_by_name` fixes open sizes. Most other attributes have no effect: if their
     value is not the default, the session warns once (`IgnoredWarning`).
@@ -117,7 +117,7 @@ class SessionOptions(Entries):
         self.sizes[str(name)] = int(size)
 
     def add_initializer(self, name: str, ort_value: Any) -> None:
-        """Replace the model's initializer *name* by an OrtValue, which must have its type and shape."""
+        """Replace the model's initializer *name* by an OrtValue of the initializer's type and shape."""
         self.initializers[str(name)] = ort_value
 
     def add_external_initializers(self, names: Sequence[str], ort_values: Sequence[Any]) -> None:
@@ -143,8 +143,8 @@ class SessionOptions(Entries):
 
 @dataclasses.dataclass
 class RunOptions(Entries):
-    """The attributes of onnxruntime.RunOptions, with the same defaults. A session warns about any other
-    value."""
+    """The attributes of onnxruntime.RunOptions, with ONNX Runtime's defaults. A session warns about a value
+    that is not the default."""
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0

@@ -70,8 +70,8 @@ class CpuPart:
     def open(
         cls, graph: Graph, nodes: list[Node], layers: dict[Hashable, Any], own: Mapping[str, Array]
     ) -> CpuPart:
-        """Open a session for *nodes*, which read results of *graph* and whose result shapes are known only
-        at run time."""
+        """Open a session for *nodes*. The nodes read results of *graph*; the shapes of their own results
+        are known only at run time."""
         read = {name for node in nodes for name in node.inputs if name}
         made = {name for node in nodes for name in node.outputs if name}
         constants = {name: own[name] for name in read if name in own}
@@ -202,8 +202,8 @@ def _proto_of(node: Node, part: Graph, opset: int) -> Any:
 def split(rest: Rest) -> tuple[list[Node], list[Node]]:
     """Return the nodes that run on the CPU next, as one part, and the remaining nodes.
 
-    All nodes of the part have one opset. They are nodes whose result shapes are known only at run time, and
-    unknown nodes that read no result of a remaining node."""
+    All nodes of the part have one opset. The part has the nodes whose result shapes are known only at run
+    time, and the nodes unknown to vkq, if they read no result of a remaining node."""
     if not rest.found:
         return [], rest.later
     opset, found, later = opset_of(rest.found[0]), [], []

@@ -42,7 +42,7 @@ class Executables:
     """The executables of one model: one for each set of input shapes and of values of the inputs in
     *constant*. They share all weights. layers: the cache of layers, if other sessions share the weights.
 
-    whole: called with the reason if the model cannot run even in parts; returns the model on the CPU.
+    whole: called with the reason if the model cannot even run in parts; returns the model on the CPU.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Executables:
         """Return the executables of *model*, a later stage. They share these layers and settings."""
         more = self.device, self._fallback, constant, self._progress, None, self.layers
         made = Executables(model, *more)
-        # A later stage belongs to the same session, so it does not count as another user of the layers.
+        # A later stage belongs to this session, so it does not count as a second user of the layers.
         self.layers.users.discard(made)
         return made
 
@@ -179,8 +179,8 @@ def hosted(model: Model, names: Container[str]) -> list[Node]:
 
 
 def known(model: Model, shapes: Mapping[str, Sequence[int]], fallback: bool) -> tuple[Graph, Rest]:
-    """Return (graph, rest): the part of the model that can be planned for these shapes, in vkq's operators,
-    and the other nodes. Without a fallback, raise UnsupportedModelError for nodes that the device refuses."""
+    """Return (graph, rest): in vkq's operators the nodes that can be planned for these shapes, and all other
+    nodes. Without a fallback, raise UnsupportedModelError for nodes that the device refuses."""
     graph, rest = model.known(shapes)
     graph = lower(graph)
     refuse(model, graph, rest, fallback)
@@ -254,7 +254,7 @@ class Staged:
 
     def _rest(self, values: Mapping[str, Any]) -> dict[str, Array]:
         more = {one.name for one in self._model.inputs} & self.rest.needed - self._executables.constant
-        # A stage that ran no node leaves the same rest to the next stage, which would never end.
+        # If a stage runs no node, every following stage would have the same remaining nodes, without end.
         if len(self.later) == len(self._model.nodes) and not more:
             raise ModelError(self.rest.why)
         made = {name for node in self.later for name in node.outputs}

@@ -58,8 +58,8 @@ class Model:
         return fold_constants(self._graph(shapes), _otherwise)
 
     def known(self, shapes: Mapping[str, Sequence[int]]) -> tuple[Graph, Rest]:
-        """Return (graph, rest): the part of the graph that can be planned for the input shapes *shapes*
-        without run-time values, and the other nodes."""
+        """Return (graph, rest). *graph* is the part of the model's graph that can be planned for the input
+        shapes *shapes* without run-time values; *rest* has all remaining nodes."""
         return fold_known(self._graph(shapes), _otherwise)
 
     @functools.cached_property
@@ -220,8 +220,8 @@ def _read_outside(graph: Any) -> list[str]:
 
 
 def _check_nibbles(graph: Any, nodes: Sequence[tuple[Node, str]], outputs: Sequence[Argument]) -> None:
-    """Raise ModelError if a 4-bit constant is read by another operator than those in DEQUANTIZE. vkq reads
-    4-bit constants as 8-bit arrays."""
+    """Raise ModelError if an operator that is not in DEQUANTIZE reads a 4-bit constant. vkq reads 4-bit
+    constants as 8-bit arrays."""
     types = {t.name: NIBBLES[t.data_type][0] for t in graph.initializer if t.data_type in NIBBLES}
     readers = [(str(node), node.inputs) for node, _ in nodes if node.op not in DEQUANTIZE]
     for reader, names in (*readers, ("the model's results", [a.name for a in outputs])):

@@ -34,7 +34,7 @@ def turned(
     w: Rewriting, x: str, shape: tuple[int, ...], angles: tuple[str, str], width: int, interleaved: bool
 ) -> str:
     """Return x (batch, tokens, heads, d) in float32 with the first 2 * *width* elements of each head
-    rotated; the other elements stay unchanged."""
+    rotated; all further elements are unchanged."""
     wide = w.cast(x, "float32")
     first = rotated(w, wide, angles, width, interleaved)
     if 2 * width == shape[3]:

@@ -16,7 +16,7 @@ OPERATORS = ("quantize", "dequantize", *BINARY)
 
 
 def spelled(node: Node) -> list[Any]:
-    """Return ONNX nodes that are equivalent to *node*, whose operator is in `OPERATORS`."""
+    """Return ONNX nodes that compute the results of *node*. The operator of *node* is in `OPERATORS`."""
     helper, a, y = package().helper, node.attributes, node.outputs[0]
     if node.op == "quantize":
         return _linear("QuantizeLinear", node.inputs[0], y, a["y"])

@@ -60,7 +60,7 @@ def _foreign_type(number: int) -> str:
 
 
 def array_of(tensor: Any, folder: Path | None) -> Array:
-    """Return the elements of a TensorProto. 4-bit elements become 8-bit elements of the same value."""
+    """Return the elements of a TensorProto. 4-bit elements are widened to 8 bits."""
     what, shape = f"the constant {tensor.name!r}", tuple(tensor.dims)
     _, wider = NIBBLES.get(tensor.data_type, ("", ""))
     dtype = np.dtype(wider or dtype_of(tensor.data_type, tensor.name))

@@ -15,9 +15,10 @@ from .alone import computed, in_onnx, is_graph, runtime_specs, type_of
 from .protobuf import package
 from .tensors import NEWEST, Argument, argument_of
 
-# Operators whose result has the spec of their first input. onnx infers it only from their definitions.
+# Operators whose result has the spec of their first input. Without this list, onnx would infer this spec
+# only from the operators' definitions.
 LIKE_X = ("GroupNormalization", "MeanVarianceNormalization")
-# Operators whose results differ in each run, so that they must not be folded.
+# Operators with random results: each run has other results, so they must not be folded.
 RANDOM = (
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",
 )  # fmt: skip

@@ -77,7 +77,8 @@ class OrtValue:
 
     @checked
     def update_inplace(self, data: Any) -> None:
-        """Overwrite the content by an array. Raises ArgumentError unless it has the same shape and type."""
+        """Overwrite the content by an array. Raises ArgumentError unless the array has the shape and type
+        of this value."""
         array = array_of("data", data)
         if (array.shape, array.dtype.name) != (tuple(self.shape()), self._dtype):
             raise ArgumentError(

@@ -83,10 +83,10 @@ class Builder:
         return value.slot not in self._residents and value.slot not in self._given
 
     def joined(self, parts: Sequence[Value], spec: Spec) -> Value | None:
-        """Return an array whose memory is that of *parts*, one after the other. Return None if this is
-        impossible: steps of this plan must write each part (or the array), no part may belong to another
-        array, and each part must begin at an offset that the device allows. No step may write a part with
-        another spec, and neither a part nor the array may be a result."""
+        """Return an array that occupies the memory of *parts*, one part after the other. Return None if
+        this is impossible: steps of this plan must write each part (or the array), no part may belong to
+        another array, and each part must begin at an offset that the device allows. No step may write a
+        part with another spec, and neither a part nor the array may be a result."""
         unit = self.device.capabilities.buffer_alignment
         *offsets, size = itertools.accumulate((part.bytes for part in parts), initial=0)
         able = all(self.made(part) and not self.shares(part) for part in parts)

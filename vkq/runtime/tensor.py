@@ -133,8 +133,8 @@ class Tensor(OfOneProcess):
         return self.spec.nbytes
 
     def write(self, array: npt.ArrayLike) -> None:
-        """Replace the content with an array of the same shape and dtype. Operations before this call still
-        read the old content."""
+        """Replace the content with an array that has this tensor's shape and dtype. Operations before this
+        call still read the old content."""
         data = as_array(array, "Tensor.write")
         if data.shape != self.shape or data.dtype.newbyteorder("=").name != self.dtype:
             raise ArgumentError(
@@ -144,8 +144,8 @@ class Tensor(OfOneProcess):
         put(self.device, self.buffer, self.spec, data)
 
     def numpy(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Return the content, after all operations on which it depends, as a new NumPy array or in *out* (of
-        the same shape and dtype, any strides).
+        """Return the content, after all operations on which it depends, as a new NumPy array or in *out*
+        (an array of this tensor's shape and dtype, any strides).
 
         Raises DTypeError if *out* is not an array, ArgumentError if it has another shape or dtype or is
         read-only.
@@ -192,8 +192,8 @@ class Tensor(OfOneProcess):
         return (CPU, 0)
 
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
-        """Return the same elements with another shape, given as one sequence or as several integers
-        (`vkq.reshape`)."""
+        """Return a tensor of this tensor's elements in another shape, given as one sequence or as several
+        integers (`vkq.reshape`)."""
         dims = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         return reshaped(self, dims)  # type: ignore[arg-type]
 

@@ -164,7 +164,7 @@ def extreme(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def place(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower ARG_MAX or ARG_MIN along one axis, which is removed."""
+    """Lower ARG_MAX or ARG_MIN along one axis. The result lacks this axis."""
     x, y = operator.inputs[0], operator.outputs[0]
     (axis,) = low.numbers(operator.inputs[1], "axis")
     op = "ArgMax" if operator.op == "ARG_MAX" else "ArgMin"

@@ -159,8 +159,8 @@ class Lowering:
         return name
 
     def reshape(self, name: str, shape: Sequence[int]) -> str:
-        """Emit a Reshape to a constant shape and return the result's name. If the shape stays, return
-        *name*."""
+        """Emit a Reshape to a constant shape and return the result's name. If *name* has this shape
+        already, return *name*."""
         if self.specs[name].shape == tuple(shape):
             return name
         return self.emit("Reshape", [name, self.constant(np.array(shape, np.int64), "shape")], allowzero=1)
@@ -256,9 +256,9 @@ class Lowering:
             self.specs[name], self.plain[number] = spec, name
 
     def _shapes_of(self, operator: FileOperator, tensors: Mapping[str, int]) -> list[tuple[int, ...]]:
-        """Return the shapes of the results of an operator that vkq does not lower. They are those in the
-        file. If the shapes of its inputs differ from the file, LiteRT computes them, if it is installed.
-        *tensors* maps names of values to the numbers of the operator's tensors."""
+        """Return the shapes of the results of an operator that vkq does not lower: the shapes in the file.
+        But if the operator's inputs have other shapes than in the file and LiteRT is installed, LiteRT
+        computes the shapes. *tensors* maps names of values to the numbers of the operator's tensors."""
         own = [self.file.tensors[n].shape for n in operator.outputs]
         given = {x: n for x, n in tensors.items() if n not in (*operator.outputs, *self.arrays)}
         shapes = {x: self.specs[x].shape for x in given}

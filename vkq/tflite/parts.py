@@ -31,8 +31,9 @@ def _sliced(low: Lowering, x: int, slices: Sequence[slice], first: bool) -> str:
 
 
 def _portable_slice(size: int, start: int = 0, stop: int | None = None, step: int = 1) -> slice:
-    """Return a slice with one meaning in Python and ONNX. An end before the first element, which is negative,
-    becomes -2^31, so that no index means it."""
+    """Return a slice with one meaning in Python and ONNX. A negative *stop* means the position before the
+    first element. It becomes -2^31, because Python and ONNX count a small negative end from the end of the
+    axis."""
     end = size if stop is None else stop
     return slice(start, end if end >= 0 else -(1 << 31), step)
 
@@ -137,7 +138,7 @@ def pack(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def unpack(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower UNPACK. Each result is one slice along an axis, which is removed."""
+    """Lower UNPACK. Each result is one slice along an axis, without this axis."""
     x, shape = operator.inputs[0], low.shape(operator.inputs[0])
     axis = _axis(operator, operator.options["axis"], len(shape))
     if len(operator.outputs) != shape[axis] or shape[axis] > MOST_PARTS:

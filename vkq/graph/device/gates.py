@@ -1,5 +1,5 @@
-"""Squeeze-and-excite on a device: one dispatch computes the means of an image's channels and the two 1x1
-convolutions after them."""
+"""Squeeze-and-excite on a device: one dispatch computes the mean of each channel of an image, and the two
+1x1 convolutions that follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The choice of a layout for each value: where several are possible, a reader of the value decides.
+"""The choice of a layout for each value: where several layouts are possible, a node that reads the value
+decides.
 
 Most convolutions and linear layers need one layout, and the nodes between them keep the layout of their
 input (`vkq.layout.extent.PIXELS`). Only four kinds of values leave a choice: quantized floats, means of

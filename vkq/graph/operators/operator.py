@@ -103,8 +103,8 @@ def same(x: Inputs) -> list[Spec]:
 
 
 def broadcast(x: Inputs, dtype: str | None = None, least: int = 1) -> list[Spec]:
-    """Return the result's spec of an operator that broadcasts its inputs. Raise an error for fewer than
-    *least* inputs."""
+    """Return the spec of the result of an operator that broadcasts its inputs. Raise an error for fewer
+    than *least* inputs."""
     shapes = [x.spec(i).shape for i in range(max(least, len(x.specs)))]
     try:
         shape = np.broadcast_shapes(*shapes)

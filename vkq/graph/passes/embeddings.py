@@ -95,7 +95,8 @@ def _of_two(sweep: Sweep, node: Node, at: int, lead: int) -> tuple[Array, Array]
     info = np.iinfo(array.dtype)
     every = np.arange(info.min, info.max + 1).astype(array.dtype)
     pair = [every[:, None], every[None, :]]
-    # The shapes (256, 1) and (1, 256) make a sum swap its operands: keep them only if *shapes* do so, too.
+    # A sum of operands of the shapes (256, 1) and (1, 256) swaps them, which may change its rounding.
+    # Broadcast them unless the operands of the node are swapped, too.
     if node.op != "add" or not swaps(*shapes):
         pair = [np.broadcast_to(x, (256, 256)) for x in pair]
     found = compute(node, pair)[0]

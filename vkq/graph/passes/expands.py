@@ -10,8 +10,8 @@ from ..graph import Graph, Node
 from ..operators.table import TABLE
 from .sweep import Sweep, swept
 
-# An Expand is not moved after these operators: they have parameters for each channel, or, as dequantize,
-# results wider than their operands.
+# An Expand is not moved after these operators: they have parameters for each channel, or their results have
+# more bytes than their operands (dequantize).
 OTHERS = ("BatchNormalization", "QuantizeLinear", "DequantizeLinear", "dequantize", "CastLike")
 ELEMENTWISE = frozenset(op for op, row in TABLE.items() if row.kind == "elementwise").difference(OTHERS)
 SUMS = ("Add", "Sum", "add")  # the shapes decide the order of the operands (`swaps`) and so the rounding

@@ -188,8 +188,8 @@ def one_hot(w: Words) -> bool:
 
 
 def reverse_sequence(w: Words) -> bool:
-    """ReverseSequence: along ``time_axis``, reverse the first n elements of each batch element, whose
-    length n is an input."""
+    """ReverseSequence: reverse the first n elements of each batch element along ``time_axis``. An input has
+    the number n for each batch element."""
     x, lengths = w.spec(0), w.node.inputs[1]
     time, batch = int(w.attributes.get("time_axis", 0)), int(w.attributes.get("batch_axis", 1))
     rank, dtype = len(x.shape), w.of(lengths).dtype

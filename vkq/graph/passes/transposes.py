@@ -1,4 +1,4 @@
-"""Joins or cancels Transposes, and removes those that move no element.
+"""Joins or cancels Transposes, and removes Transposes that move no element.
 
 A product of two 8-bit activations can read its second operand transposed: the pass adds such a Transpose to
 the operand, where it may cancel another. The product can also read an operand whose heads are stored side

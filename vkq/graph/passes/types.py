@@ -1,8 +1,8 @@
 """Replaces the model's types by types that a device stores: bool becomes uint8, and int64 becomes int32.
 
 Integers known only at run time (ids, positions, lengths, masks) become int32 if their range proves that all
-values fit. The ranges of results are computed from those of the inputs, and the inputs are checked at run
-time (``Graph.bounds``). Arithmetic that could overflow int32 stays int64, between Casts that state the
+values fit. The ranges of results are computed from the ranges of the inputs, and the inputs are checked at
+run time (``Graph.bounds``). Arithmetic that could overflow int32 stays int64, between Casts that state the
 reason; a device refuses these Casts."""
 
 from __future__ import annotations
