@@ -77,13 +77,17 @@ def test_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) ->
     assert list(model.generate(PROMPT, 20)) == want[:5]
 
 
-def test_int8_caches(device: vkq.Device, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With int8 caches, the model generates ONNX Runtime's 64 tokens. Int8 caches take 5 bytes where
-    float32 caches take 16, and stay in place. Only the first token prepares executables."""
+@pytest.mark.parametrize("kv_cache", [None, "int8"])
+def test_caches_stay_in_place(
+    device: vkq.Device, path: Path, kv_cache: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with int8 caches, this model generates ONNX Runtime's 64 tokens. Int8 caches take 5 bytes where
+    float32 caches take 16. A token allocates no cache, and only the first token needs preparation."""
     want, _ = by_onnx_runtime(path, PROMPT, 64)
-    with vkq.onnx.LanguageModel(path, device, kv_cache="int8") as model:
+    with vkq.onnx.LanguageModel(path, device, kv_cache=kv_cache) as model:
         caches = _Cache(model, 71).past
-        assert {x.nbytes for x in caches} == {SIZES.kv_heads * 128 * (SIZES.width + 4)}
+        row = 4 * SIZES.width if kv_cache is None else SIZES.width + 4
+        assert {x.nbytes for x in caches} == {SIZES.kv_heads * 128 * row}
         sizes, allocate = [], device.allocate
         monkeypatch.setattr(device, "allocate", lambda size: sizes.append(size) or allocate(size))
         tokens = model.generate(PROMPT, 64, stop=[])
@@ -95,6 +99,19 @@ def test_int8_caches(device: vkq.Device, path: Path, monkeypatch: pytest.MonkeyP
         assert max(sizes) < caches[0].nbytes
         assert found == want
         assert len(model.session._executables.kept) == prepared
+
+
+def test_half_precision(any_device: vkq.Device, path: Path) -> None:
+    """With compute="float16", the model multiplies in float16. Its first scores are near float32's."""
+    scores = []
+    for compute in ("float32", "float16"):
+        with vkq.onnx.LanguageModel(path, any_device, compute=compute) as model:
+            assert len(list(model.generate(PROMPT, 6, stop=[]))) == 6
+            assert model.session._compute == compute
+            scores.append(_Cache(model, 8).read(PROMPT).numpy())
+    assert np.abs(scores[0] - scores[1]).max() < 0.02 * np.abs(scores[0]).max()
+    with pytest.raises(vkq.VkqError, match="compute"):
+        vkq.onnx.LanguageModel(path, any_device, compute="int8")
 
 
 def test_int8_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) -> None:
