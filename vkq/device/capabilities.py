@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-DEVICE_TYPES = ("other", "integrated", "discrete", "virtual", "cpu")  # in VkPhysicalDeviceType's order
+DEVICE_TYPES = ("other", "integrated", "discrete", "virtual", "cpu")  # index: VkPhysicalDeviceType
 # The packed 4x8 dot products: plain and saturating, unsigned, signed and mixed. The property of a dot product
 # says that it is fast, not that it is supported.
 _PACKED = ("Unsigned", "Signed", "MixedSignedness")

@@ -82,7 +82,7 @@ class Costs:
     float32_plane_cycles: Tiles
     parts_plane_cycles: Tiles
     half_pixel_cycles: Tiles  # convolutions in tiles of pixels (rows x columns x outputs)
-    half_pixel_costs: Numbers  # steps that take as long as reading 128 pixels of a chunk
+    half_pixel_costs: Numbers  # reading 128 pixels of a chunk takes as long as this many steps
 
 
 def _tiles(names: str, step: float, end: float = 0.0, *more: float) -> CostTable:

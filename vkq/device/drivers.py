@@ -27,7 +27,7 @@ from .._version import __version__
 FORMAT = 1  # version of the stored verdicts; raise it if the trial changes
 TIMEOUT_S = 20.0
 MANIFEST_BYTES = 1 << 20
-# The loader's variables that replace its search for drivers; the second is the older one.
+# Environment variables that replace the loader's search for drivers; the second one is the older name.
 NAMED = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 
 
@@ -85,8 +85,8 @@ def loader_environment(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 def manifests() -> list[Path]:
-    """Return the manifests that the loader would read, in its order; empty if it reads something else
-    (Windows' registry)."""
+    """Return the manifests that the loader would read, in the loader's order. Return an empty list if the
+    loader finds drivers in another way, as on Windows in the registry."""
     for name in NAMED:
         if os.environ.get(name):
             return _listed(os.environ[name])
@@ -128,7 +128,7 @@ def _try(unknown: Sequence[Path]) -> dict[Path, str]:
     """Try the unknown drivers, store a verdict on each, and return the failed drivers with their reasons."""
     ended = _trial(unknown)
     if ended is None or not ended.started:
-        return {}  # no child process could run, so nothing is known
+        return {}  # no child process could run, so nothing is known about the drivers
     if not _bad(ended):
         for path in unknown:
             _keep(path, None)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from .drivers import NAMED
 
-# ID or ID_LIKE of /etc/os-release: (the command, the loader's package, the package of Mesa's drivers, one of
-# which runs on the CPU).
+# ID or ID_LIKE of /etc/os-release: (the command, the loader's package, the package of Mesa's drivers). One of
+# Mesa's drivers runs on the CPU.
 PACKAGES = {
     "debian": ("apt-get install", "libvulkan1", "mesa-vulkan-drivers"),
     "fedora": ("dnf install", "vulkan-loader", "mesa-vulkan-drivers"),

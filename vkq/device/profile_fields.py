@@ -10,8 +10,8 @@ from ..yamlfile import Node
 
 
 def value_of(annotation: str, node: Node) -> Any:
-    """Return the value of a field with this annotation. Raises SpecError, with its line, for a value of
-    another type."""
+    """Return the value of a field with this annotation. Raises SpecError with the value's line if the value
+    has another type."""
     return READERS[annotation](node)
 
 

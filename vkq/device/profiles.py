@@ -217,7 +217,8 @@ def _tries(node: Any) -> dict[str, Mapping[str, Any]]:
 
 @functools.cache
 def profiles() -> tuple[ProfileRule, ...]:
-    """Return every rule, the default first. Raises SpecError with its line if one violates the schema."""
+    """Return every rule, the default first. Raises SpecError with the line of the first rule that violates
+    the schema."""
     keys = _file()
     default = _rule(keys["default"], "default")
     missing = [field for field in SETTINGS if field not in default.says]
@@ -252,7 +253,7 @@ def _merged(
     says: dict[str, Any] = {**costs.SEED}
     for rule in rules:
         says |= rule.says
-    if not says["matrix_pairs"]:  # B direct from global memory was not timed on other devices
+    if not says["matrix_pairs"]:  # no timings of kernels that load B from global memory
         says |= dict.fromkeys(costs.DIRECT, costs.CostTable())
     kind = costs.shipped().get(f"{vendor_id:04x}-{device_id:04x}")
     if kind:

@@ -77,7 +77,7 @@ def read(physical: int, index: int) -> Capabilities:
 
 
 def _text(content: bytes) -> str:
-    """Return the text up to its NUL."""
+    """Return the text before the first NUL."""
     return content.split(b"\0", 1)[0].decode(errors="replace")
 
 

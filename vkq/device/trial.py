@@ -1,5 +1,5 @@
-"""The trial of drivers in a child process (drivers.py): load them, enumerate their devices and query each
-one's capabilities."""
+"""The trial of drivers in a child process (drivers.py): load the drivers, enumerate their devices and query
+the capabilities of each device."""
 
 from __future__ import annotations
 

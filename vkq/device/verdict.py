@@ -236,7 +236,7 @@ def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
     for stage in bad:
         one, two = first[stage], second.get(stage)
         if stage == OPENING and second and two is None:
-            two = _Outcome("ok", None)  # the device could be opened in the second run
+            two = _Outcome("ok", None)  # the second probe could open the device
         if one.kind != "wrong" and two is not None and two.kind == "ok":
             found[stage] = two
             sure = sure and one.kind != "crashed"

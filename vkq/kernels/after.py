@@ -60,8 +60,8 @@ class After:
         return Resident(device, first + size + 256 * self.channels, words)
 
     def then(self, last: After) -> After:
-        """Return this epilogue (a lookup) and *last* (the addition of a residual to its result) as one
-        epilogue."""
+        """Return one epilogue that first applies this epilogue (a lookup) and then *last* (the addition of
+        a residual)."""
 
         def words() -> Words:
             return np.concatenate([self.words(), last.words()])
@@ -88,9 +88,9 @@ def through_table(entries: npt.NDArray[np.int8], y: QParams) -> After:
 
 
 def in_parts(parts: Sequence[tuple[int, QParams, After]]) -> After:
-    """Return the epilogue for parts of the channels, which follow each other. Each part is given by the
-    number of its channels, its parameters, and an epilogue, `NOTHING` or `through_table`. If any part has a
-    table, every channel gets one."""
+    """Return the epilogue for consecutive parts of the channels. A part is given as the number of its
+    channels, the parameters of its results, and an epilogue, `NOTHING` or `through_table`. If any part has
+    a table, every channel gets one."""
     own = tuple((channels, y) for channels, y, _ in parts)
     if not any(after.kind for *_, after in parts):
         return After(PARTS, None, 0, _none, parts=own)

@@ -33,8 +33,8 @@ class PartsKernel(AttentionKernel):
         return (begin < low).where(low, begin), (end < high).where(end, high)
 
     def finish(self, state: tuple[Number, ...]) -> None:
-        """Store the results. With ``apart``, store the weighted sums, the largest score and the sum of
-        weights of each row instead."""
+        """Store the results. With ``apart``, store for each row the weighted sums, the largest score and
+        the sum of weights instead of the results."""
         if not self.form.apart:
             return super().finish(state)
         k, width = self.k, self.form.width

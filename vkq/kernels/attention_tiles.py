@@ -72,8 +72,8 @@ class AttentionKernel:
         return self.k.word(WORDS.index(name))
 
     def query(self, row: Number) -> tuple[Number, Number]:
-        """Return the head of a row and the index of its query. A row beyond the last one is treated as the
-        last one."""
+        """Return the head of a row and the index of its query. For a row beyond the last row, return those
+        of the last row."""
         line = self.first + row
         line = (line < self.lines).where(line, self.lines - 1)
         head = line.divided(self.queries)
@@ -254,7 +254,7 @@ class AttentionKernel:
         self.bring(1, self.tile.keys, self.at.k, d, starts)
 
     def near(self, key: Number) -> Number:
-        """Return *key*, or the last key's index if *key* is beyond the last one."""
+        """Return *key*, or the index of the last key if *key* is larger."""
         return (key < self.keys).where(key, self.keys - 1)
 
     def bring(self, buffer: int, rows: int, to: int, d: Number, starts: list[Number]) -> None:
@@ -283,8 +283,8 @@ class AttentionKernel:
         return tuple(found)
 
     def joined(self, value: Number, join: Callable[[Number, Number], Number]) -> Number:
-        """Combine the values of all invocations of a row with *join*, and return the result in each
-        invocation."""
+        """Write the reduction, by *join*, of one value of each invocation of a row. Return the result,
+        which every invocation of the row gets."""
         k, place = self.k, self.lane + self.at.lanes
         half = self.tile.lanes // 2
         while half:

@@ -149,7 +149,8 @@ def _programs(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
 
 def _expanded(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
     """Yield the program that computes an expansion and a depthwise convolution in one dispatch, if the
-    device has a packed dot product. `vkq.check.measuring` compares its time with that of two dispatches."""
+    device has a packed dot product. `vkq.check.measuring` compares the time of this dispatch with the time
+    of two dispatches."""
     p = Conv2dProblem.of((1, 192, 28, 28), (192, 1, 3, 3), padding=1, groups=192)
     depthwise = Depthwise(device, _zeros(192, 1, 3, 3), _points(192), SCHEME, dot, 192)
     product, x = _gemm(device, dot, 192, 32), Spec((1, 32, 28, 28), "int8", IMAGE)

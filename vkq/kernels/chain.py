@@ -31,8 +31,8 @@ def chained(
     b: Builder, chain: Chain, inputs: Sequence[Value], shape: Sequence[int], held: tuple[str, ...] = ()
 ) -> list[Value]:
     """Add a chain to a plan. Its inputs broadcast to *shape*, the shape of its results. *held*: for each
-    result, the 8-bit type in which to store it, or "" to keep its type. Only float32 results that hold
-    integers may be stored as bytes, and only if `packs`."""
+    result of the chain, the 8-bit type in which to store the result, or "" to keep the result's type. Only
+    float32 results that hold integers may be stored as bytes, and only if `packs`."""
     stored = [_stored(chain.types[i]) for i in chain.results]
     if held:
         stored = [own or dtype for own, dtype in zip(held, stored, strict=True)]

@@ -91,8 +91,8 @@ def bytes_word(dtype: str, values: Sequence[Number]) -> Number:
 
 
 def _by_fours(chain: Chain, form: Form) -> bytes:
-    """Write a shader whose invocations read and write vectors of four words. Every input must be a single
-    element or have the result's index, and the elements must fill whole vectors."""
+    """Write a shader whose invocations read and write vectors of four words. Every input must have the
+    shape of the result or be a single element, and the elements must fill whole vectors."""
     first_result, types, per = len(chain.inputs), chain.types, per_turn(chain, True)
     fours = {i for i, way in enumerate(form.ways) if way == "own"}
     results = range(first_result, first_result + len(chain.results))

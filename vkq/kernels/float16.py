@@ -27,7 +27,7 @@ from .weights import ceil4
 
 K_TOGETHER = 16  # number of products that are added in float16
 UNIT = 2.0**-5  # the factor that scales integer weights
-LEAST_CHANNELS = 8  # with fewer channels, most products would be products of padding
+LEAST_CHANNELS = 8  # least channels of a group: with fewer, most products would be padding
 MOST_COLUMNS = 8  # maximum number of blocks of channels that one workgroup computes
 
 

@@ -58,8 +58,8 @@ class FloatDepthwise:
         return "float32" if self.floats else result_dtype(self.device, x)
 
     def program(self, p: Conv2dProblem, dtype: str = "float32") -> Program:
-        """Return the pipeline for this problem and images of this dtype. float32 images are read as texels if
-        their rows are whole texels."""
+        """Return the pipeline for this problem and images of this dtype. float32 images are read as texels
+        if the length of an image row is a multiple of a texel (four values)."""
         facts = self.device.capabilities
         whole = p.w % 4 == 0 and viewable(facts, 4 * p.n * p.ic * p.h * p.w)
         variant = catalog().find(

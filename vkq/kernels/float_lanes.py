@@ -38,8 +38,8 @@ class FloatLanes:
         return result_dtype(self.gemm.device, x)
 
     def program(self, p: Conv2dProblem, dtype: str) -> Program:
-        """Return the pipeline for this problem and images of this dtype. float32 images are read as texels if
-        their rows are whole texels."""
+        """Return the pipeline for this problem and images of this dtype. float32 images are read as texels
+        if the length of an image row is a multiple of a texel (four values)."""
         known, slides = p.kw <= UNROLLED_TAPS, p.stride[1] == p.dilation[1] == 1
         x_texels = -(-p.n * p.ic * p.h * p.w // 4)
         whole = p.w % 4 == 0 and known and slides and self.gemm.shares_lanes(x_texels)

@@ -46,8 +46,8 @@ def slices(m: int, k: int) -> int:
 @dataclasses.dataclass(frozen=True)
 class Extents:
     """The sizes of a product: the number of matrices; m rows, n columns, k. The strides in elements: from
-    one matrix of a or b to the next (0 if all products share one matrix), and from one row of b to the
-    next."""
+    one matrix of a to the next matrix of a, and likewise for b (0 if all products share one matrix); and
+    from one row of b to the next row."""
 
     matrices: int
     m: int

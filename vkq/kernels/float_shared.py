@@ -64,7 +64,8 @@ class FloatShared:
         return "float32"
 
     def program(self, p: Conv2dProblem) -> Program:
-        """Return the pipeline for this problem. Images are read as texels if their rows are whole texels."""
+        """Return the pipeline for this problem. Images are read as texels if the length of an image row is
+        a multiple of a texel (four values)."""
         facts = self.device.capabilities
         size = lanes(facts)
         whole = p.w % 4 == 0 and viewable(facts, TEXEL_BYTES * -(-p.n * p.ic * p.h * p.w // 4))

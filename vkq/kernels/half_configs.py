@@ -25,9 +25,9 @@ STEP = 32  # elements along k for which a profile states the cycles of a tile
 
 @dataclasses.dataclass(frozen=True)
 class OperandKind:
-    """A way to load the operands of matrices. form: the type of their elements. product: the shader (of a
-    product or a convolution); split: the shader with split-K. cycles: the profile's field that has the
-    cycles of each tile."""
+    """A way to load the operands of matrices. form: the type of their elements. product: the name of the
+    shader for products or convolutions; split: the name of the shader with split-K. cycles: the profile's
+    field that has the cycles of each tile."""
 
     form: str
     product: str

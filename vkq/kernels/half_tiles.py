@@ -212,8 +212,8 @@ def _lines(p: Conv2dProblem) -> str | None:
 
 
 def _straight(p: Conv2dProblem) -> bool:
-    """Return True if STRAIGHT_TILES supports the problem's rows and channels, the stride is 1, and the
-    filter has more than one tap. Other strides and filters have not been timed."""
+    """Return True if STRAIGHT_TILES supports the problem's image rows and channels, the stride is 1, and
+    the filter has more than one tap. Other strides and filters have not been timed."""
     channels = p.ic // p.groups
     timed = p.kh * p.kw > 1 and p.stride == (1, 1)
     return timed and channels > 0 == channels % RUN and _lines(p) is not None

@@ -101,8 +101,8 @@ class Method:
         return self.x_layout or self.layout
 
     def layout_of(self, x: Spec) -> str:
-        """Return the layout of the result for an input in this layout: `layout`, or the input's layout if
-        the kernel also reads and writes that one."""
+        """Return the layout of the result for an input of spec *x*: the layout of x if the kernel reads and
+        writes that layout, else `layout`."""
         return x.layout if x.layout in self.layouts else self.layout
 
 

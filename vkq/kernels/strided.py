@@ -98,8 +98,8 @@ def _written(
     half: bool,
     element: Callable[[KernelWriter, Number], Number],
 ) -> Written:
-    """Return a kernel in which each invocation stores one word: one 32-bit element, or two
-    float16 elements."""
+    """Return a kernel whose invocations each store one word: one 32-bit element, or two float16
+    elements."""
     per = 2 if half else 1
 
     def module() -> bytes:

@@ -31,8 +31,8 @@ class GemmWeight:
 
 
 class Arithmetic(Protocol):
-    """The part of a scheme (`vkq.schemes`) that integer kernels use: the names of its shaders, and the
-    conversion of sums to results."""
+    """The part of a scheme (`vkq.schemes`) that integer kernels use: the names of the scheme's shaders, and
+    the conversion of sums to results."""
 
     @property
     def family(self) -> str:

@@ -33,7 +33,7 @@ def multiplied(b: Builder, x: Value, z: Value) -> Value:
             " but one, and the leading axes must broadcast"
         )
     count = math.prod(leading)
-    if math.prod(right) == 1 and count:  # all matrices have the same right operand: stack all left rows
+    if math.prod(right) == 1 and count:  # one right matrix for all left matrices: stack their rows
         m, count, x_step = count * m, 1, 0
     else:
         x, x_step = _spread(b, x, leading, (m, k))
@@ -52,7 +52,7 @@ def _matrix(b: Builder, x: Value, otherwise: tuple[int, ...]) -> Value:
 
 def _spread(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int]) -> tuple[Value, int]:
     """Return the matrices broadcast to the *leading* axes, and the stride in elements from one matrix to
-    the next. The stride is 0 if all matrices are the same one, which is then stored once."""
+    the next. If the leading axes only repeat one matrix, the matrix is stored once, and the stride is 0."""
     own = x.spec.shape[:-2]
     if math.prod(own) == 1:
         return x, 0

@@ -190,8 +190,8 @@ class Layer(OfOneProcess, Generic[P]):
 
     @checked
     def explain(self, x_shape: Sequence[int]) -> Explanation:
-        """Return how the layer is executed for an input of this shape, in the layout that its kernels
-        prefer. Nothing is run."""
+        """Return how the layer is executed for an input of this shape, in the layout that the layer's
+        kernels prefer. Run nothing."""
         problem, layout = self._problem_of(tuple(x_shape))
         dtype = self._scheme.inputs[0]
         plan = self.plan(self._spec_of(x_shape, dtype, layout))

@@ -178,7 +178,7 @@ def _product(
     columns = apart(z.spec.shape, heads[1])
     leading, m, n, k = _sizes(apart(x.spec.shape, heads[0]), (*columns[:-2], *columns[:-3:-1]))
     shape = together((*leading, m, n), heads[2])
-    if len(z.spec.shape) == 2:  # all matrices have the same right operand: stack all left rows
+    if len(z.spec.shape) == 2:  # one right matrix for all left matrices: stack their rows to one matrix
         leading, m = (), math.prod(leading) * m
     batch = math.prod(leading)
     x = reshaped(b, x, (m, k), MATRIX) if not leading else _rows(b, x, leading, (m, k), heads[0])

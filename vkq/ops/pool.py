@@ -38,7 +38,7 @@ SUM_BYTES = 16  # shared memory of an invocation of a global average, in bytes: 
 LEAST_INVOCATIONS, AT_ONCE = 128, 4
 LEAST_BLOCKED = 32  # least number of invocations if a vector is a pixel: small images have few pixels
 MOST_VECTORS = 256  # global average: maximum number of bytes whose sum fits 16 bits
-MEANS_IN = {IMAGE: 1, MATRIX: 2}  # the shader's constant TO, by the layout of y if it differs from that of x
+MEANS_IN = {IMAGE: 1, MATRIX: 2}  # layout of y, if x has another layout -> the shader's constant TO
 MOST_PIXELS = 1 << 23  # global average: maximum number of pixels whose sum fits int32
 
 

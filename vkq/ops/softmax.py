@@ -30,7 +30,7 @@ LONGEST = 1 << 17  # twice as many invocations compute a row of at least this le
 # For rows of at least this length, results are looked up in a table. The table is at most half as long as the
 # row.
 LONG = 512
-THREADS = 32  # maximum number of invocations for one row, because kPackedInt8_4H4W stores four rows together
+THREADS = 32  # maximum invocations for a row: a workgroup computes the four rows of a block
 CHANNELS, COLUMNS = 1, 3  # the axes of a layout's extent along which its words may be packed
 # Pairs of layout and axis for which each vector holds elements of four rows.
 FOURS = ((MATRIX, COLUMNS), (IMAGE, CHANNELS))

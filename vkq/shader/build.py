@@ -27,7 +27,7 @@ from vkq.shader.frozen import SUFFIX, freeze
 from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Variant
 
-COMPILER = "compiler.txt"  # a file in the folder of all modules that names the compiler
+COMPILER = "compiler.txt"  # name of a file, in the folder of the modules, that names the compiler
 WORTH_A_PROCESS = 48  # with fewer modules, starting processes costs more time than it saves
 
 Module = tuple[Variant, ...]  # variants that share one SPIR-V module and differ only in specialization

@@ -24,7 +24,7 @@ from vkq.shader.interface import INCLUDE, glsl
 from vkq.shader.reflect import Reflection, check, reflect
 from vkq.shader.spec import Variant, Written
 
-FORMAT = 2  # raise it when the same text must give another file: other SPIR-V, another file format
+FORMAT = 2  # version of compiled files; raise it if a text must give other SPIR-V or another file format
 DEBUG = "DEBUG"  # the define with which shaders print (debugPrintfEXT)
 DEBUG_VARIABLE = "VKQ_SHADER_DEBUG"  # the environment variable that sets this define for a whole process
 MOST_BYTES = 1 << 20  # maximum bytes of a source or an included file
@@ -277,7 +277,7 @@ def compiled(variant: Variant) -> bytes | None:
     """Return the SPIR-V of *variant* from the package or the user's cache; None if it must be compiled."""
     if isinstance(variant, Written):
         return variant.module()
-    if variant.packaged and not _debugged():  # checked against its YAML when the package was built
+    if variant.packaged and not _debugged():  # the package's build checked it against the YAML
         data = stored.read(PACKAGED / f"{variant.packaged}.spv")
         if data is not None:
             return data

@@ -70,7 +70,7 @@ class Expression:
             raise ArgumentError(f"'{self.text}' divides by zero with {given}.") from None
 
 
-@lru_cache(MOST_KEPT)  # each dispatch calls it
+@lru_cache(MOST_KEPT)  # cached, because each dispatch needs the names
 def _names(text: str) -> frozenset[str]:
     functions = {id(node.func) for node in ast.walk(_parse(text)) if isinstance(node, ast.Call)}
     nodes = (node for node in ast.walk(_parse(text)) if isinstance(node, ast.Name))
