@@ -102,7 +102,7 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[Path]:
         if path.is_file() and not path.is_symlink():
             beside.chmod(stat.S_IMODE(path.stat().st_mode))
         yield beside
-        with beside.open("rb+") as file:  # a full disk may be reported only here
+        with beside.open("rb+") as file:  # a full disk may be reported only by this call
             os.fsync(file.fileno())
         os.replace(beside, path)
     except OSError as error:

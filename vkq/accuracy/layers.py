@@ -97,7 +97,7 @@ class LayerComparison:
         if name not in walk.maker and name not in walk.inputs:
             return None
         real = self._activated(name)
-        if real != name and real in walk.maker:  # the row of the activation compares this value
+        if real != name and real in walk.maker:  # the activation's row compares this value
             return None
         there, dequantize = self._quantized(name)
         nodes, reads, seen, ahead = [], dict[str, str](), set[str](), [there]

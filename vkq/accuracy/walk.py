@@ -15,8 +15,8 @@ from ..onnx.cpu import cpu_session
 from ..onnx.protobuf import package
 
 HEAVY = ("Conv", "ConvTranspose", "MatMul", "Gemm")  # operators of nodes that run faster with several threads
-# Maximum number of elements of a constant that is embedded in a node's model. Larger constants are given to
-# each run as inputs.
+# Maximum number of elements of a constant that is embedded in a node's model. Larger constants are inputs
+# of the node's model.
 EMBEDDED = 1024
 
 # after a value of at least this many bytes is dropped, freed memory is returned to the system
@@ -122,8 +122,8 @@ class Walk:
             raise ModelError(f"{what}: {error}") from error
 
     def run(self, feed: Mapping[str, Array], wanted: Iterable[str] | None = None) -> Run:
-        """Begin a run with the inputs *feed*. *wanted* lists the values that `Run.take` will return, once for
-        each call of `take`; the default is the outputs."""
+        """Return a `Run` of the model on the inputs *feed*. *wanted* lists the values that `Run.take` will
+        return, once for each call of `take`; the default is the outputs."""
         return Run(self, feed, self.outputs if wanted is None else wanted)
 
 
@@ -212,8 +212,8 @@ def _is_integer(node: Any) -> bool:
 
 
 def _is_embedded(array: Array) -> bool:
-    """Return True if a constant must be embedded in a node's model: it is small, or a run accepts no input of
-    its type."""
+    """Return True if a constant must be embedded in a node's model: it is small, or ONNX Runtime accepts no
+    input of its type."""
     return array.size <= EMBEDDED or array.dtype.kind not in "fiub"
 
 

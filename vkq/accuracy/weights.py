@@ -187,8 +187,9 @@ def _in_channels(w: Array, axis: int, dtype: Any) -> tuple[Array, Array, Array]:
 
 
 def _in_blocks(w: Array, axis: int, block: int, dtype: Any) -> tuple[Array, Array, Array]:
-    """Return (codes, scales, values) of a matrix in blocks along the axis that is not *axis*. Codes are int4
-    in int8, scales have the type *dtype*, and the dequantized values are float64."""
+    """Return (codes, scales, values) of a matrix with one scale for each block of consecutive elements.
+    Blocks run along the axis that is not *axis*. Codes are int4 in int8, scales have the type *dtype*, and
+    the dequantized values are float64."""
     rows = w if axis == 0 else w.T
     weight = quantize_weight(rows, bits=4, group=block, scale_dtype=np.dtype(dtype).name)
     codes, scale, real = weight.codes().astype(np.int8) - np.int8(8), weight.scale, weight.dequantize()

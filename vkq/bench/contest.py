@@ -152,8 +152,8 @@ def agreement(got: Sequence[Array], want: Sequence[Array]) -> str:
 def measure(
     contest: Contest, peers: Sequence[str], request: Request, result: Result, progress: Progress
 ) -> None:
-    """Add a row for vkq and for each library that runs the model, and add their ratios. Record a failure for
-    each library that cannot run it."""
+    """Add the times of vkq and of each library that runs the model to the result, and the ratios of these
+    times. Record a failure for each library that cannot run it."""
     sides: list[Side] = []
     for name, make in [(VKQ, Contest.own), *((peer, SIDES[peer]) for peer in peers)]:
         progress(f"{contest.name}: verifying {name}")

@@ -137,7 +137,7 @@ def measure(network: Network, device: Device, request: Request, result: Result, 
     measured."""
     try:
         _measure(network, device, request, result, progress)
-    except VkqError as error:  # the result keeps the rows that were added before the error
+    except VkqError as error:  # the benchmark's result keeps the rows that were added before the error
         skip(network, result, str(error))
     finally:
         vars(network).pop("executable", None)  # frees this model's memory: the next model may need it

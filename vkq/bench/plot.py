@@ -53,7 +53,7 @@ def draw(result: Result, cases: Sequence[Case], path: Path, theme: str = "light"
         raise ArgumentError("plot: there is no row to draw; every case failed")
     size = swept(cases) if cases else None
     if not size:
-        rows = [row for row in rows if row.operations]  # a row without arithmetic operations has no intensity
+        rows = [row for row in rows if row.operations]  # no arithmetic intensity without operations
         if not rows:
             raise ArgumentError(
                 "plot: no row does arithmetic; sweep a size, as in 'repack[N=1,8,C=64,H=56,W=56]'"
@@ -252,7 +252,7 @@ def _names(rows: Sequence[Row]) -> list[Label]:
 def _place(figure: Any, axes: Any, labels: Sequence[Label], others: Sequence[Any]) -> None:
     """Draw each label at its first position inside the axes that overlaps no label and none of *others*; omit
     labels without such a position."""
-    figure.draw_without_rendering()  # computes the positions of all artists
+    figure.draw_without_rendering()  # computes the positions of all elements of the figure
     taken = [one.get_window_extent() for one in others]
     inside = axes.get_window_extent()
     named = 0

@@ -45,7 +45,7 @@ def header(result: Result) -> list[str]:
 
 
 _WIDE_WIDTHS = (11, 19, 11, 11, 9, 10, 18, 9, 8, 24)
-# Widths of the columns. With the case's name, a row has 80 characters.
+# Widths of the columns. Together with the case's name, a line of the table has 80 characters.
 _WIDTHS = {"path": 8, "us": 9, "p20..p80": 20, "GOP/s": 8, "of ceiling": 10}
 _LEAST = 20  # minimum number of characters of a case's name
 
@@ -153,8 +153,8 @@ def _network(one: Total) -> str:
 
 
 def footer(result: Result) -> list[str]:
-    """Return the lines below the table: each warning once, with the number of rows that have it; the number
-    of mismatches; the duration of the run."""
+    """Return the lines below the table: each warning once, with the number of measurements that have it;
+    the number of mismatches; the duration of the run."""
     counts: dict[str, int] = {}
     for row in result.rows:
         for warning in row.warnings:
@@ -206,12 +206,13 @@ def _speed(row: Row) -> tuple[str, str]:
 
 
 def _first(arm: dict[str, Row]) -> Row:
-    """Return the arm's row for the first of gpu, submit, call and host that was measured."""
+    """Return the arm's result for the first of the clocks gpu, submit, call and host that was measured."""
     return next(arm[clock] for clock in ("gpu", "submit", "call", "host") if clock in arm)
 
 
 def _ratio(row: Row, comparisons: Sequence[Comparison]) -> str:
-    """Return the row's ratio to its base and the verdict, or "-" if the row was not compared."""
+    """Return the ratio of the row's time to the baseline's, and the verdict; "-" if the row was not
+    compared."""
     for one in comparisons:
         if (one.case, one.scheme, one.scale, one.method, one.path, one.clock) == (
             row.case, row.scheme, row.scale, row.method, row.path, row.clock

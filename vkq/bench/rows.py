@@ -28,7 +28,7 @@ class VerifiedArm:
     command: str
     dispatches: int = 0
     sets: int = 1
-    check: Callable[[], str | None] = lambda: None  # compares the results again, after the timing
+    check: Callable[[], str | None] = lambda: None  # compares the results again after the timing
     samples: dict[str, list[float]] = field(default_factory=dict)
     unsettled: set[str] = field(default_factory=set)
 
@@ -55,8 +55,8 @@ def row_of(case: Case, one: VerifiedArm, clock: str, ceilings: Mapping[str, floa
 def warnings_of(
     row: Row, settled: bool, settings: Settings, c: Capabilities, throttled: float | None
 ) -> Iterator[str]:
-    """Yield the warnings for a row, each with a remedy. *throttled*: the sentinel's rate as a share of its
-    median if this is too low, else None."""
+    """Yield the warnings for a row, each with a remedy. *throttled*: the present rate of the sentinel
+    kernel / its median rate, if this quotient is too low, else None."""
     if c.device_type == "cpu" and row.arm == "vkq":
         yield "software device: the times rank nothing on a GPU; they show overheads and regressions"
     if not settled:

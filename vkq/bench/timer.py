@@ -37,7 +37,7 @@ class Settings:
 
 
 class Arm(Protocol):
-    """GPU work or a call that can be timed."""
+    """One candidate of a benchmark: GPU work, or a Python call, that can be timed."""
 
     @property
     def clocks(self) -> Sequence[str]:
@@ -84,7 +84,8 @@ def measure(arms: Sequence[Arm], clock: str, settings: Settings) -> Samples:
 
 
 def _warm_up(arm: Arm, clock: str, limit_s: float) -> bool:
-    """Run the work until five samples in a row agree within 3 %; return False if the time ends first.
+    """Run the work until five consecutive samples agree within 3 %. Return False if the time is over before
+    that.
 
     A single pass that is longer than the limit suffices.
     """

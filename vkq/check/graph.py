@@ -125,7 +125,7 @@ def _layer(reference: Any, of_floats: Any, names: Sequence[str]) -> Compute:
             del chosen["w_zero_point"], chosen["w_scale"]
             y = of_floats(given, there(x[1]), a["w_scale"], bias, w_zero_point=a["w_zero_point"], **chosen)
             return one(y.astype(given.dtype))
-        if given.dtype == np.float32:  # layers quantize float32 x themselves
+        if given.dtype == np.float32:  # such a layer quantizes x itself
             given = quantize(given, a["x"])
         y = reference(given, there(x[1]), x=a["x"], y=a["y"], bias=bias, overflow="wrap", **chosen)
         for step in a.get("after", ()):

@@ -46,7 +46,7 @@ def random_case(seed: int) -> tuple[Conv2dProblem, Array, Array, Array]:
         w_shape = (templates * groups, channels, *kernel)
         try:
             p = Conv2dProblem.of(x_shape, w_shape, stride, padding, dilation, groups)
-        except ArgumentError:  # the window does not fit: draw again
+        except ArgumentError:  # the window does not fit the image: draw another problem
             continue
         x_dtype, w_dtype = rng.choice(DTYPES, 2, p=[0.25, 0.2, 0.25, 0.2, 0.1])
         if x_dtype == w_dtype == "int32":  # sums of such products may exceed int64, and are refused

@@ -93,7 +93,7 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
     now = {(family.name, current(family, device.capabilities)) for family in families()}
     tiles = {}
     if choose_path(device).path == COOPMAT:
-        # Small tiles compile fastest.
+        # Measure small tiles first, because they compile fastest.
         tiles = {tile.name: tile for tile in sorted(int8_tiles(), key=lambda tile: math.prod(tile.size))}
         jobs += [(TILES, name) for name in tiles]
     start = time.perf_counter()
@@ -206,8 +206,8 @@ def verify(device: Device, tile: TimedTile) -> None:
 
 
 def cost(device: Device, tile: TimedTile) -> tuple[float, float]:
-    """Return the nanoseconds of a step of a tile: (for a workgroup alone, for one that shares a core). Raises
-    NoCost if they cannot be measured."""
+    """Return two times of a step of a tile in nanoseconds: for a workgroup alone on its core, and for a
+    workgroup that shares its core. Raises NoCost if they cannot be measured."""
     (rows, columns), first, last = tile.size, tile.depths[0], tile.depths[-1]
     cores = profile(device.capabilities).multiprocessors
     times = []

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .compare import Array
 from .expected import Expected
 
-LANES = 4  # channels of a packed word
+LANES = 4  # number of channels in a packed 32-bit word
 
 
 def symptom(got: Array, want: Expected, before: Array | None, poison: Array) -> str:

@@ -93,7 +93,7 @@ class Work:
 def works(device: Device, paths: Sequence[str], texels: bool = True) -> Iterator[Work]:
     """Yield all workloads. First come the workloads that detect a fault which no other workload detects, so
     that slow devices reach them too; large workloads come last. *texels*: include kernels that read texels,
-    even if the device would not choose them."""
+    even if vkq would not choose them for this device."""
     if texels:
         for name in TEXTURED:
             for work in _single(device, name, ("auto",)):

@@ -37,7 +37,7 @@ from vkq.cli.private import without_private
 from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
 
-TIMES = 20  # maximum number of runs of each workload (`vkq doctor`: 200)
+TIMES = 20  # maximum number of replays of each workload (`vkq doctor`: 200)
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 body { color: #1f2328; background: #fff }

@@ -51,8 +51,8 @@ class GivenSamples:
             yield make()
 
     def _checked(self, sample: Any, source: str) -> Sample:
-        """Return the inputs by name of a sample that a user's function returned. If the sample is no
-        mapping, it is the array of the model's only input."""
+        """Return the arrays of a sample by input name. A user's function returned the sample: a mapping, or
+        the array of the model's only input."""
         if not isinstance(sample, Mapping):
             sample = {self.model.inputs[0].name: sample}
         return checked_feed(self.model.inputs, sample, [a.name for a in self.model.inputs])
@@ -79,8 +79,8 @@ class GivenSamples:
         return [lambda row=row: joined(row) for row in rows]  # type: ignore[misc]
 
     def _columns(self, text: str) -> list[tuple[str, list[Callable[[], Sample]]]]:
-        """Return (input's name, or "" for all inputs; functions that read its arrays, in the order of the
-        files' names) for each input that a text names."""
+        """For each input that a text names, return (the input's name, or "" for all inputs; functions that
+        read its arrays, in the order of the files' names)."""
         argument = next((a for a in self.model.inputs if text.startswith(f"{a.name}=")), None)
         path = Path(text[len(argument.name) + 1 :] if argument else text)
         if not path.exists():

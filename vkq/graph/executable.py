@@ -138,7 +138,7 @@ class Executable:
 
     @functools.cached_property
     def inputs(self) -> dict[str, Tensor]:
-        """The tensors that `start` writes, by name."""
+        """The input tensors, to which `start` writes, by name."""
         return {
             name: Tensor.of(self.device, spec)
             for name, spec in zip(self.graph.inputs, self.plan.inputs, strict=True)
@@ -146,7 +146,7 @@ class Executable:
 
     @functools.cached_property
     def outputs(self) -> dict[str, Tensor]:
-        """The tensors that `finish` reads, by name."""
+        """The result tensors, from which `finish` reads, by name."""
         found = results_of(self.device, self.plan, list(self.inputs.values()))
         return dict(zip(self.results, found, strict=True))
 

@@ -216,6 +216,6 @@ def _correlate(
     dtype = accumulator(name, x_range, w, bias, accumulate)
     where = opened(device)
     if p.gemm_k == 0 or 0 in p.y_shape:
-        op.choice_of(where, path)  # raises the error for an invalid path
+        op.choice_of(where, path)  # raises an error if the path is invalid
         return np.array(np.broadcast_to(bias.astype(dtype).reshape(1, -1, 1, 1), p.y_shape))
     return correlate(where, path, op.Sums.of(x_range, w, dtype == np.int64), p, x, w, bias)

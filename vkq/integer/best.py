@@ -39,7 +39,7 @@ def best_of_maps(scores: npt.NDArray[Any]) -> Best:
 
 def keep_better(best: Best, first: int, top: int, found: Best, ssd: bool) -> None:
     """Update *best* with *found*, the results of the images from *first* on and of the rows from *top* on.
-    Call it in the order of the rows: of equal scores the first position stays."""
+    Call it for the rows in ascending order, because of equal scores the first position is kept."""
     score, place = (part[first : first + len(found.score)] for part in best)
     better = (found.score < score if ssd else found.score > score) | (top == 0)
     score[better], place[better] = found.score[better], found.place[better] + [top, 0]

@@ -50,7 +50,7 @@ class Spec:
         check_layout(self.dtype, self.layout, self.shape)
         self._key = (self.shape, self.dtype, self.layout, self.qparams)
         self._hash = hash(self._key)
-        self._nbytes = -1  # device bytes; -1 until they are computed
+        self._nbytes = -1  # cached size in bytes on the device; -1 until it is computed
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Spec) and self._key == other._key)

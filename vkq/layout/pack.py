@@ -142,10 +142,9 @@ class Layout(LayoutSpec):
         return array
 
     def drawing(self, shape: Sequence[int]) -> str:
-        """The words of an array of *shape* as text, one line per run of the innermost part, highest byte
-        first.
-
-        Made for small shapes. Each element shows as its own number in hexadecimal, padding as ``--``.
+        """The words of an array of *shape* as text, one line for all values of the innermost part of the
+        index, highest byte first. For small shapes. Each element shows as its own number in hexadecimal,
+        padding as ``--``.
         """
         shape = self.checked_shape(shape, "drawing: shape")
         strides = _drawing_strides(shape)

@@ -98,7 +98,7 @@ def square_root(x: Number) -> Number:
     guess = (value.of(0x5F375A86, "u") - (value.u >> 1)).f  # a first estimate of 1 / sqrt(m)
     for _ in range(3):
         guess = guess * (value.of(1.5) - (value * 0.5) * (guess * guess))
-    q = (value * guess * 2.0**23).as_int()  # sqrt(m) * 2^23; it may be wrong by at most 2
+    q = (value * guess * 2.0**23).as_int()  # an estimate of sqrt(m) * 2^23; its error is at most 2
     rest = (m << 23).i - q * q
     for _ in range(3):
         over, under = rest > q, rest <= -q

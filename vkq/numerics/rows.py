@@ -1,5 +1,5 @@
-"""Functions of rows of float32 values (sums, softmax, normalizations). NumPy and devices use the same
-description (`vkq.numerics.steps`).
+"""Functions of rows: sums, softmax and normalizations along the last axis of float32 values. NumPy and
+devices use the same description (`vkq.numerics.steps`).
 
 The order of a sum depends only on the row's length. Neighbouring elements form runs of four, and *lanes*
 invocations share the row. A lane adds the elements of every lanes-th run, one after the other, and also sums

@@ -172,7 +172,8 @@ def changed(options: Any, kind: type[SessionOptions | RunOptions]) -> list[str]:
 
 
 def _number(value: Any) -> Any:
-    """Return the number of an enumeration's member; ONNX Runtime's enumerations are not Python's."""
+    """Return the number of an enumeration's member. The member may be of ONNX Runtime's own enumeration
+    type."""
     return getattr(value, "value", value)
 
 

@@ -123,7 +123,7 @@ class Executables:
             while True:
                 try:
                     return self._planned(model, arrays) if lowered is None else self.one(lowered)
-                except RefusedNode as error:  # let ONNX Runtime run the node
+                except RefusedNode as error:  # leave the node to ONNX Runtime
                     if not self._fallback:
                         raise
                     model, lowered = left_alone(model, error), None

@@ -1,5 +1,5 @@
-"""Find which words of a matrix of float16 weights each invocation of a subgroup holds. Weights that are
-stored in that order can be assembled in registers directly."""
+"""Find which words of a matrix of float16 weights each invocation of a subgroup holds. If weights are
+stored in the order of the invocations, each invocation can load its words directly."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def linear_q8csw(
     w_zero_point: npt.ArrayLike | None = None,
     magnitude: bool = False,
 ) -> Float64:
-    """Return the linear layer of the module, (..., N). x: (..., K), float. wq: (N, K), int8 or uint8, or
-    float with w_scale None."""
+    """Return the result of a linear layer by this module's formula, (..., N). x: (..., K), float. wq: (N,
+    K), int8 or uint8, or float with w_scale None."""
     problem = LinearProblem.of(x.shape, wq.shape)
     rows, w = _operands("linear", x.reshape(problem.m, problem.k), wq, w_zero_point, magnitude)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -83,8 +83,8 @@ def conv2d_q8csw(
     w_zero_point: npt.ArrayLike | None = None,
     magnitude: bool = False,
 ) -> Float64:
-    """Return the convolution, (N, OC, OH, OW). x: (N, IC, H, W), float, padded with 0. wq: (OC, IC/groups,
-    KH, KW), int8, uint8 or float."""
+    """Return the result of a convolution by this module's formula, (N, OC, OH, OW). x: (N, IC, H, W),
+    float, padded with 0. wq: (OC, IC/groups, KH, KW), int8, uint8 or float."""
     problem = Conv2dProblem.of(x.shape, wq.shape, stride, padding, dilation, groups)
     images, w = _operands("conv2d", x, wq, w_zero_point, magnitude)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -108,8 +108,8 @@ def conv_transpose2d_q8csw(
     w_zero_point: npt.ArrayLike | None = None,
     magnitude: bool = False,
 ) -> Float64:
-    """Return the transposed convolution, (N, OC, OH, OW). x: (N, IC, H, W), float. wq: (IC, OC/groups, KH,
-    KW), int8, uint8 or float."""
+    """Return the result of a transposed convolution by this module's formula, (N, OC, OH, OW). x: (N, IC,
+    H, W), float. wq: (IC, OC/groups, KH, KW), int8, uint8 or float."""
     p = TransposedConv2dProblem.of(x.shape, wq.shape, stride, padding, output_padding, dilation, groups)
     return conv2d_q8csw(
         spread(x, p, 0), forward_weight(wq, groups), w_scale, bias, activation, dilation=p.dilation,

@@ -61,7 +61,7 @@ class Arena(Protocol):
         """Return a buffer of at least *size* bytes (never 0: Vulkan has no empty buffers)."""
 
     def reset_peak(self) -> None:
-        """Restart the measurement of `peak_bytes` with the bytes in use now."""
+        """Set `peak_bytes` to the bytes in use now."""
 
     def trim(self) -> None:
-        """Free every memory block without buffers."""
+        """Free every memory block in which no buffer is allocated."""

@@ -19,7 +19,7 @@ EVERYWHERE = 4096  # loop iterations of an invocation that every driver allows
 
 def lets_loop(device: Device, rounds: int) -> bool:
     """Return True if the driver lets an invocation's loops run *rounds* iterations (`Variant.iterations`)."""
-    if rounds <= EVERYWHERE:  # longer loops need the probe's result
+    if rounds <= EVERYWHERE:  # every driver allows this many
         return True
     limit = device.loop_limit
     return limit is None or rounds <= limit

@@ -121,7 +121,7 @@ class Device(OfOneProcess):
         return self._memory.arena.peak_bytes
 
     def reset_memory_peak(self) -> None:
-        """Restart the measurement of `memory_peak_bytes`."""
+        """Set `memory_peak_bytes` to the bytes in use now."""
         self._memory.arena.reset_peak()
 
     # ------------------------------------------------------------------------------------------------- memory
@@ -131,8 +131,8 @@ class Device(OfOneProcess):
         return self._memory.allocate(size)
 
     def upload(self, target: Buffer, data: npt.NDArray[Any]) -> None:
-        """Copy a contiguous array to the beginning of *target*, in order with other operations. The caller
-        may change the array after this call.
+        """Copy a contiguous array to the beginning of *target*, after all earlier operations and before all
+        later ones. The caller may change the array after this call.
 
         A copy is never part of a ``record`` block: running the recording again does not repeat it.
         """

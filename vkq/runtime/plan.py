@@ -149,11 +149,12 @@ class Plan:
     """The steps of an operator or a whole network, for inputs of known `Spec`. The first slots are the
     inputs.
 
-    ``inputs``: the spec of each input. ``results``: the spec of each result; ``outputs``: its slot (an
-    input's slot if the result is the input with another spec). ``constants``: slot -> content; a step that
-    overwrites a constant restores it. ``scratch``: slot -> (offset, bytes) in a range of ``scratch_bytes``
-    that nothing else uses during the run. ``reasons``: why these steps were chosen, by topic ("path",
-    "method", ...). ``over``: output slot -> slot of an input whose memory the result may overwrite.
+    ``inputs``: the spec of each input. ``results``: the spec of each result; ``outputs``: the slot of each
+    result (an input's slot if the result is this input with another spec). ``constants``: slot -> content;
+    a step that overwrites a constant restores it. ``scratch``: slot -> (offset, bytes) in a range of
+    ``scratch_bytes`` that nothing else uses during the run. ``reasons``: why these steps were chosen, by
+    topic ("path", "method", ...). ``over``: output slot -> slot of an input whose memory the result may
+    overwrite.
     """
 
     inputs: tuple[Spec, ...]

@@ -104,7 +104,7 @@ class Programs:
                     found = self._made.put(key, self._make(variant, values, subgroup_size))
                     found.if_not_made(lambda: self._made.pop(key))  # the next request compiles it again
                     self._any = True
-                self._turns.pop(key, None)  # threads that waited find the program in _made
+                self._turns.pop(key, None)  # threads that waited for it find the program in _made
         return found
 
     @property

@@ -42,8 +42,8 @@ class Tensor(OfOneProcess):
     matrices (..., K), and kPackedInt8_16C for both (an array of four axes is an image). ``qparams`` are the
     parameters of 8-bit values, if known; a layer refuses an input whose parameters differ from its own.
 
-    uint8 data are stored as int8: 128 is subtracted from values and zero point, so the real numbers stay the
-    same.
+    uint8 data are stored as int8: 128 is subtracted from values and zero point, so they still stand for the
+    given real numbers.
 
     Made by ``Tensor.from_numpy`` or as the result of a layer; ``numpy()`` copies the content to the host.
     """

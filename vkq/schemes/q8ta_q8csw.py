@@ -22,8 +22,8 @@ from .int8 import Int8Scheme
 
 
 class Q8taQ8csw(Int8Scheme):
-    """acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32, then one float32 multiplier for each
-    output channel."""
+    """acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32. Then acc is multiplied by a float32
+    number of its output channel."""
 
     family = "q8ta_q8csw"
 

@@ -268,7 +268,7 @@ def hard_swish(x: QParams, y: QParams) -> Array:
         gate = rounding_shift(_high16(gate, slope), -exponent)
     gate = (gate + (1 << 15)) >> 1
     product = np.trunc(gate * _high16(values, m) / 2**15).astype(int)
-    if shift < -15:  # this does not occur for 8-bit values
+    if shift < -15:  # this case does not occur for 8-bit values
         moved = np.where(product < 0, -1, 1)
     else:
         moved = rounding_shift(product, -shift) if shift <= 0 else product << shift

@@ -18,7 +18,7 @@ from .flatbuffer import FlatTable
 from .schema import CUSTOM, OLD_CODES, OPERATORS, OPTIONS, TYPES
 
 Array = npt.NDArray[Any]
-IDENTIFIER = b"TFL3"  # bytes 4 to 7 of every file
+IDENTIFIER = b"TFL3"  # the identifier: bytes 4 to 7 of every .tflite file
 MOST_AXES = 8
 # A buffer with a larger offset is stored after the flatbuffer, as in files above 2 GB.
 OUTSIDE = 1

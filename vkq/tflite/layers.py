@@ -201,7 +201,7 @@ def transpose_conv(low: Lowering, operator: FileOperator, activation: str) -> No
             "stride": stride, "padding": padding, "output_padding": added, "dilation": (1, 1), "groups": 1,
         }  # fmt: skip
         short = any(k < s for k, s in zip(kernel, stride, strict=True))
-        if operator.options["padding"] == SAME and short:  # XNNPACK refuses kernels below the stride
+        if operator.options["padding"] == SAME and short:  # XNNPACK refuses kernels smaller than the stride
             limits, up = real_range(operator, activation), in_vectors(wanted, weight.dtype == np.uint8)
             data = weight.transpose(0, 3, 1, 2)
             name = fixed_layer(low, "conv_transpose2d", inputs, data, more, limits, up, **window)

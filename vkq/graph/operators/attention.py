@@ -7,8 +7,8 @@ result's axes; the result is float32. ``fused``: why this node was fused, as a t
 
 append_cache: inputs x (batch, tokens, heads, elements) in float32, an optional int32 start (batch,), and an
 optional past cache (batch, heads, keys, words). The result is an int8 cache for ``total`` keys: x from
-position start (default 0) on, and elsewhere the past's words, or 0. ``range``: the range of the words, which
-is that of int32.
+position start (default 0) on, and elsewhere the past's words, or 0. ``range``: the range of the words, all
+of int32.
 
 unpack_cache: input an int8 cache (batch, heads, keys, words) of vectors of ``width`` numbers; the result is
 these numbers in float32. It has no kernel: `vkq.graph.passes.attention` replaces its readers.

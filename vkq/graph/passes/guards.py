@@ -20,7 +20,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
     x, spec = node.inputs[2], sweep.specs[node.inputs[2]]
     sweep.keep(node)
     whole = sweep.specs[node.outputs[0]] == spec
-    if whole:  # A Where that also broadcasts p must stay.
+    if whole:  # A Where that also broadcasts p cannot be removed.
         sweep.nodes.pop()
         del sweep.made[node.outputs[0]]
         sweep.alias(node.outputs[0], x)
