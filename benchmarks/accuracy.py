@@ -10,8 +10,8 @@ The networks are from examples/train_scenes.py and examples/train.py. The digits
 training are split into two halves: scenes with one half calibrate, scenes with the other half measure. The
 column "dB" is the signal-to-noise ratio of the worst output channel. "same" is the share of decisions that
 are equal to the float model's: digits, classes of pixels, or detections (what non-maximum suppression
-leaves), whose boxes must overlap by 80 %. "out" is the share of multiply-adds that leave int8. ONNX Runtime's
-CPU provider computes the results; vkq returns the same bytes."""
+leaves), whose boxes must overlap by 80 %. "out" is the share of multiply-adds in float. ONNX Runtime's
+CPU provider computes all results; vkq returns equal bytes."""
 
 import argparse
 import json

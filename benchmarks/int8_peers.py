@@ -3,7 +3,7 @@ process.
 
     python benchmarks/int8_peers.py [NAME ...] [--json FILE]
 
-`vkq` and `ncnn` run int8 on the first Vulkan device. `ncnn_float` runs the same network in float on this
+`vkq` and `ncnn` run int8 on the first Vulkan device. `ncnn_float` runs the float form of the network on this
 device, so its results differ. `ncnn_cpu` and `onnxruntime` run int8 with their own CPU kernels on one
 thread. The batch size is 1; inputs and results are NumPy arrays. `ms` is the minimum wall time of the runs.
 `cpu_ms` is the minimum process time of all threads, which other work on the machine changes little. `apart`

@@ -5,7 +5,7 @@ large image, only eight rows of each map). If a vkq result differs, no time is p
 1. If another library's result differs, the output gives the share of wrong elements and the largest error.
 
 There are three clocks. `gpu`: device timestamps or CUDA events around packing and kernels; images and
-results stay on the device. `call`: a call with arrays as inputs and results. `best`: a call of a kept
+results stay on the device. `call`: a call with arrays as inputs and results. `best`: a call of an existing
 vkq.integer.Templates that returns only the best positions. Usage: integer_peers.py [--device NAME] [--json
 FILE] [--seconds S] [--only CASE], where S is the minimum time of one measurement."""
 

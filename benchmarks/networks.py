@@ -5,7 +5,7 @@
 The first axis of all inputs is the batch, whose size may vary. float32 inputs are normally distributed,
 integer inputs (token ids, masks) are zeros and ones. A row gives the number of elements of the first output
 that are equal to ONNX Runtime's (on the CPU, with int8 kernels), and these times: "gpu ms", on the device
-between two timestamps around the network; "replay ms", the wall time of one run of the same recording; "run
+between two timestamps around the network; "replay ms", the wall time of one run of the recorded network; "run
 ms", the wall time of `InferenceSession.run` with NumPy arrays as inputs and results; loading the model; and
 the first run. All times but the last two are medians after 0.8 s of warm-up."""
 

@@ -1,4 +1,4 @@
-"""A chain of int8 layers filters a photograph on a Vulkan device; ONNX Runtime must give the same bytes.
+"""A chain of int8 layers filters a photograph on a Vulkan device; ONNX Runtime must give equal bytes.
 
 The layers quantize and blur the picture, find its edges in eight directions and colour them by direction. A
 linear layer computes the mean of the edges in each cell of a 4x4 grid. Between the layers, all data stay on
@@ -80,7 +80,7 @@ class Network:
 
 
 def onnx_twin(shape: tuple[int, ...], grid: np.ndarray) -> InferenceSession:
-    """Return the same chain as an ONNX model of QuantizeLinear, QLinearConv and QLinearMatMul."""
+    """Return the chain of `Network` as an ONNX model of QuantizeLinear, QLinearConv and QLinearMatMul."""
     nodes, constants = [], []
 
     def constant(name: str, value: np.ndarray) -> str:

@@ -1,7 +1,7 @@
 """A local Dask cluster with one process for each device removes the noise of a folder of pictures. One
 process is killed.
 
-The pictures are parts of scikit-image's photographs with added noise; the model is that of 04_denoise.py.
+The pictures are parts of scikit-image's photographs with added noise; the model is from 04_denoise.py.
 Although one process is killed in the middle, every result arrives and equals the result of a single
 process. Usage: 05_cluster.py [FOLDER of PNG files]"""
 

@@ -32,7 +32,7 @@ def main() -> None:
         with vkq.load(path, which) as model:
             print(model.explain().splitlines()[0])
             (scores,) = model.run(None, {"x": images})
-            # The file also has batch size 1, with the same weights.
+            # The file also has a plan for batch size 1, which shares the weights.
             (first,) = model.run(None, {"x": images[:1]})
     print(f"digits {labels.tolist()}, found {scores.argmax(1).tolist()}")
     (want,) = vkq.onnx.InferenceSession(MODELS / "digits.onnx", which).run(None, {"x": images})

@@ -23,9 +23,9 @@ from train import train
 
 KINDS = 2  # number of the detector's classes: dark and bright digits
 STRIDE, CELLS = 8, 6  # pixels per cell of the detector, and cells per row
-# Cells whose middle lies within this many pixels of a digit's centre find it. Each centre has such a cell
-# (the farthest lies in a corner, 5.7 pixels away), so no digit depends on which side of a cell's edge its
-# centre is.
+# A cell must find a digit if the middle of the cell lies within this many pixels of the digit's centre.
+# Every digit has such a cell (the farthest digit has its centre at a cell's corner, 5.7 pixels away), so
+# the side of a cell's edge on which its centre lies does not matter.
 NEAR = 6.4
 
 

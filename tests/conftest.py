@@ -18,8 +18,8 @@ REQUIRED = os.environ.get("VKQ_REQUIRE_DEVICE", "0") not in ("", "0")
 
 
 def _environment() -> None:
-    """Before the loader is opened, set up both drivers, the validation layer, and a cache that is kept
-    between runs and is not the user's."""
+    """Before the loader is opened, set up both drivers, the validation layer, and a cache of the tests'
+    own, which later test runs reuse."""
     icds = [
         *Path("/usr/share/vulkan/icd.d").glob("lvp_icd.*.json"),
         ROOT / ".drivers" / "vk_swiftshader_icd.json",

@@ -1,4 +1,4 @@
-"""Tests of the kept results: the page of tables is made from them, and every result is used."""
+"""Tests of the stored results: the page of tables is made from them, and every result is used."""
 
 import subprocess
 import sys

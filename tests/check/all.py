@@ -1,9 +1,9 @@
 """``python -m tests.check.all`` injects each published fault into the drivers, runs all replays of `vkq
-doctor` with each fault in the usual 30 s, and prints a table in Markdown. The exit code is 1 if the doctor
-misses a fault, or raises an alarm on a driver without a fault.
+doctor` (verified runs of its workloads) with each fault in the usual 30 s, and prints a table in Markdown.
+The exit code is 1 if the doctor misses a fault, or raises an alarm on a driver without a fault.
 
 Drivers without a fault run unchanged. Each fault runs on its own device. A faulty driver submits each step
-separately, so it is slower than a real driver.
+of a recording separately, so it is slower than a real driver.
 
     python -m tests.check.all --driver swiftshader --fault zeros --fault "partial writes"
 """

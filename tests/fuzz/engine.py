@@ -117,8 +117,8 @@ def checking(target: Target) -> Iterator[Callable[[bytes], None]]:
 
 
 def fuzz(name: str, target: Target, examples: int) -> int:
-    """Try the corpus, then *examples* inputs, which are the same every time; return the number of inputs.
-    Raises the error of the smallest failing input."""
+    """Try the corpus, then *examples* inputs, which do not change from run to run; return the number of
+    inputs. Raise the error of the smallest failing input."""
     tried = 0
     corpus = target.corpus(name)
     with checking(target) as check:

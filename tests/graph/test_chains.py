@@ -1,5 +1,5 @@
-"""Tests of chains, in which element-wise operators are fused: which nodes are fused, and that results stay
-the same."""
+"""Tests of chains, in which element-wise operators are fused: which nodes are fused, and that fusing does
+not change the results."""
 
 from typing import Any
 
@@ -115,8 +115,8 @@ def test_half_and_normalization(device: vkq.Device) -> None:
 
 
 def test_many_operands(device: vkq.Device) -> None:
-    """An operator with more operands than a kernel has buffers is split into several chains, with the same
-    result."""
+    """An operator with more operands than a kernel has buffers is split into several chains, without a
+    change of its result."""
     inputs = {name: normal(i, 3, 4) for i, name in enumerate("abcdefg")}
     nodes = [op("Sum", "a b c d e f g", "s"), op("Mean", "a b c", "m"), op("Max", "s m d", "y")]
     data = model(nodes, inputs, {"y": FLOAT})

@@ -1,5 +1,5 @@
-"""Tests of copies, Reshapes of flags, and Expands: which nodes are removed or moved, and that results stay
-the same."""
+"""Tests of copies, Reshapes of flags, and Expands: which nodes are removed or moved, and that this does not
+change the results."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""Tests of operators fused into row functions (softmax, normalizations), and of attention heads: results
-stay the same."""
+"""Tests of operators fused into row functions (softmax, normalizations), and of attention heads: the passes
+do not change the results."""
 
 from typing import Any
 

@@ -95,7 +95,8 @@ class Long:
 
 
 def test_planning_looks_at_each_node_a_few_times(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planning four times as many nodes takes four times as many visits and steps."""
+    """Planning a graph with four times as many nodes reads entries of the lists of nodes and steps at most
+    4.4 times as often."""
     made = Builder.__init__
 
     def counted(builder: Builder, device: vkq.Device) -> None:
@@ -117,7 +118,8 @@ def test_planning_looks_at_each_node_a_few_times(device: vkq.Device, monkeypatch
 
 
 def test_names_of_one_hint_are_found_soon() -> None:
-    """A thousand names are derived from one hint, each with a few lookups of taken names."""
+    """A thousand names are derived from one hint, with less than 20 lookups of taken names for each, on
+    average."""
 
     class Taken(set[str]):
         looks = 0

@@ -71,7 +71,7 @@ def by_hand(dtype: str = "int8", shape: tuple[int, ...] = SHAPE) -> tuple[Builde
 
 
 def unchanged(graph: Graph) -> Graph:
-    """Lower the graph, check that its results stay the same, and return it."""
+    """Lower the graph, check that its results equal those of the graph before the passes, and return it."""
     lowered = lower(graph)
     same(oracle.run(graph, numbers(graph)), oracle.run(lowered, numbers(graph)))
     return lowered

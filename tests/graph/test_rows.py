@@ -37,7 +37,7 @@ def test_reductions(device: vkq.Device, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax"])
 def test_softmax(device: vkq.Device, kind: str) -> None:
-    """Softmax gives NumPy's bits along any axis. Along the last axis, the same dispatch computes the
+    """Softmax gives NumPy's bits along any axis. Along the last axis, one dispatch computes Softmax and the
     operator after it."""
     x = normal(2, 4, 9, 13)
     for axis in (-1, 1):
@@ -87,8 +87,8 @@ def test_normalizations(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("readers", [1, 2])
 def test_quantized_results_are_dequantized_at_once(any_device: vkq.Device, readers: int) -> None:
-    """If no other node reads the quantized result of a normalization, the same dispatch dequantizes it and
-    stores float32."""
+    """If no other node reads the quantized result of a normalization, the dispatch of the normalization
+    also dequantizes it and stores float32."""
     nodes = [
         op("LayerNormalization", "x scale bias", "n", axis=-1, epsilon=1e-5),
         op("QuantizeLinear", "n s z", "q"), op("DequantizeLinear", "q s z", "y"), op("Identity", "q", "w"),

@@ -1,4 +1,4 @@
-"""Tests of sweeps over a graph: they visit only nodes that they may change, and return the same graph
+"""Tests of sweeps over a graph: they visit only nodes that they may change, and return their input graph
 object if nothing changes."""
 
 from collections.abc import Container

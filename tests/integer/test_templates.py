@@ -28,8 +28,8 @@ def expected(x: np.ndarray, w: np.ndarray, **options: Any) -> np.ndarray:
 @pytest.mark.parametrize("layout", ["kPackedInt8_4W4C", "kPackedInt8_16C", "kPackedInt8_4H4W"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_tensors(device: vkq.Device, dtype: str, layout: str) -> None:
-    """Images may be tensors: batches of other sizes use the same templates, with strides, dilations and
-    padding on the device."""
+    """Images may be tensors. Batches of several sizes use one copy of the templates, with strides,
+    dilations and padding on the device."""
     w, options = (
         data(1, "int8", (3, 2, 3, 4)),
         {"stride": (1, 2), "dilation": (2, 1), "padding": (1, 2, 0, 3)},
@@ -184,7 +184,7 @@ def test_tensors_of_another_device(any_device: vkq.Device) -> None:
 
 
 def test_conv2d_agrees(any_device: vkq.Device) -> None:
-    """conv2d and stored templates give the same result, with a bias."""
+    """conv2d and stored templates give equal results, with a bias."""
     x, w, bias = data(10, "uint8", (1, 1, 9, 9)), data(11, "int8", (2, 1, 3, 3)), np.array([5, -5])
     np.testing.assert_array_equal(
         Templates(w, bias, device=any_device)(x), conv2d(x, w, bias, device=any_device)

@@ -1,6 +1,6 @@
-"""Tests of products and convolutions in float16 arithmetic, without matrix units: results equal the same
-steps in NumPy bit for bit. On a device without float16, the rewritten shader computes in float32 and rounds
-to float16 after each step."""
+"""Tests of products and convolutions in float16 arithmetic, without matrix units: results equal NumPy's,
+computed with the shader's order of operations and roundings, bit for bit. On a device without float16, the
+rewritten shader computes in float32 and rounds to float16 after each operation."""
 
 import dataclasses
 import re

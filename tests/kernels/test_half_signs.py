@@ -79,8 +79,8 @@ def test_products_have_the_bits_of_others(
 def test_convolutions_have_the_bits_of_others(
     groups: int, way: str, straight: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Convolutions with 7-bit weights, too, have the bits of the form without signs, with more channels
-    than a chunk."""
+    """For convolutions with 7-bit weights, the kernels with and without the sign form give equal bits. The
+    channels need more than one iteration."""
     profile_says(monkeypatch, half_tiles, matrix_pairs=way == "words")
     rng = np.random.default_rng(groups)
     w = rng.integers(-120, 121, (24, 72, 3, 3), np.int8)

@@ -31,23 +31,23 @@ CASES = (
 SHADERS = half_tiles.TILES, half_configs.STRAIGHT_TILES
 TILES, STRAIGHT = (catalog().shaders[name].axes["tile"] for name in SHADERS)
 STRAIGHT_CASES = {
-    # Filters whose rows of taps share one loop iteration; a filter with too many rows for it; images whose
-    # rows are whole vectors of four.
+    # In the first filters, the rows of taps share one loop iteration; one filter has too many rows for
+    # this. In some images, a row is a whole number of vectors of four pixels.
     "4x32x128_straight": (
         "conv2d[N=1,IC=72,H=5,W=40,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=5,W=40,OC=24,KH=6,KW=2,padding=2x0x3x1]",
         "conv2d[N=1,IC=24,H=4,W=36,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=4,W=34,OC=20,KH=3,KW=3,padding=1]",
     ),
-    # Tiles and outputs beyond the image; dilated rows of taps.
+    # Some tiles and outputs reach beyond the image; one filter has dilated rows of taps.
     "4x24x128_straight": (
         "conv2d[N=1,IC=72,H=5,W=40,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=11,W=40,OC=24,KH=2,KW=3,padding=1x1x1x1,dilation=2x1]",
         "conv2d[N=1,IC=24,H=4,W=28,OC=136,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=5,W=30,OC=20,KH=3,KW=3,padding=0x1x0x1]",
     ),
-    # Halos that begin at any pixel of a vector; a filter of one row; outputs that end within a matrix;
-    # halos that begin and end in vectors of two pixels.
+    # Halos begin at any pixel of a vector, or begin and end in vectors of two pixels. One filter has one
+    # row. Some outputs end within a matrix.
     "8x8x64_straight": (
         "conv2d[N=1,IC=24,H=9,W=12,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=72,H=9,W=14,OC=72,KH=3,KW=3,padding=1]",

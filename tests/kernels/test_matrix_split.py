@@ -123,8 +123,8 @@ def test_every_tile(matrices: vkq.Device, tile: str) -> None:
 def test_subgroups_that_share_k(
     strict_device: vkq.Device, matrices: Matrices, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tile whose subgroups split k among them (slice-K) is exact for three whole steps of k and a partial
-    one: it ignores elements beyond the end of k."""
+    """A tile whose subgroups split k among them (slice-K) is exact for three full iterations over k and a
+    partial one: it ignores elements beyond the end of k."""
     units(strict_device, monkeypatch, matrices)
     data = random_data(parse(name), np.random.default_rng(21))
     for y in (data.y_q, None):

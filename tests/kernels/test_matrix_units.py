@@ -175,7 +175,7 @@ def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup:
         (86400, 128, 1152, 1, "128x128"),  # a tile of 256 outputs would be half empty
         (2048, 128, 128, 8, "128x128"),
         (33, 1000, 128, 1, "64x64"),  # larger tiles would leave multiprocessors idle
-        (33, 1000, 64, 1, "64x32_short"),  # k has two steps only
+        (33, 1000, 64, 1, "64x32_short"),  # k has only two iterations
         (100352, 64, 128, 1, "128x64"),  # layers of ResNet-50 at batch 32: the fastest measured tiles
         (25088, 128, 512, 1, "128x128"),
         (6272, 256, 1024, 1, "64x64_deep"),

@@ -158,7 +158,8 @@ def test_many_bytes(device: vkq.Device, layouts: tuple[int, int], length: int) -
 def test_bytes_that_are_dequantized(
     device: vkq.Device, dtype: Literal["int8", "uint8"], length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results that are quantized and dequantized again are stored as float32, also with integer steps."""
+    """Results that are quantized and dequantized again are stored as float32. They are right with the
+    device's floats and with floats computed by integer operations."""
     for soft in (False, True):
         monkeypatch.setattr(device, "_soft_float", soft)
         check_bytes(device, QParams(0.05, 3, dtype), QParams(0.031, 9, dtype), (0, 0), length, True)
@@ -166,7 +167,7 @@ def test_bytes_that_are_dequantized(
 
 @pytest.mark.parametrize("layouts", [(0, 0), (1, 1)], ids=str)
 def test_in_turn(device: vkq.Device, layouts: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device with few registers loads the elements again in each pass, and gives the same bytes."""
+    """A device with few registers loads the elements again in each pass, and gives NumPy's bytes."""
     used, program = [], vkq.Device.program
     monkeypatch.setattr(vkq.Device, "program", lambda *a: used.append(program(*a)) or used[-1])
     changed = dataclasses.replace(device.capabilities, choices=(("rows_in_turn", True),))

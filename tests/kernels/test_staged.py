@@ -25,8 +25,8 @@ PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 PRODUCTS = {
     "linear[M=131,K=37,N=77]": "dot_s8s8",  # 3 x 3 tiles, with remainders along every axis
     "linear[M=5,K=1,N=3]": "dot_u8s8",  # one tile, most of it padding
-    "linear[M=37,K=64,N=40]": "dot_u8u8",  # k is a multiple of the step
-    "linear[M=33,K=1300,N=34]": "portable",  # float sums go to int32 once before the end
+    "linear[M=37,K=64,N=40]": "dot_u8u8",  # k is a whole number of iterations
+    "linear[M=33,K=1300,N=34]": "portable",  # float sums are added to int32 sums once before the end
 }
 CONVOLUTIONS = {
     "conv2d[N=2,IC=8,H=9,W=7,OC=12,KH=3,KW=3,padding=1]": "dot_s8s8",

@@ -1,4 +1,4 @@
-"""Tests of 8-bit quantization in float32 steps: results equal those of `quantize` in NumPy."""
+"""Tests of 8-bit quantization by primitive float32 operations: results equal those of `quantize` in NumPy."""
 
 import numpy as np
 import pytest

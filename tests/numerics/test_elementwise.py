@@ -162,8 +162,8 @@ def test_multiplier_of_a_mean_is_onnxruntimes(dtype: QDType) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_float_sums(dtype: QDType) -> None:
-    """Nearly all bounded sums of dequantized values, added in float32, have the bytes of `binary`, with the
-    same scales or with neighbouring scales."""
+    """Nearly all bounded sums of dequantized values, added in float32, have the bytes of `binary` for their
+    scales or for neighbouring scales."""
     rng, low = np.random.default_rng(5), np.iinfo(dtype).min
     every, found = np.arange(low, low + 256).astype(dtype), []
     for _ in range(100):

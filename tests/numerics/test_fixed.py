@@ -1,4 +1,4 @@
-"""Tests of LiteRT's fixed-point multiplication in 32-bit steps, compared with integers of any size."""
+"""Tests of LiteRT's fixed-point multiplication by 32-bit operations, compared with integers of any size."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests of functions of float32 values in steps: their distance from the exact values, special values, and
-the effect of flushing subnormal values."""
+"""Tests of functions of float32 values that consist of primitive operations: their distance from the exact
+values, special values, and the effect of flushing subnormal values."""
 
 import math
 from collections.abc import Callable

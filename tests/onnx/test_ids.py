@@ -36,8 +36,7 @@ def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> Any:
 
 
 def test_a_text_is_data(any_device: vkq.Device, bert: bytes) -> None:
-    """Token ids are data: another text of the same length uses the same plan, and a text of another length
-    the same layers."""
+    """Token ids are data: texts of equal length share a plan, and texts of any length share the layers."""
     session = vkq.onnx.InferenceSession(bert, any_device)
     for batch, length, seed in ((1, 7, 0), (1, 7, 1), (2, 11, 2), (1, 1, 3), (1, 7, 4)):
         feed = text(batch, length, seed)

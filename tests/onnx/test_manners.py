@@ -208,8 +208,8 @@ def compared(script: str, path: str, folder: Path) -> None:
 def test_scripts_of_onnxruntime_run(
     device: vkq.Device, path: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scripts for ONNX Runtime give the same results if only the import is changed. They run on the default
-    device, whatever providers they name."""
+    """Scripts for ONNX Runtime give ONNX Runtime's results with vkq if only the import is changed. They run
+    on the default device, whatever providers they name."""
     monkeypatch.setattr("vkq.runtime.opened._default", device)
     compared(SCRIPTS[name], path, tmp_path)
 

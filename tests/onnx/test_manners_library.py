@@ -132,7 +132,7 @@ result += [*prepared.run(x), *prepared.run([x])]
 def test_scripts_of_onnxruntime_run(
     any_device: vkq.Device, path: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
 ) -> None:  # fmt: skip
-    """Scripts for ONNX Runtime give the same results if only the import is changed."""
+    """Scripts for ONNX Runtime give ONNX Runtime's results with vkq if only the import is changed."""
     monkeypatch.setattr("vkq.runtime.opened._default", any_device)
     compared(SCRIPTS[name], path, tmp_path)
 

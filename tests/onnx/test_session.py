@@ -313,8 +313,8 @@ def test_a_result_that_is_named_twice(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("op", ["Relu", "com.microsoft.SampleOp"], ids=["device", "fallback"])
 @pytest.mark.filterwarnings("ignore::vkq.onnx.fallback.FallbackWarning")
 def test_results_may_be_changed(any_device: vkq.Device, op: str) -> None:
-    """A caller may change result arrays, also those of results that are constants or inputs: the next run
-    gives the same results."""
+    """A caller may change result arrays, also those of results that are constants or inputs: the results of
+    the next run do not change."""
     model = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
         g (float[3] x) => (float[3] y, int64[1] k, float[2] c, float[3] x) <float[2] c = {{1, 2}}>

@@ -107,8 +107,8 @@ def test_every_product_where_ties_are_frequent(
 
 
 def sums_in_float32(a: Array, b: Array, numbers: BinaryFormula) -> Iterator[Array]:
-    """Yield every result that a device with rounding to nearest even may compute by the formula: each
-    product is fused with its sum or not, and the operands are in either order."""
+    """Yield every result that a device with rounding to nearest even may compute by the formula: a device
+    may fuse each product with its sum, and may add the operands in either order."""
     ra, rb, offset = (np.float32(v) for v in (numbers.ra, numbers.rb, numbers.offset))
     for x, rx, z, rz in ((a, ra, b, rb), (b, rb, a, ra)):
         for inner in (z * rz + offset, fused_multiply_add(z, rz, offset)):

@@ -267,8 +267,8 @@ def blocked_linear(layer: vkq.Linear, monkeypatch: pytest.MonkeyPatch) -> vkq.Li
 
 
 def given(x: np.ndarray, device: vkq.Device) -> list[Any]:
-    """Return the same input in all forms that a layer accepts, int8 and float32: an array, and Tensors in
-    every layout."""
+    """Return one input in all forms that a layer accepts, int8 and float32: an array, and Tensors in every
+    layout."""
     layouts = [BLOCKED, MATRIX] + ([IMAGE] if x.ndim == 4 else [])
     real = dequantize(x, Q)
     return [

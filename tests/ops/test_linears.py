@@ -1,5 +1,5 @@
-"""Tests of several linear layers of the same x joined to one product. Each layer's part equals its own
-product bit for bit, on every path and in every kernel."""
+"""Tests of several linear layers of one x, joined to one product. The part of each layer in the result
+equals the result of its separate product bit for bit, on every path and in every kernel."""
 
 from __future__ import annotations
 

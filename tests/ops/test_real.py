@@ -69,8 +69,8 @@ def test_zeros_have_signs(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: RealOp, soft: bool
 ) -> None:
     """Zeros keep their signs: of two zeros, max returns the positive one and min the negative one.
-    Quotients keep subnormal values; other operators may flush them. The integer steps (soft) have no
-    infinity."""
+    Quotients keep subnormal values; other operators may flush them. Floats computed by integer operations
+    (soft) have no infinity."""
     monkeypatch.setattr(device, "_soft_float", soft)
     known = [ZEROS, SUBNORMAL] if op == "div" else [ZEROS]
     edges = np.concatenate([*known, np.float32([] if soft else [np.inf])])
@@ -110,7 +110,8 @@ def test_sums_of_rows(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft:
 @pytest.mark.parametrize("soft", [False, True])
 def test_sums_with_infinities(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
     """Sums are infinite if they contain infinities of one sign or exceed float32. They are NaN if they
-    contain NaN or infinities of both signs; the integer steps (soft) do not support this."""
+    contain NaN or infinities of both signs. Floats computed by integer operations (soft) do not support
+    this."""
     monkeypatch.setattr(device, "_soft_float", soft)
     inf, nan = np.inf, np.nan
     rows = [[inf, 1, 2], [1, -inf, -inf], [3, 1, inf], [3e38, 3e38, 0], [inf, 0, -inf], [1, nan, 2]]

@@ -88,7 +88,8 @@ def test_concat_words(device: vkq.Device, axis: int, dtype: str) -> None:
     np.testing.assert_array_equal(run(plan, tensors).numpy(), np.concatenate(arrays, axis))
 
 
-# (x shape, ids shape, axis, variants for 8-bit, float16 and 32-bit elements). "": several steps.
+# (x shape, ids shape, axis, variants for 8-bit, float16 and 32-bit elements). "": several dispatches gather
+# the rows.
 ROWS = [
     ((9, 12), (7,), 0, ("bytes", "words", "vectors")),
     ((5, 7), (2, 3), 0, ("bytes", "", "words")),

@@ -1,4 +1,4 @@
-"""Tests of caches: a value is computed once, and the number of kept values is bounded."""
+"""Tests of caches: a value is computed once, and the number of cached values is bounded."""
 
 import gc
 import threading

@@ -8,7 +8,8 @@ from tests.runtime.test_process import ends, python
 COUNT = int(os.environ.get("VKQ_INTERRUPTS", "150"))
 
 # Interrupts come at random times while layers run, tensors are written and recordings are replayed. After
-# each interrupt results have the same bytes, no unknown work is in flight, and no lock is held.
+# each interrupt, results have the bytes of an uninterrupted run, no unknown work is in flight, and no lock
+# is held.
 RANDOM = """
 import random
 rng = random.Random(7)

@@ -76,7 +76,7 @@ def test_a_layer_keeps_its_pipelines(fresh: vkq.Device) -> None:
 
 
 def test_a_recording_keeps_its_pipelines(fresh: vkq.Device) -> None:
-    """A recording whose layer is gone keeps its pipelines, and its runs give the same bytes."""
+    """A recording whose layer is gone keeps its pipelines, and its runs give the expected bytes."""
     one = work.conv2d(fresh)
     x, want = vkq.Tensor.from_numpy(one.x, fresh), one.want
     with fresh.record() as recording:

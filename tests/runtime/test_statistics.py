@@ -49,7 +49,7 @@ def radv() -> None:
 
 @pytest.mark.parametrize(("family", "name"), [("navi21", "gfx1030"), ("gfx1100", "gfx1100")])
 def test_what_auto_takes_is_no_worse_than_what_is_kept(family: str, name: str) -> None:
-    """The automatically chosen kernels have no worse statistics than those kept in benchmarks/results,
+    """The automatically chosen kernels have no worse statistics than those stored in benchmarks/results,
     which Debian 12's RADV gave; another version may compile differently."""
     kept = Path(__file__).parents[2] / "benchmarks" / "results" / f"compiled-radv-{name}.json"
     environment = {

@@ -27,8 +27,8 @@ CONVOLUTIONS = [
     (6, 12, (3, 3), 2, 1, 2),
     (4, 19, (5, 1), 1, 2, 1),
 ]
-# For kernels whose lanes share x: as many output channels as lanes, and with a remainder; groups, stride
-# and dilation.
+# For kernels whose lanes share x. The output channels fill the lanes, or leave a remainder. Some cases have
+# groups, strides and dilation.
 SHARED = [
     (5, 30, (3, 3), 1, 1, 1),
     (4, 64, (1, 3), 2, 2, 2),

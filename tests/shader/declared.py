@@ -1,6 +1,6 @@
-"""Shaders whose loops end after the iterations that their YAML declares (``iterations``). They are counted
-as in drivers that end loops: each time an invocation evaluates a loop's condition. Results are wrong if the
-YAML declares too few.
+"""Shaders whose loops end after the number of iterations that their YAML declares (``iterations``). An
+iteration is counted each time that an invocation evaluates a loop's condition, as in drivers that end
+loops. Results are wrong if the YAML declares too few iterations.
 
 ``VKQ_DECLARED_LOOPS=1 python -m pytest tests/ops ...`` runs any tests this way, on every driver.
 """

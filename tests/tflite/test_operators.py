@@ -71,8 +71,8 @@ def test_converted_network(name: str, any_device: vkq.Device) -> None:
 
 
 def test_other_shapes(any_device: vkq.Device) -> None:
-    """After a change of the batch size the interpreter reads the network again from the same file, and
-    gives LiteRT's results."""
+    """After a change of the batch size the interpreter reads the network's file again, and gives LiteRT's
+    results."""
     data, (x,) = network_case("residual")
     interpreter = vkq.tflite.Interpreter(model_content=data, device=any_device)
     interpreter.resize_tensor_input(0, (2, *x.shape[1:]))
