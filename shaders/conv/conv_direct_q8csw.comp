@@ -63,7 +63,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #endif
 
 uint channel;         // first output channel
-uint x_at, y_at;      // x_at: index in x of the group's first channel; y_at: of the first result in y
+uint x_at, y_at;      // x_at: index in x of the group's first channel; y_at: index in y of the first result
 uint pixels;          // number of pixels to store; 0 beyond the edge: compute the last block instead
 int h0, w0;           // input pixel of the first tap of the first output pixel
 Lanes zeros[BLOCKS];

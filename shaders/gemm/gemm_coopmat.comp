@@ -43,7 +43,7 @@ uint group, n, first_row;  // the workgroup's group, first output and first row
 // coopmat_split.glslh and coopmat_pipeline.glslh, defines the loads and stores that these two call, and
 // defines
 //   ROWS, ALL_OUTPUTS, ALL_STEPS   the number of rows, outputs and steps of a group's product
-//   count_of(steps)            the number of steps to multiply for a part of k of `steps` steps
+//   count_of(steps)            the number of steps to compute for a part of k that has `steps` steps
 //   void begin_loads()         set the offsets of this invocation's row of x and output of w
 //   void store_tile()          convert and store the sums
 #if INT8

@@ -36,7 +36,7 @@ layout(set = 0, binding = 2) writeonly buffer Part { uvec4 part[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint images, groups, channels;  // channels: in one group
+  uint images, groups, channels;  // channels: channels of a group
   uint tiles_h, tiles_w, columns;
   uint splits, parts, chunks_per_part, row_blocks, word_blocks, steps;
   uint x_rows, x_words, x_first_row, x_first_word;

@@ -25,7 +25,7 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint images, channels, h, w;         // shape of x
   uint first_image, count;             // index of the first image, and number of images
-  uint lines, columns, taps, segments; // lines, columns: shape of y; taps: of a window; segments: of a line
+  uint lines, columns, taps, segments; // lines, columns: shape of y; taps in a window; segments in a line
   int pad_h, pad_w;
 } p;
 

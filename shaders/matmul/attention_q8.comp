@@ -1,6 +1,7 @@
-// Attention of int8 queries, keys and values in one dispatch: y = softmax(q k^T + mask) v, with the bytes of
-// four dispatches. The scores, their sums with the mask, and the weights are int8; the scores stay in shared
-// memory. Products and softmax compute the same as matmul_q8_tile.comp and softmax_onnxruntime_q8.comp.
+// Attention of int8 queries, keys and values in one dispatch: y = softmax(q k^T + mask) v, with the bytes
+// that four separate dispatches give. The scores, their sums with the mask, and the weights are int8; the
+// scores stay in shared memory. Products and softmax compute the same as matmul_q8_tile.comp and
+// softmax_onnxruntime_q8.comp.
 //
 //   MASK   an int8 mask is added to the scores. A sum is the integer nearest to score * ra + offsets[mask +
 //          128]; the host chooses the 256 offsets so that every sum has the byte of binary_q8.comp.
@@ -13,15 +14,15 @@
 //             BLOCKED 1   ivec4 of 16 columns of a row in kPackedInt8_16C, y in words; depth and width are
 //                         multiples of 16; q, k and v may lie among other columns
 //           mask: words of four keys in kPackedInt8_4H4W; mask_batch, mask_head and mask_query are 0 where
-//           it is broadcast.
+//           the mask is broadcast.
 // Threads   a workgroup computes 4 * ROWS4 rows of one matrix:
 //
 //             keys, TILE blocks of four at a time      values, likewise
 //            +------+------+- - -                     +-----+
 //     q      |                                        |     | TILE
-//   +-----+  +------+------+- - -      row sums:      +-----+
-//   |     |  |      scores       |     one invocation |     |      y: one block an invocation
-//   +-----+  +------+------+- - -      a row          +- - -+
+//   +-----+  +------+------+- - -      one invocation +-----+
+//   |     |  |      scores       |     sums a row of  |     |      one invocation computes one block of y
+//   +-----+  +------+------+- - -      weights        +- - -+
 //    4 * ROWS4 rows; their scores with all keys stay in shared memory, in ROWS4 * KEYS4 blocks
 #version 450
 #extension GL_EXT_control_flow_attributes : require

@@ -81,7 +81,7 @@ uint place_of(uvec4 e) {
 // neighbouring invocations store neighbouring vectors.
 const bool SIDE_BY_SIDE = ORDER_3 == 1u;
 shared ivec4 staged[SIDE_BY_SIDE ? 4u * LOCAL_X : 1u];
-// of an invocation: index of its first vector in y, and number of channels left
+// for each invocation: the index in y of its first vector, and the number of channels left
 shared uvec2 places[SIDE_BY_SIDE ? LOCAL_X : 1u];
 
 // Return the index in shared memory of vector k of an invocation, so that vectors k of neighbouring

@@ -137,7 +137,7 @@ SEED: Mapping[str, Any] = {
     "half_pixel_costs": CostTable(float32=15, float16=10, straight=4),
 }
 INT8 = "matrix_tile_cycles"
-DIRECT = ("straight_tile_cycles", "words_tile_cycles")  # load fragments from global memory
+DIRECT = ("straight_tile_cycles", "words_tile_cycles")  # kernels that load fragments from memory
 
 
 @dataclasses.dataclass(frozen=True)

@@ -159,7 +159,7 @@ def open_device(
     (device, queue)."""
     table = [each for each in FEATURES if any(features.get(field) for field in each.fields)]
     wanted = [each.extension for each in table if each.extension in extensions]
-    # Shaders rely on properties of the first extension. The second extension must be enabled if a device has
+    # Shaders rely on float controls. Vulkan requires that portability_subset is enabled on devices that have
     # it.
     wanted += [e for e in ("VK_KHR_shader_float_controls", "VK_KHR_portability_subset") if e in extensions]
     create = functools.partial(

@@ -90,8 +90,8 @@ class Int8AttentionKernel(PartsKernel):
         return self.k.loop(zero, count, step, sums, turn)
 
     def bring_keys(self, c: Number, d: Number) -> None:
-        """Load the part from element d on of the tile's keys into shared memory, transposed. Elements beyond
-        the depth may be any codes: those of the queries are 0."""
+        """Load the part from element d on of the tile's keys into shared memory, transposed. Elements of
+        keys beyond the depth may be any codes, because the queries' elements there are 0."""
         k, keys, count = self.k, self.tile.keys, words_of(self.form.depth) - 1
         part = PART // PER_WORD
         for i in range(keys * part // LANES):

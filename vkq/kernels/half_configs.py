@@ -1,5 +1,5 @@
-"""The tiles of products on matrix units with float32 sums: how they load operands, their sizes, parts of k,
-and estimated cycles."""
+"""The tiles of products on matrix units with float32 sums: how a tile loads operands, and the tile's size,
+parts of k and estimated cycles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .split import MOST_TILES
 
 K_SPLITS = (1, 2, 3, 4, 6, 8)  # the numbers of parts into which k can be split
 WORDS_OUTPUTS = 32  # neighbouring outputs in the weights of WORDS
-LEAST_COLUMNS = 17  # if a product has fewer columns, most of a matrix would be padding
+LEAST_COLUMNS = 17  # minimum number of columns of a product: with fewer, most of a matrix would be padding
 STEP = 32  # elements along k for which a profile states the cycles of a tile
 
 

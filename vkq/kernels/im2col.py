@@ -16,7 +16,7 @@ SCRATCH_BYTES = 16 << 20
 
 class Im2col:
     """A convolution that multiplies chunks of its im2col matrix by the weight. The weight of *gemm* is
-    (super groups, N, K), as `vkq.kernels.weights.merge_groups` returns it."""
+    (merged groups, N, K), as `vkq.kernels.weights.merge_groups` returns it."""
 
     def __init__(self, gemm: Int8Gemm, taps: int):
         self.gemm = gemm

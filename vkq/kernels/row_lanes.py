@@ -12,9 +12,9 @@ JOINED = 8  # maximum number of values that a lane reduces between two barriers
 
 
 class RowLanes:
-    """The position of an invocation in a workgroup that computes several rows. ``own``: its lane in its row.
-    ``row``: the row's index in the workgroup. Invocations are ordered as [lane / near][row][lane % near],
-    where *near* is 1, 2 or 4."""
+    """The position of an invocation in a workgroup that computes several rows. ``own``: the invocation's
+    lane in its row. ``row``: the row's index in the workgroup. Invocations are in the order
+    [lane / near][row][lane % near], where *near* is 1, 2 or 4."""
 
     def __init__(self, k: KernelWriter, lanes: int, near: int):
         self._k, self._lanes, self._near, self._half = k, lanes, near, 0

@@ -19,8 +19,8 @@ HALF = "float16"
 
 
 def strided(b: Builder, x: Value, shape: Sequence[int], strides: Sequence[int], first: int = 0) -> Value:
-    """Add ``y[i, j, ...] = x[first + i * strides[0] + j * strides[1] + ...]`` to a plan; y has this shape.
-    x is row-major; strides are in elements and may be 0 or negative."""
+    """Add ``y[i, j, ...] = x[first + i * strides[0] + j * strides[1] + ...]`` to a plan; y has the shape
+    *shape*. x is row-major; strides are in elements and may be 0 or negative."""
     y = b.new(Spec(shape, x.spec.dtype))
     if y.spec.size:
         axes = _joined(shape, strides)
