@@ -94,7 +94,8 @@ def _codes(
 
 
 def _apart(w: Rewriting, pairs: str, shape: tuple[int, ...]) -> str:
-    """Return the codes of gathered rows in which a byte holds two codes, with one element for each code."""
+    """Emit nodes that unpack gathered rows, in which a byte holds two codes, to one element for each code.
+    Return the result's name."""
     both, sixteen = w.cast(pairs, "int32"), w.constant(16, "int32")
     parts = [w.reshape(w.emit(op, [both, sixteen]), (math.prod(shape[:-1]), -1, 1)) for op in ("Mod", "Div")]
     return w.reshape(w.emit("Concat", parts, axis=2), shape)

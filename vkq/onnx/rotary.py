@@ -12,8 +12,9 @@ UNUSED = {"scale": 1.0, "is_packed_batching": 0}
 
 
 def rotated(w: Rewriting, x: str, angles: tuple[str, str], width: int, interleaved: bool) -> str:
-    """Return the first 2 * *width* elements of each head of x (batch, tokens, heads, d), rotated in pairs,
-    in float32. A pair is elements i and i + *width*, or elements 2 i and 2 i + 1 if *interleaved*.
+    """Emit the first 2 * *width* elements of each head of x (batch, tokens, heads, d), rotated in pairs, in
+    float32. Return the result's name. A pair is elements i and i + *width*, or elements 2 i and 2 i + 1 if
+    *interleaved*.
     *angles*: cosines and sines (batch or 1, tokens, 1, width)."""
     turned = w.part(x, 3, 0, 2 * width)
     if interleaved:
@@ -33,8 +34,8 @@ def rotated(w: Rewriting, x: str, angles: tuple[str, str], width: int, interleav
 def turned(
     w: Rewriting, x: str, shape: tuple[int, ...], angles: tuple[str, str], width: int, interleaved: bool
 ) -> str:
-    """Return x (batch, tokens, heads, d) in float32 with the first 2 * *width* elements of each head
-    rotated; all further elements are unchanged."""
+    """Emit x (batch, tokens, heads, d) in float32 with the first 2 * *width* elements of each head rotated;
+    all further elements are unchanged. Return the result's name."""
     wide = w.cast(x, "float32")
     first = rotated(w, wide, angles, width, interleaved)
     if 2 * width == shape[3]:
@@ -43,8 +44,9 @@ def turned(
 
 
 def angles_at(w: Rewriting, tables: tuple[int, int], place: str, tokens: int) -> tuple[str, str]:
-    """Return the rows of cosines and sines at the positions *place* (batch or 1, tokens). *tables* are the
-    indices of the inputs that have a row of cosines, and of sines, for each position."""
+    """Emit Gathers of the rows of cosines and sines at the positions *place* (batch or 1, tokens). Return
+    both names. *tables* are the indices of the inputs that have a row of cosines, and of sines, for each
+    position."""
     cos, sin = (
         w.reshape(w.emit("Gather", [w.cast(w.name(i), "float32"), place], axis=0), (0, 0, 1, -1))
         for i in tables
@@ -92,8 +94,8 @@ def _rotary(w: Rewriting, at: int, tables: tuple[int, int]) -> bool:
 
 
 def _angles(w: Rewriting, at: int, tables: tuple[int, int], shape: tuple[int, ...]) -> tuple[str, str]:
-    """Return each token's cosines and sines: the rows at its position, or the complete inputs if positions
-    are omitted."""
+    """Return the names of each token's cosines and sines: the rows at its position, or the complete inputs
+    if positions are omitted."""
     place = w.spec(at)
     if place is None:
         cos, sin = (w.reshape(w.cast(w.name(i), "float32"), (0, 0, 1, -1)) for i in tables)

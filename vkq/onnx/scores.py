@@ -73,8 +73,8 @@ def _weights(w: Rewriting, at: Scores, scores: str) -> str:
 
 
 def places(w: Rewriting, start: int | str, batch: int, count: int) -> str:
-    """Return the int32 positions of *count* consecutive tokens, the first at *start*: (1, count) if *start*
-    is a number, else (batch, count)."""
+    """Return the name of the int32 positions of *count* consecutive tokens, the first at *start*: (1,
+    count) if *start* is a number, else (batch, count)."""
     line = np.arange(count)[None]
     if isinstance(start, int):
         return w.constant(line + start, "int32")

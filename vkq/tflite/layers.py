@@ -30,7 +30,7 @@ def real_range(operator: FileOperator, activation: str) -> tuple[float, float]:
 
 
 def activated(low: Lowering, name: str, limits: tuple[float, float]) -> str:
-    """Return *name*, clipped to the bounds of a fused activation. Without bounds, emit nothing."""
+    """Clip *name* to the bounds of a fused activation, if it has bounds. Return the result's name."""
     if limits == RANGES[""]:
         return name
     if limits == RANGES["RELU"]:
@@ -159,7 +159,7 @@ def _quantized(
 def _real_weight(
     low: Lowering, operator: FileOperator, weight: Array, name: str, along: tuple[int, ...]
 ) -> str:
-    """Return a weight in float32: stored in floats, or dequantized from 8-bit integers (a hybrid layer)."""
+    """Return the name of a weight in float32. A hybrid layer's 8-bit weight is dequantized."""
     if weight.dtype in (np.float32, np.float16):
         return name if weight.dtype == np.float32 else low.emit("Cast", [name], to="float32")
     axis = along.index(-1)

@@ -181,7 +181,7 @@ class Lowering:
             raise ModelError(f"{self.source}: the model's constants would take more than {self.most} bytes")
 
     def last_of(self, number: int) -> str:
-        """Return the value of a tensor in the file's order of axes, where channels are last."""
+        """Return the name of a tensor's value in the file's order of axes, where channels are last."""
         if number not in self.plain:
             if number in self.arrays:
                 self.plain[number] = self.constant(self.arrays[number], self.names[number])
@@ -191,7 +191,7 @@ class Lowering:
         return self.plain[number]
 
     def first_of(self, number: int) -> str:
-        """Return the value of a tensor with its channels first. The tensor must have 4 axes."""
+        """Return the name of a tensor's value with channels first. The tensor must have 4 axes."""
         if number not in self.first:
             if len(self.shape(number)) != 4:
                 raise Unsupported(
@@ -209,8 +209,8 @@ class Lowering:
         return any(n in self.first and n not in self.plain for n in numbers)
 
     def of(self, number: int, first: bool, rank: int = 4) -> str:
-        """Return the value of a tensor with channels first if *first*, else in the file's order of axes. With
-        channels first, leading axes of length 1 are added up to *rank* axes."""
+        """Return the name of a tensor's value, with channels first if *first*, else in the file's order of
+        axes. With channels first, leading axes of length 1 are added up to *rank* axes."""
         if not first:
             return self.last_of(number)
         shape = self.shape(number)

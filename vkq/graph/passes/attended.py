@@ -111,8 +111,8 @@ def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> 
 
 
 def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
-    """Return the value *name* reshaped to *shape*. If a Reshape computes *name* from a value that has the
-    shape *shape*, return that value. Otherwise emit a Reshape."""
+    """Return the name of the value *name* in the shape *shape*. If a Reshape computes *name* from a value
+    of this shape, this is the Reshape's input. Otherwise emit a Reshape."""
     made = sweep.producer(name, "Reshape")
     if made is not None and sweep.specs[made.inputs[0]].shape == tuple(shape):
         return made.inputs[0]

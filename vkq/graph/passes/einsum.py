@@ -61,7 +61,8 @@ def _terms(equation: str, ranks: Sequence[int]) -> list[str] | None:
 
 
 def _diagonal(w: Words, x: str, axes: str) -> tuple[str, str]:
-    """Return the diagonal of an operand along axes with equal letters, and the remaining letters."""
+    """Emit nodes that select the diagonal of an operand along axes with equal letters. Return the result's
+    name, and the remaining letters."""
     for axis in axes:
         while axes.count(axis) > 1:
             i = axes.index(axis)
@@ -111,8 +112,8 @@ def _shape(axes: str, sizes: dict[str, int]) -> tuple[int, ...]:
 
 
 def _permuted(w: Words, value: tuple[str, str], axes: str, sizes: dict[str, int]) -> str:
-    """Return an operand with the axes *axes* in this order; axes of length 1 are repeated to their full
-    size."""
+    """Emit nodes that bring an operand's axes into the order *axes* and repeat axes of length 1 to their
+    full size. Return the result's name."""
     x, own = value
     if own != axes:
         x = w.emit("Transpose", [x], perm=tuple(own.index(axis) for axis in axes))
@@ -121,8 +122,8 @@ def _permuted(w: Words, value: tuple[str, str], axes: str, sizes: dict[str, int]
 
 
 def _aligned(w: Words, value: tuple[str, str], axes: str, sizes: dict[str, int], own: str) -> str:
-    """Return an operand with its axes *own* in this order, and axes of length 1 inserted, so that it
-    broadcasts to *axes*."""
+    """Emit nodes that bring an operand's axes into the order *own* and insert axes of length 1, so that the
+    result broadcasts to *axes*. Return the result's name."""
     x = _permuted(w, value, own, sizes)
     return w.reshape(x, [sizes[axis] if axis in own else 1 for axis in axes])
 

@@ -30,7 +30,7 @@ def grid_sample(w: Words) -> bool:
 
 
 def _coordinate(w: Words, index: int, size: int, border: bool) -> str:
-    """Return the fractional row or column of the image for each grid point."""
+    """Emit the fractional row or column in the image for each grid point. Return the result's name."""
     shape = w.spec(1).shape[:3]
     own = w.reshape(w.part(w.node.inputs[1], 3, index, index + 1), shape)
     shifted = w.emit("Add", [own, w.constant(1.0, "float32")])
@@ -62,8 +62,8 @@ def _between(w: Words, rows: str, places: list[str], padding: str) -> str:
 
 
 def _corner(w: Words, rows: str, places: list[str], padding: str) -> str:
-    """Return the pixels (N, H', W', C) at integer positions. If *padding* is "zeros", pixels outside the
-    image are 0."""
+    """Emit a Gather of the pixels (N, H', W', C) at integer positions. Return the result's name. If
+    *padding* is "zeros", pixels outside the image are 0."""
     n, _, *sizes = w.spec(0).shape
     wholes = [
         w.cast(_clipped(w, place, size), "int32", range=(0, size - 1))

@@ -22,8 +22,9 @@ WORDS = ("float32", "int32", "int64")  # types of one 32-bit word on a device
 
 
 def _positions(w: Words, ids: str, sizes: Sequence[int]) -> str:
-    """Return *ids* as non-negative indices, clamped to the axes. ids[..., i] is an index into an axis of
-    size sizes[i]; if *sizes* has one element, all ids are indices into an axis of that size."""
+    """Emit nodes that make the indices *ids* non-negative and clamp them to the axes. Return the result's
+    name. ids[..., i] is an index into an axis of size sizes[i]; if *sizes* has one element, all ids are
+    indices into an axis of that size."""
     dtype = w.of(ids).dtype
     size = np.asarray(sizes if len(sizes) > 1 else sizes[0])
     known = w.sweep.array(ids)
@@ -39,8 +40,8 @@ def _positions(w: Words, ids: str, sizes: Sequence[int]) -> str:
 
 
 def _flat(w: Words, ids: str, sizes: Sequence[int]) -> str:
-    """Return one flat index for each tuple of indices along the last axis of *ids*. *sizes*: the sizes of
-    the indexed axes."""
+    """Emit nodes that compute one flat index from each tuple of indices along the last axis of *ids*.
+    Return the result's name. *sizes*: the sizes of the indexed axes."""
     at, lead, k = _positions(w, ids, sizes), w.of(ids).shape[:-1], len(sizes)
     total = ""
     for j in range(k):
@@ -78,8 +79,8 @@ def gather_elements(w: Words) -> bool:
 
 
 def _element(w: Words, ids: str, shape: Sequence[int], axis: int) -> str:
-    """Return flat indices into an array of shape *shape*. ids[i, j, ...] is an index along *axis*; along
-    all other axes, the array is indexed like *ids*."""
+    """Emit flat indices into an array of shape *shape*. Return the result's name. ids[i, j, ...] is an
+    index along *axis*; along all other axes, the array is indexed like *ids*."""
     spec = w.of(ids)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     at = _positions(w, ids, [shape[axis]])

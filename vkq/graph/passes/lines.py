@@ -37,7 +37,8 @@ def as_image(sweep: Sweep, node: Node) -> bool:
 
 
 def _inputs(sweep: Sweep, node: Node) -> list[str] | None:
-    """Return the node's inputs with an axis of height 1 inserted; None if the operator is not 1-D."""
+    """Emit Reshapes that insert an axis of height 1 into the node's inputs. Return the new names; None if
+    the operator is not 1-D."""
     n, c, length = sweep.specs[node.inputs[0]].shape
     inputs, rest = [node.inputs[0]], list(node.inputs[1:])
     if node.op in WEIGHTED:
@@ -57,8 +58,8 @@ def _inputs(sweep: Sweep, node: Node) -> list[str] | None:
 
 
 def _weight(sweep: Sweep, node: Node, name: str) -> str:
-    """Return a weight with an axis of height 1 inserted. The weight may be constant, dequantized or
-    computed."""
+    """Insert an axis of height 1 into a weight. Return the result's name. The weight may be constant,
+    dequantized or computed."""
     first, second, length = sweep.specs[name].shape
     weight, made = sweep.array(name), sweep.producer(name, "DequantizeLinear")
     if weight is not None:

@@ -26,9 +26,9 @@ def _dequantized(w: Words, name: str) -> bool:
 
 
 def _extreme_index(w: Words, axis: int, smallest: bool, last: bool) -> str:
-    """Return the index of the largest (*smallest*: smallest) element along an axis as float32; the axis
-    keeps length 1. Of equal elements the first (*last*: last) counts. If any element is NaN, return the
-    first (last) index of the axis."""
+    """Emit nodes that compute the index of the largest (*smallest*: smallest) element along an axis as
+    float32; the axis keeps length 1. Return the result's name. Of equal elements the first (*last*: last)
+    counts. If any element is NaN, the result is the first (last) index of the axis."""
     x, spec = w.node.inputs[0], w.spec(0)
     rank, length = len(spec.shape), spec.shape[axis]
     x = w.wide(x)

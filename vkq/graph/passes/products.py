@@ -157,7 +157,8 @@ def _is_vector(sweep: Sweep, name: str, width: int) -> bool:
 
 
 def _vector(sweep: Sweep, name: str, width: int) -> str:
-    """Return a constant bias with one element for each column. If *name* has only one element, repeat it."""
+    """Return the name of a constant bias with one element for each column. If *name* has only one element,
+    repeat it."""
     found = real(sweep, name)
     if found is None or found.size == width:
         return name

@@ -61,7 +61,8 @@ class _Direction:
         self.count = count
 
     def _own(self, index: int, shape: Sequence[int]) -> str:
-        """Return this direction's part of an input, reshaped to *shape*."""
+        """Emit a Slice of an input, this direction's part, reshaped to *shape*. Return the result's
+        name."""
         w, name = self.w, self.w.node.inputs[index]
         return w.reshape(w.part(name, 0, self.d, self.d + 1) if self.count > 1 else name, shape)
 
@@ -75,7 +76,8 @@ class _Direction:
         return w.reshape(w.part(name, 1, self.d, self.d + 1), shape)
 
     def run(self) -> tuple[str, list[str]]:
-        """Return the hidden states of all time steps, (steps, 1, batch, hidden), and the last state."""
+        """Emit the nodes of all time steps. Return the names of the hidden states (steps, 1, batch, hidden)
+        and of the last state's values."""
         w, gates = self.w, GATES[self.op] * self.hidden
         weight = w.emit("Transpose", [self._own(1, (gates, self.inner))], perm=(1, 0))
         self.r = w.emit("Transpose", [self._own(2, (gates, self.hidden))], perm=(1, 0))

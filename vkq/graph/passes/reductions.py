@@ -53,8 +53,8 @@ def _result(shape: Sequence[int], axes: Sequence[int], node: Node) -> tuple[int,
 
 
 def _pixels(sweep: Sweep, x: str, axes: Sequence[int], node: Node) -> str:
-    """Return x transposed and reshaped to (1, kept elements, 1, reduced elements): each kept element is a
-    channel."""
+    """Emit a Transpose and a Reshape of x to (1, kept elements, 1, reduced elements): each kept element is
+    a channel. Return the result's name."""
     shape = sweep.specs[x].shape
     kept = [i for i in range(len(shape)) if i not in axes]
     perm = (*kept, *axes)

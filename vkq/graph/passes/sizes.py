@@ -96,7 +96,8 @@ def _axes(w: Words, coordinates: str) -> dict[int, ResizedAxis]:
 
 
 def _outside(w: Words, x: str, axes: dict[int, ResizedAxis]) -> str:
-    """Return the resized x with the fill value at the points whose coordinates are outside the input."""
+    """Emit nodes that write the fill value into the resized x where coordinates are outside the input.
+    Return the result's name."""
     rank = len(w.of(x).shape)
     outside = np.zeros((1,) * rank, bool)
     for number, axis in axes.items():

@@ -41,9 +41,9 @@ def _columns(sweep: Sweep, node: Node) -> bool:
 
 
 def _side_by_side(sweep: Sweep, name: str) -> tuple[str, int]:
-    """Return (value, number of heads) from which a product can read an operand. If a Reshape and a
-    Transpose split the heads of a value that are stored side by side, it is this value; else it is the
-    operand itself, with 1 head."""
+    """Return (value, number of heads): the value that a product can read in place of an operand. If a
+    Reshape and a Transpose split the heads that a value stores side by side, it is this value; else it is
+    the operand itself, with 1 head."""
     turned = sweep.producer(name, "Transpose")
     made = sweep.producer(turned.inputs[0], "Reshape") if turned else None
     if turned is None or made is None:
@@ -61,8 +61,8 @@ def _side_by_side(sweep: Sweep, name: str) -> tuple[str, int]:
 
 
 def _transposed(sweep: Sweep, source: str, perm: list[int], output: str, label: str) -> str:
-    """Return the name of *source* transposed by *perm*, merged with a Transpose before it. If a node is
-    emitted, its result has the name *output*."""
+    """Emit the Transpose of *source* by *perm*, merged with a Transpose before it, and return the result's
+    name. If a node is emitted, its result has the name *output*."""
     before = sweep.producer(source, "Transpose")
     if before is not None:
         first = permutation(before, len(perm))

@@ -97,7 +97,8 @@ class _Types:
         return True
 
     def _byte(self, name: str) -> str:
-        """Return flags converted to uint8; other values stay."""
+        """Convert a Boolean value to uint8, by a Cast or as a new constant. Return the result's name. Other
+        values are not converted."""
         if self.sweep.specs[name].dtype != "bool":
             return name
         array = self.sweep.array(name)

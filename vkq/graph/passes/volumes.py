@@ -102,8 +102,9 @@ def _image(w: Words, pads: Sequence[int]) -> dict[str, Any]:
 
 
 def _slices(w: Words, index: Array) -> str:
-    """Return depth slices of x, (N * slices, C * taps, H, W). *index* (taps, slices) are their indices
-    along the depth; an index out of range gives a slice of zeros."""
+    """Emit a Gather of depth slices of x, (N * slices, C * taps, H, W), and return the result's name.
+    *index* (taps, slices) has the slices' indices along the depth; an index out of range gives a slice of
+    zeros."""
     n, c, d, *image = w.spec(0).shape
     x, (taps, count) = w.node.inputs[0], index.shape
     outside = (index < 0) | (index >= d)
@@ -115,8 +116,8 @@ def _slices(w: Words, index: Array) -> str:
 
 
 def _weight(w: Words, axis: int, perm: Sequence[int] | None, shape: Sequence[int]) -> str:
-    """Return a weight transposed by *perm* and reshaped. If it is dequantized with one scale, or with
-    scales along *axis*, its integers are rearranged before the DequantizeLinear."""
+    """Transpose a weight by *perm* and reshape it. Return the result's name. If it is dequantized with one
+    scale, or with scales along *axis*, its integers are rearranged before the DequantizeLinear."""
 
     def arranged(name: str) -> str:
         return w.reshape(w.emit("Transpose", [name], perm=tuple(perm)) if perm else name, shape)

@@ -59,12 +59,12 @@ class Words:
         return self.emit("Cast", [x], output, to=to, **more)
 
     def wide(self, x: str) -> str:
-        """Return a float value as float32."""
+        """Return the name of a float value converted to float32."""
         return x if self.of(x).dtype == "float32" else self.cast(x, "float32")
 
     def along(self, numbers: Any, axis: int, rank: int, dtype: str) -> str:
-        """Return a constant of *rank* axes that has the elements *numbers* along *axis* and length 1 along
-        the others."""
+        """Add a constant of *rank* axes that has the elements *numbers* along *axis* and length 1 along all
+        other axes. Return its name."""
         shape = [1] * rank
         shape[axis] = -1
         return self.constant(np.asarray(numbers).reshape(shape), dtype)
