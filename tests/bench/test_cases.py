@@ -76,8 +76,8 @@ def test_the_lists_hold_the_shapes_of_the_tests() -> None:
     ("name", "macs"), [("resnet50", 4.09e9), ("mobilenet_v2", 0.30e9), ("efficientnet_lite0", 0.39e9)]
 )
 def test_the_layers_of_a_network_add_up(name: str, macs: float) -> None:
-    """The multiply-adds of a list's layers add up to the published number of the network; each layer is
-    listed once with its number of occurrences."""
+    """The multiply-adds of a list's layers, each layer times its number of occurrences, are within 3 % of
+    the published number of the network."""
     total = sum(case.times * case.problem.macs for case in select([name]))
     assert total == pytest.approx(macs, rel=0.03)
 

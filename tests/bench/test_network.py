@@ -181,8 +181,8 @@ def test_external_data_and_results_without_shapes(
 
 
 def test_files_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """JSON, CSV and Markdown need a file each: two options with the same file, or both with standard
-    output, are refused."""
+    """JSON and CSV need a file each: two options with one file name, or both with standard output, are
+    refused."""
     for name in (str(tmp_path / "run"), "-"):
         assert cli.main(["bench", "linear[M=4,K=4,N=4]", "--json", name, "--csv", name]) == 2
         assert "name the same file" in capsys.readouterr().err

@@ -96,7 +96,8 @@ def test_left_to_others(any_device: vkq.Device, options: dict[str, int]) -> None
 
 
 def test_taken_for_large_windows(software_device: vkq.Device) -> None:
-    """The estimated cost selects the transform for large windows only."""
+    """The estimated cost selects the transform for windows of 100 x 100, and the dot product for windows of
+    5 x 5."""
     x = np.broadcast_to(np.uint8(255), (1, 1, 1000, 1000))
     large, small = (np.broadcast_to(np.uint8(1), (1, 1, size, size)) for size in (100, 5))
     assert "number-theoretic transforms of" in explain(x, large, device=software_device)

@@ -188,8 +188,8 @@ def test_what_a_device_refuses_runs_alone(
 
 
 def test_loops_that_are_too_long_run_alone(device: vkq.Device) -> None:
-    """A softmax of 400,000 elements, whose loop a driver might end, runs in the fallback, and nothing else
-    does. The bytes are ONNX Runtime's."""
+    """On a driver that may end long loops, a softmax of 400,000 elements runs in the fallback; on other
+    drivers, the device runs it. The bytes are ONNX Runtime's."""
     x = np.random.default_rng(4).standard_normal((1, 400_000)).astype(np.float32)
     x *= np.float32(5e-6)
     data = model(between_bytes("Softmax", axis=-1), {"x": x}, q("q", 1e-7, 100, "int8"), "int8")
@@ -207,8 +207,8 @@ def test_loops_that_are_too_long_run_alone(device: vkq.Device) -> None:
 def test_a_form_of_resize_leaves_the_others_on_the_device(
     any_device: vkq.Device, rank: int, dtype: str
 ) -> None:
-    """An unsupported form of Resize runs in the fallback, and the other nodes stay on the device, also for
-    1-D data (N, C, L), which vkq reshapes to images."""
+    """vkq supports this form of Resize for float32 only. For 8-bit values Resize runs in the fallback, and
+    the other nodes stay on the device, also for 1-D data (N, C, L), which vkq reshapes to images."""
     x = bytes_of((1, 2, 3, 5)[-rank:], "uint8").astype(dtype)
     symmetric = {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"}
     nodes = [

@@ -120,8 +120,8 @@ def test_threads_open_and_run_together(any_device: vkq.Device, uploads: list[Res
 
 
 def test_sessions_opened_and_closed_leave_nothing(any_device: vkq.Device) -> None:
-    """Closing a session frees its memory without the garbage collector, whatever the session was
-    used for."""
+    """Closing a session frees its memory without the garbage collector, after runs, runs with a timeout,
+    `map` and `explain`."""
     data, x = stored(), images(4)
     gc.collect()
     gc.disable()

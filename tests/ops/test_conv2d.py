@@ -230,8 +230,8 @@ def test_float_bias(device):
 
 
 def test_weight_only_against_float64(device):
-    """Weight-only results are within K roundings of 2**-24 of the sum of magnitudes: the bound for a float32
-    sum of K terms."""
+    """Weight-only results are within K + 2 roundings of 2**-24 of the sum of magnitudes: the bound for a
+    float32 sum of K terms."""
     rng = np.random.default_rng(8)
     for name in (DEPTHWISE[3], GROUPED[2], "conv2d[N=2,IC=5,H=7,W=6,OC=9,KH=3,KW=3,stride=2,padding=1]"):
         p = parse(name)

@@ -50,7 +50,8 @@ def test_random_shapes_and_activations(device: vkq.Device) -> None:
 
 
 def test_nan_and_infinity_pass_through_where_they_belong(device: vkq.Device) -> None:
-    """NaN and infinity affect only their own rows: padding along K is never read."""
+    """NaN and infinity affect only their own rows: no row reads elements of the next row as padding along
+    K."""
     x = np.ones((6, 5), np.float32)
     x[2, 4], x[3, 0] = np.nan, np.inf
     got = vkq.linear(x, np.ones((3, 5), np.int8), 1.0, device=device)

@@ -73,8 +73,9 @@ def test_the_bytes_of_the_session(device: vkq.Device, tmp_path: Path, name: str,
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_weight_only_models_have_portable_plans(device: vkq.Device, tmp_path: Path, bits: int) -> None:
-    """Files of weight-only models have a portable plan. Kernels decide the order of float sums, so each
-    plan has its own known answer, which holds on every driver."""
+    """A file of a weight-only model has a plan for this device, and a portable plan that another driver
+    plays. Results are within 1e-5 of the session's: kernels decide the order of float sums, so each plan
+    has its own known answer."""
     path = tmp_path / "model.vkq"
     quantize_weights(ROOT / "examples/models/digits.float.onnx", tmp_path / "w.onnx", bits=bits)
     data, _ = exported([graph_of((tmp_path / "w.onnx").read_bytes(), {"x": (1, 1, 8, 8)})], device)
@@ -265,8 +266,8 @@ def test_changes_that_cancel_in_a_sum_are_seen(
 def test_blobs_that_lie_on_another_or_never_end_are_refused(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file with overlapping blobs, or with packed data that never ends, raises an error. So the size of a
-    file bounds the unpacked data."""
+    """A file with overlapping blobs raises an error. The Python reader also refuses a file whose packed
+    parts unpack to more than its limit. So the size of a file bounds the unpacked data."""
     data = bytearray(digits_file(digits, any_device))
     (producer,) = struct.unpack_from("<I", data, HEAD_AT)
     first = HEAD_AT + 4 + producer + 4

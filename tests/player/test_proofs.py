@@ -189,8 +189,8 @@ def test_each_set_of_shapes_has_its_own(loads: Loads) -> None:
 
 
 def test_only_runs_submit(loads: Loads) -> None:
-    """A load that need not run the known answer submits nothing. It records each long step for a submission
-    of its own, with three more Vulkan calls."""
+    """A load that need not run the known answer records each long step for a submission of its own: each
+    such step after the first needs three more Vulkan calls."""
     (model,) = exported([graph_of(turned(5), {"x": (2, 3, 4, 5)})], loads.opened, ("portable",))[1]
     (plan,), counts = model.plans, []
     for busy_ns in (0, 10**9):
