@@ -25,9 +25,9 @@ from ..referees import ort
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("seed", range(20))
 def test_onnx_runtime_makes_the_same_bytes_of_any_accumulator(seed: int, dtype: QDType) -> None:
-    """ONNX Runtime's requantization gives the same bytes for any accumulator. In the 1x1 QLinearConv of the
-    test, x equals the zero point, so the bias is the accumulator; the scales of the weights make results
-    near ties."""
+    """`requantize` gives the bytes of ONNX Runtime's requantization for accumulators of all sizes. In the
+    1x1 QLinearConv of the test, x equals the zero point, so the bias is the accumulator; the scales of the
+    weights make results near ties."""
     rng = np.random.default_rng([20, seed])
     size = (10 ** rng.uniform(0, 9.3, 1000)).astype(np.int64)
     acc = np.concatenate([size, -size, [0, 2**31 - 1, -(2**31) + 1]]).astype(np.int32)

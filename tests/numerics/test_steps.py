@@ -128,9 +128,9 @@ def test_near_the_real_value(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["sine", "cosine", "tangent"])
 def test_turns(name: str) -> None:
-    """Trigonometric functions are correct for angles of all sizes, among them the float32 nearest to a
-    multiple of pi / 2. The reference is float64, whose error is below one rounding except near zeros of the
-    function."""
+    """Trigonometric functions are within 0.9 ulp for angles of all sizes, among them the float32 nearest to
+    a multiple of pi / 2. The reference is float64, whose error is below one rounding except near zeros of
+    the function."""
     x = np.append(sample(2, 20_000), np.float32([16367173.0 * 2.0**72, 8.3e-7 + 355, 355.0, 3.1415927]))
     with np.errstate(all="ignore"):
         real = {"sine": np.sin, "cosine": np.cos, "tangent": np.tan}[name]
@@ -140,8 +140,8 @@ def test_turns(name: str) -> None:
 
 
 def test_powers() -> None:
-    """Powers are correct for results of all sizes. Every pair of special values gives the result of C's
-    pow."""
+    """Powers are within 0.9 ulp for results of all sizes. For every pair of special values, the result is NaN
+    where C's pow gives NaN, and otherwise has the sign of C's result and is within 0.9 ulp."""
     r = np.random.default_rng(3)
     x = np.concatenate([r.lognormal(0, 5, 30_000), 1 + r.normal(0, 1e-3, 30_000)]).astype(np.float32)
     y = np.concatenate(

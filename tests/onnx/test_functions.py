@@ -53,8 +53,8 @@ def test_definitions(device: vkq.Device, name: str) -> None:
 
 
 def test_a_definition_whose_shape_is_open(any_device: vkq.Device) -> None:
-    """An operator remains one node if the shape of its definition depends on the value of an input. It is
-    computed in the run, once for each value of the input."""
+    """An operator whose definition has a shape that depends on an input's value (HannWindow) is within 3e-7
+    of ONNX Runtime's result."""
     node = helper.make_node("HannWindow", ["n"], ["y"])
     for size in (5, 8):
         inputs = {"n": np.array(size, np.int32)}

@@ -115,7 +115,7 @@ def test_half_precision(any_device: vkq.Device, path: Path) -> None:
 
 
 def test_int8_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) -> None:
-    """Int8 caches may also grow with each token; a cache in one buffer gives the same tokens."""
+    """An int8 cache that grows with each token, and one in a buffer of fixed length, give equal tokens."""
     for name in ("model.onnx", "model.onnx.data"):
         (tmp_path / name).write_bytes((path / name).read_bytes())
     told = config(SIZES)
@@ -129,7 +129,8 @@ def test_int8_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Pat
 
 
 def test_drawn_tokens(any_device: vkq.Device, path: Path) -> None:
-    """The seed determines the sampled tokens; each sampled token is among the top_k most likely ones."""
+    """The seed determines the sampled tokens. With top_k = 3, 30 seeds sample each of the three most likely
+    first tokens, and no other token."""
     model = vkq.onnx.LanguageModel(path, any_device)
 
     def drawn(seed: int, **a: Any) -> list[int]:

@@ -147,8 +147,8 @@ def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch
 def test_one_word_after_the_other(
     method: str, bits: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kernels that multiply one word at a time, as on devices with few registers, are correct for any
-    number of rows."""
+    """Kernels that multiply one word at a time, as on devices with few registers, are correct for three
+    rows, computed one or two at a time."""
     profile_says(monkeypatch, grouped, grouped_in_turn=True, grouped_rows=rows, gemv_rows_shared=0)
     for group in (32, 16):
         w, x = weight(9, 416, bits, group, False, "float16"), numbers(3, 416)

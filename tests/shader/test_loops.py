@@ -64,8 +64,8 @@ def counting(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[vk
 
 
 def test_kernels_loop_no_longer_than_declared(counting: vkq.Device) -> None:
-    """Some kernels of each kind loop no longer than declared; with VKQ_DECLARED_LOOPS, all tests of kernels
-    check this."""
+    """A linear layer, a pool and a depthwise convolution loop no longer than declared; with
+    VKQ_DECLARED_LOOPS, all tests of kernels check this."""
     x = RNG.integers(-128, 128, (3, 517)).astype(np.int8)
     w = RNG.integers(-127, 128, (9, 517)).astype(np.int8)
     q = vkq.QParams(1.0)

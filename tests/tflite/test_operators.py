@@ -44,8 +44,8 @@ def test_operator(op: str, seed: int, device: vkq.Device) -> None:
 
 
 def test_sums_need_no_table() -> None:
-    """vkq computes sums by a formula whose scales are slightly changed, so that it equals XNNPACK without a
-    table. So a convolution can add a residual in its epilogue."""
+    """vkq reads a SUB as one `sub` node, without a lookup table of two operands: a formula with slightly
+    changed scales gives XNNPACK's bytes. So a convolution can add a residual in its epilogue."""
     found = [{node.op for node in read(operator_case("SUB", seed)[0]).nodes} for seed in range(20)]
     assert all("lookup2" not in ops for ops in found)
     assert sum("sub" in ops for ops in found) == len(found)
@@ -97,7 +97,8 @@ def test_example(device: vkq.Device) -> None:
 
 
 def test_open_batch(device: vkq.Device) -> None:
-    """Batches of all sizes give the same results with one copy of the weights; so does `map`."""
+    """Batches of one, of three (by `map`) and of seven images give equal results, with one copy of the
+    weights."""
     images = np.load(MODELS / "digits.npz")["images"][:7, ..., None].astype(np.float32) / 16
     session = InferenceSession(str(MODELS / "digits.tflite"), device)
     assert session.get_inputs()[0].shape == [None, 8, 8, 1]
