@@ -58,8 +58,9 @@ class Histogram:
         return np.asarray((np.arange(BINS) + 0.5) * (2 * self.limit / BINS) - self.limit)
 
     def noise(self, scale: float, zero_point: int, qmin: int, qmax: int) -> float:
-        """Return the mean squared error of the elements after quantization with these parameters. An element
-        counts as the centre of its bin, but in the bin that begins at 0 as 0, which has no error."""
+        """Return the mean squared error of the elements after quantization with these parameters. Every
+        element is replaced by the centre of its bin. Elements of the bin that begins at 0 are replaced by
+        0, which has no error."""
         used = np.flatnonzero(self.counts)
         if not used.size:
             return 0.0

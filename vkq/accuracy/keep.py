@@ -35,15 +35,15 @@ def kept_layers(
     progress: Callable[[str], None],
 ) -> tuple[Found, tuple[KeptLayer, ...], bool]:  # fmt: skip
     """Take layers out of int8, with as few multiply-adds as possible, until ``reached(result)`` returns True.
-    Return the result, the layers that are not int8, and True if the goal is reached. If it is not, return the
-    result with all layers in float.
+    Return the result, the layers that are not int8, and True if the goal is reached. If the goal cannot be
+    reached, return the result with all layers in float.
 
     1. Element-wise operators become float if that helps. They have no multiply-adds, and a chain of float
        operators rounds to int8 only once.
     2. Each layer is tried alone, which gives its gain for each multiply-add.
     3. Layers leave int8 in the order of these gains, as few as needed (binary search).
-    4. Layers return to int8 if the goal is still reached without them, those with the most multiply-adds
-       first.
+    4. A layer returns to int8 if the goal is still reached after that. The layers with the most
+       multiply-adds are tried first.
     """
 
     if reached(found):
@@ -78,7 +78,8 @@ def _without_multiplying(
     trial: HeldOut, found: Found, seen: Observed, progress: Callable[[str], None]
 ) -> tuple[Found, tuple[KeptLayer, ...]]:
     """Make element-wise operators float, and then equalize the channels that convolutions read from them.
-    Each of the two steps is kept only if it helps."""
+    Return the plan after the better of the two steps, or the given plan if neither gains more than
+    `ELEMENTWISE_GAIN`."""
     rest = elementwise(found.proto)
     floats = found.plan.floats | set(rest)
     new = trial(found.proto, dataclasses.replace(found.plan, floats=floats))

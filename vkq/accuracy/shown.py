@@ -54,8 +54,8 @@ class LayerReport:
     samples: int
 
     def worst(self, count: int = WORST) -> list[LayerRow]:
-        """Return the *count* layers that most need a look: first those whose scales lose most, and then those
-        with the lowest ``own_db``."""
+        """Return the *count* worst layers: first the layers that lose most by their scales, and then the
+        layers with the lowest ``own_db``."""
         spoilt = [row for row in self.rows if row.scale_loss_db > SPOILT]
         spoilt.sort(key=lambda row: -row.scale_loss_db)
         rest = sorted((row for row in self.rows if row not in spoilt), key=lambda row: row.own_db)

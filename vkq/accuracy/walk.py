@@ -218,8 +218,8 @@ def _is_embedded(array: Array) -> bool:
 
 
 def read_by(node: Any) -> list[str]:
-    """Return the names of all values that a node reads, including those that its subgraphs read from
-    outside."""
+    """Return the names of all values that a node reads, including outer values that the node's subgraphs
+    read."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):

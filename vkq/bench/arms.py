@@ -22,8 +22,8 @@ SET_BYTES = 1 << 30  # maximum bytes of all these copies together
 
 
 class CapturedWork:
-    """The dispatches of one call. They are captured once; later submissions can record them several times,
-    also on copies of all their buffers.
+    """The dispatches of one call. They are captured once. Later submissions can record the dispatches
+    several times, also on copies of all buffers.
 
     With *rotate*, passes cycle through enough copies of the buffers to exceed the device's cache, so that
     each pass reads its data from memory. *work_bytes*: the bytes that one call must read and write.

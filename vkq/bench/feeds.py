@@ -45,7 +45,7 @@ def random_inputs(
         raise ArgumentError(f"--ids names {wrong}; the model's inputs are {types}")
     try:
         bounds = session.lowered(shapes).bounds
-    except ModelError:  # unknown: shapes depend on values, or the whole model runs on the CPU
+    except ModelError:  # no bounds are known: shapes depend on values, or the whole model runs on the CPU
         bounds = {}
     random, feed = np.random.default_rng(0), {}
     for name, dtype in types.items():

@@ -21,9 +21,9 @@ class Settings:
     """How long to measure.
 
     ``time_s``: the maximum time for one of `CLOCKS`. ``samples``: the minimum number of samples for each arm
-    and clock; three if ``time_s`` is over first. ``submission_us``: passes are repeated in a submission until
-    it lasts this long. ``precision``: two arms are sampled until the interval of the ratio of their times has
-    at most this half-width, or ``time_s`` is over.
+    and clock; if ``time_s`` is over before that, three samples are enough. ``submission_us``: passes are
+    repeated in a submission until it lasts this long. ``precision``: two arms are sampled until the
+    interval of the ratio of their times has at most this half-width, or ``time_s`` is over.
     """
 
     samples: int = 10

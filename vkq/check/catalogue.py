@@ -62,10 +62,11 @@ class Check:
     """One check.
 
     ``x``, ``w``: the dtypes of the operands; an 8-bit result has the dtype of x. ``scheme``: one of
-    `cases.SCHEMES`. Schemes in `cases.Q8TA` have 8-bit x; q4gsw_f16 and q8gsw_f16 float16 x; others float32
-    x. Results of `cases.Q8TA` and dq8ca_q8csw must be exact; others have a bound. q8csw_f16 has
-    compute="float16"; f32 and f16 have float weights. q4gsw and q8gsw dequantize the data's weight and
-    quantize it again, in whole groups along K. ``wz``: weight zero points, "none", "tensor" or "channel".
+    `cases.SCHEMES`. Schemes in `cases.Q8TA` have 8-bit x; q4gsw_f16 and q8gsw_f16 have float16 x; all other
+    schemes have float32 x. Results of `cases.Q8TA` and dq8ca_q8csw must be exact; all other results have an
+    error bound. q8csw_f16 has compute="float16"; f32 and f16 have float weights. q4gsw and q8gsw dequantize
+    the data's weight and quantize it again, in whole groups along K. ``wz``: weight zero points, "none",
+    "tensor" or "channel".
     ``act``: "none", "relu" or "relu6". ``extreme``: the data is at the ends of its dtype. ``float_in``: x
     is float32 and is quantized on the device. ``method``: one of `METHODS`.
     """

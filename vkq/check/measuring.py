@@ -145,7 +145,7 @@ def _in_time() -> Iterator[None]:
 class TimedTile:
     """A tile of matrix units that is timed. ``table``: the name of its cost table. ``size``: (rows, columns).
     ``scheme`` and ``dtype``: the scheme of the product and the dtype of its x. ``depths``: the sizes of K to
-    time. ``step``: the number of elements along K for which a cost is the time."""
+    time. ``step``: a cost is the time for this number of elements along K."""
 
     table: str
     name: str

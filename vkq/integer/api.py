@@ -110,9 +110,9 @@ def correlate2d(
     The border is filled with 0.
 
     image: (H, W). templates: (h, w) or (T, h, w), which may be larger than the image unless *mode* is
-    "valid". The dtypes, the other arguments and the errors are those of `conv2d`. Returns "full", every
-    overlap (H+h-1, W+w-1); "same", the centre of it (H, W); or "valid", the windows inside the image (H-h+1,
-    W-w+1). If templates have an axis T, it comes first in the result.
+    "valid". `conv2d` describes the dtypes, all other arguments and the errors. Returns "full", every
+    overlap (H+h-1, W+w-1); "same", the centre of it (H, W); or "valid", the windows inside the image
+    (H-h+1, W-w+1). If templates have an axis T, it comes first in the result.
 
     >>> correlate2d(np.array([[1, 2, 3]], np.int16), np.array([[1, 10]], np.int8), "valid")
     array([[21, 32]], dtype=int32)
@@ -152,7 +152,7 @@ def matmul(
     """Return ``a @ b + bias`` in exact integers, (..., M, N) or (N,). a is (..., M, K) or (K,), b is (K, N),
     and bias is None or (N,). All sizes may be 0.
 
-    The dtypes, *accumulate*, the other arguments and the errors are those of `conv2d`. The function computes
+    `conv2d` describes the dtypes, *accumulate*, all other arguments and the errors. The function computes
     ONNX MatMulInteger (https://onnx.ai/onnx/operators/onnx__MatMulInteger.html).
 
     >>> matmul(np.array([[300, -300]], np.int16), np.array([[100], [200]], np.uint8))

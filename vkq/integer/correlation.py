@@ -82,8 +82,9 @@ class Band:
 class Correlation:
     """Templates on a device, and the plans that correlate images with them.
 
-    w is (OC, IC/groups, KH, KW), and bias is int64 (OC,). The options are those of *p*. The number and the
-    size of images may change from call to call: each call states the axes *rows* and *columns* of its images.
+    w is (OC, IC/groups, KH, KW), and bias is int64 (OC,). *p* has the stride, dilation, padding and groups.
+    The number and the size of images may change from call to call: each call states the axes *rows* and
+    *columns* of its images.
     """
 
     def __init__(

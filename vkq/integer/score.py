@@ -32,9 +32,9 @@ def score(method: str, a: Array, w: Array, products: npt.NDArray[np.int64]) -> A
 
 
 def _centred(products: Array, a: Array, b: Array, count: int) -> npt.NDArray[np.float64]:
-    """Return sum(a * b) - sum(a) * sum(b) / count in float64, where the arguments are these three sums.
-    Differences in which large terms cancel are computed in integers, so that there are only one or two
-    roundings."""
+    """Return sum(a * b) - sum(a) * sum(b) / count in float64. The arguments are the three sums in this
+    formula. Differences in which large terms cancel are computed in integers, so that there are only one or
+    two roundings."""
     quotient, remainder = np.divmod(b, count)
     rest, part = np.divmod(a * remainder, count)
     return np.asarray((products - a * quotient - rest) - part / count, np.float64)

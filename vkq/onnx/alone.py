@@ -42,7 +42,7 @@ def _attribute(key: str, value: Any) -> Any:
 
 def node_proto(node: Node) -> list[Any]:
     """Return ONNX's form of an unknown node. If the node's subgraphs read outer values under other names,
-    Identity nodes come first that define these names."""
+    Identity nodes before it define these names."""
     helper, a = package().helper, node.attributes
     own = node.inputs[: len(node.inputs) - len(a["captured"])]
     renamed = [

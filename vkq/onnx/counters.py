@@ -48,5 +48,5 @@ class Counters:
 
 
 def host_bytes(values: Iterable[Any]) -> int:
-    """Return the total bytes of those *values* that are arrays on the host."""
+    """Return the total bytes of the arrays on the host among *values*."""
     return sum(int(x.nbytes) for x in values if hasattr(x, "__array_interface__"))

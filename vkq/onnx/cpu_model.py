@@ -44,7 +44,7 @@ class CpuModel:
         return self
 
     def model(self) -> Model:
-        """Return a `Model` with the inputs and outputs only. Types that are no numeric tensors have ONNX
+        """Return a `Model` with the inputs and outputs only. Other types than numeric tensors have ONNX
         Runtime's names, such as "tensor(string)"."""
         inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
         told = self.session.get_modelmeta()

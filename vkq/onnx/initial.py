@@ -21,7 +21,8 @@ class Initials(Generic[Session]):
         self._sessions: dict[frozenset[str], Session] = {}
 
     def fed(self, feed: Container[str], reread: Callable[[Parse, Sequence[str]], Session]) -> Session | None:
-        """Return the session for the initializers that *feed* replaces; None if it replaces none.
+        """Return the session for the initializers that *feed* replaces; None if *feed* replaces no
+        initializer.
 
         ``reread(parse, names)`` opens this session: *parse* reads the model with the initializers *names*
         as inputs, and the session treats their values as constants, because they may be weights."""

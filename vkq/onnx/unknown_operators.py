@@ -78,7 +78,7 @@ def _foreign_specs(x: Inputs) -> list[Spec]:
 
 
 def _inferred(x: Inputs) -> list[Spec] | None:
-    """Return the specs of a node's results as onnx infers them; None if it does not infer all sizes."""
+    """Return the specs that onnx infers for a node's results; None if onnx does not infer all sizes."""
     onnx, a = package(), x.node.attributes
     schema = onnx.defs.get_schema(a["op"], a["opset"] or NEWEST, a["domain"])
     pairs = list(zip(x.node.inputs, x.specs, x.arrays, strict=True))

@@ -52,8 +52,8 @@ def read(
 
 @dataclasses.dataclass(frozen=True)
 class OpenModel(Model):
-    """A model with open sizes. Paddings depend on these sizes, so the file is lowered again for other input
-    shapes. ``read_for``: the shapes for which it was lowered."""
+    """A model with open sizes. Paddings depend on these sizes, so each set of input shapes needs its own
+    lowering of the file. ``read_for``: the shapes for which it was lowered."""
 
     file: File | None = None
     read_for: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
@@ -117,8 +117,8 @@ def parsed(model: Any, signature: str | None = None) -> File:
 
 
 def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[str] = ()) -> Model:
-    """Return the model with all operators of the file lowered. Operators in *apart*, and those that cannot be
-    lowered, become nodes ``foreign``."""
+    """Return the model with all operators of the file lowered. Operators in *apart*, and operators that
+    cannot be lowered, become nodes ``foreign``."""
     sixteen = has_sixteen(file)
     try:
         low = Lowering(file := as_floats(file) if sixteen else file)

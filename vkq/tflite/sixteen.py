@@ -35,8 +35,9 @@ def has_sixteen(file: File) -> bool:
 
 
 def as_floats(file: File) -> File:
-    """Return the file with float32 tensors in place of its int16 tensors. Computed int16 tensors are clipped
-    to their range; those that an operator in MOVED only moves are in range already."""
+    """Return the file with float32 tensors in place of its int16 tensors. Computed int16 tensors are
+    clipped to their range, except the results of operators in MOVED: these only move elements, which are in
+    range already."""
     sixteen = [is_sixteen(tensor) for tensor in file.tensors]
     tensors = [_real(tensor) if real else tensor for tensor, real in zip(file.tensors, sixteen, strict=True)]
     operators: list[FileOperator] = []

@@ -100,8 +100,8 @@ class Context:
     def in_one_layout(self, names: Sequence[str]) -> list[Value]:
         """Return the values of these names, without quantization parameters.
 
-        If a value stores its rows (..., C) in kPackedInt8_16C, also pack the 8-bit constants of its rank
-        and C into that layout."""
+        If one of the values is stored as rows (..., C) in kPackedInt8_16C, pack the 8-bit constants of
+        equal rank and C into this layout, too."""
         constants = self.graph.constants
         found = {name: self.value(name) for name in names if name not in constants}
         specs = [x.spec for x in found.values() if x.spec.layout == BLOCKED and x.spec.folded]
@@ -128,15 +128,15 @@ class Context:
         return b.view(b.constant(resident), spec)
 
     def read_later(self, node: Node, value: Value) -> bool:
-        """Return True if a node after *node* reads a value in the memory slot of *value*, or if such a value
-        is a result of the graph."""
+        """Return True if the memory slot of *value* is needed after *node*: a later node reads a value in
+        it, or a value in it is a result of the graph."""
         here, names = self._place[id(node)], self.names(value)
         return any(x in self.results or self._places.get(x, (here,))[-1] > here for x in names)
 
     def keep(self, key: Hashable, make: Callable[[], Any], *of: Any) -> Any:
-        """Return the object cached under *key*. Make it if the cache lacks it, or if *of* differs from the
-        arguments of the last call with this key. *of* holds everything that the object depends on, such as
-        the padding that ``auto_pad`` computes from the input shape."""
+        """Return the object cached under *key*. Make the object if the cache lacks it, or if the arguments
+        *of* differ from the last call with this key. *of* holds everything that the object depends on, such
+        as the padding that ``auto_pad`` computes from the input shape."""
         if key not in self.layers or not alike(self.layers["of", key], of):
             self.layers["of", key], self.layers[key] = of, make()
         return self.layers[key]

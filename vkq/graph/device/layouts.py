@@ -23,8 +23,8 @@ OPERANDS = {**dict.fromkeys((*KEEP_WHOLE, "matmul"), 2), "attention_q8": 4}
 
 def wanted(context: Context, name: str) -> str | None:
     """Return the layout that a value's first reader with only one possible layout needs; None if there is
-    no such reader. Behind a reader that keeps the layout of its input, the readers of its result count,
-    too."""
+    no such reader. If a reader's result has the layout of its input, the readers of this result count as
+    readers of the value."""
     graph, found = context.graph, {name}
     # a heap of the indices of the nodes that read a value in ``found``
     waiting, last = context.places(name), -1

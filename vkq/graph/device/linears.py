@@ -41,7 +41,7 @@ def _join(context: Context, node: Node) -> None:
 
 
 def _joinable(context: Context, node: Node) -> list[Node]:
-    """Return the linear nodes that one matrix product can compute together with *node*, itself included.
+    """Return *node* and the linear nodes that one matrix product can compute together with *node*.
 
     They have the input and input parameters of *node*, are not computed yet, and have 8-bit results of one
     type. One attention node is the only reader of all these results."""

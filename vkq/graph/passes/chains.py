@@ -161,9 +161,9 @@ class _Chains:
         raise AssertionError("one member always fits")
 
     def _fits(self, group: _Group, more: int = 0) -> bool:
-        """Return True if one kernel can compute a chain. *more*: how many buffers the chain may use above a
-        kernel's limit. A growing chain may exceed the limit, because it may still lose buffers: a value
-        needs none once all nodes that read it are in the chain."""
+        """Return True if one kernel can compute a chain. *more*: by how many buffers the chain may exceed a
+        kernel's maximum. A growing chain may still lose buffers: a value needs no buffer once all nodes
+        that read it are in the chain."""
         inputs, results = self._ends(group)
         shapes = [self.graph.specs[name].shape for name in inputs]
         if len(inputs) + len(results) > MOST_BUFFERS + more or len(group.members) > MOST_LINKS or not inputs:
@@ -171,8 +171,8 @@ class _Chains:
         return fits(shapes, group.shape)
 
     def _ends(self, group: _Group) -> tuple[list[str], list[str]]:
-        """Return the names of the values that a chain reads from memory, and of those that it writes to
-        memory."""
+        """Return the names of the values that a chain reads from memory, and the names of the values that
+        it writes."""
         made, inside = group.made, Counter(name for one in group.members for name in one.node.inputs if name)
         inputs = [name for name in inside if name not in made and not self._number(name)]
         results = [

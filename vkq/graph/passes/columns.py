@@ -53,8 +53,8 @@ def _is_product(sweep: Sweep, name: str) -> bool:
 
 
 def _slice(sweep: Sweep, node: Node) -> bool:
-    """Replace a Slice after a Reshape (and a Transpose) by a Slice of columns before the Reshape. The Slice
-    must be along the first axis of those into which the Reshape splits the columns."""
+    """Replace a Slice after a Reshape (and a Transpose) by a Slice of columns before the Reshape. The
+    Reshape splits the columns into several axes, and the Slice must be along the first of these axes."""
     turned = sweep.producer(node.inputs[0], "Transpose")
     name = turned.inputs[0] if turned else node.inputs[0]
     split, found = sweep.producer(name, "Reshape"), sliced(sweep, node)

@@ -26,7 +26,7 @@ Otherwise = Callable[[Node, str], Node]
 @dataclasses.dataclass
 class Rest:
     """The nodes of a graph that cannot be planned yet. ``found``: nodes that must run before the shapes of
-    their results are known. ``later``: nodes that read results of such nodes, or that need the elements of
+    their results are known. ``later``: nodes that read results of ``found``, or that need the elements of
     the values ``needed``."""
 
     found: list[Node] = dataclasses.field(default_factory=list)
@@ -123,8 +123,8 @@ def _in_others(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 
 
 def _defined(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
-    """Replace an operator by its definition for these input shapes, which the attribute ``expand``
-    computes. Return False if the model's reader gives none."""
+    """Replace an operator by its definition. The attribute ``expand`` computes the definition for these
+    input shapes. Return False if there is none."""
     expand = node.attributes.get("expand")
     if expand is None:
         return False
@@ -156,8 +156,8 @@ def _given(x: Inputs) -> list[Spec]:
 
 
 def fold_weights(graph: Graph) -> Graph:
-    """Fold all constants, now also each DequantizeLinear of a constant. Run this pass after those that need
-    its integers."""
+    """Fold all constants, now also each DequantizeLinear of a constant. Run this pass after all passes that
+    need the integers."""
     return Sweep(graph).run(_fold)
 
 

@@ -79,8 +79,8 @@ class _Joined:
         return True
 
     def _put_together(self, sweep: Sweep, node: Node, source: str, perm: tuple[int, ...]) -> bool:
-        """Replace a product and the permute that merges its heads by a product that writes its heads side
-        by side."""
+        """Replace a product and the permute that merges its heads by a product whose result has the heads
+        side by side."""
         made, shape = sweep.producer(source, "matmul"), sweep.specs[source].shape
         if made is None or self.uses[source] > 1 or perm != SWAPPED or shape[1] == 1:
             return False

@@ -133,7 +133,7 @@ class Tables:
 
 def _with_scalars(sweep: Sweep, node: Node) -> Node:
     """Return the node with each constant of equal elements, such as a mask of zeros, replaced by a scalar.
-    This is only done if the other operand has the shape of the result."""
+    A constant is replaced only if the node's remaining operand has the shape of the result."""
     names, shape = list(node.inputs), sweep.specs[node.outputs[0]].shape
     for i, name in enumerate(names):
         array = sweep.array(name)

@@ -26,8 +26,8 @@ CARRIED = {"Cast", "Identity", *movement.OPERATORS} - {"Concat", "Pad", "Split"}
 
 
 def hold_types(graph: Graph) -> Graph:
-    """Replace all types by types that a device stores. Only operators unknown to vkq are left out: their
-    results have such types already."""
+    """Replace all types by types that a device stores. Results of operators unknown to vkq already have
+    such types."""
     made = (name for node in graph.nodes if node.op != "foreign" for name in node.outputs if name)
     found = {graph.specs[name].dtype for name in (*graph.inputs, *made)}
     replaces = not found.isdisjoint((*HELD, "int64"))
