@@ -115,8 +115,8 @@ class C2f(nn.Module):
 
 
 class Detector(nn.Module):
-    """YOLOv8 with one scale. It maps (N, 3, 48, 48) to (N, 4 + kinds, cells): centre, width and height in
-    pixels, and a score from 0 to 1 for each kind."""
+    """YOLOv8 with one scale. It maps (N, 3, 48, 48) to (N, 4 + classes, cells): centre, width and height in
+    pixels, and a score from 0 to 1 for each class."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,8 +175,8 @@ def scenes_of(size: int, count: int, most: int, sides: tuple[int, int]) -> list[
 
 
 def detector_loss(net: Detector, x: Tensor, wanted: Tensor) -> Tensor:
-    """Return the detector's loss. *wanted* (N, 5, cells, cells) has the box and kind + 1 of the digit that
-    each cell must find; 0 means that the cell must find none."""
+    """Return the detector's loss. *wanted* (N, 5, cells, cells) has the box and the class + 1 of the digit
+    that each cell must find; 0 means that the cell must find none."""
     boxes, scores = net.raw(x)
     kind = wanted[:, 4].long()
     there = kind > 0

@@ -279,7 +279,7 @@ FAULTS: dict[str, type[Driver]] = {
 
 @contextlib.contextmanager
 def driver(monkeypatch: pytest.MonkeyPatch, kind: Callable[[], Driver]) -> Iterator[Driver]:
-    """Context manager: replace the driver by this kind of faulty driver for recordings inside the block."""
+    """Context manager: for recordings inside the block, a faulty driver of this class replaces the driver."""
     faulty = kind()
     add = Recording.add
 

@@ -1,5 +1,5 @@
-"""Tests of the reading of pages. ``make guides`` runs each guide (this takes minutes), or the guide says
-that it is not run."""
+"""Tests of the reading of pages. Every guide is run by ``make guides`` (this takes minutes), or its page
+says that it is not run."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_tiles(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, tile:
         for t in matrix.tilings(shape, kernel.how, strict_device.capabilities)
         if t.variant.axes["tile"] == tile
     ]
-    parts = 12 if tile == "16x16x32" else 3  # 12 parts are more than a kernel loads at once, 3 are fewer
+    parts = 12 if tile == "16x16x32" else 3  # a kernel loads sums of 3 parts at once, but not of 12
     kernel.tiling = max(able, key=lambda t: (t.splits == parts, t.splits > 1, t.rows < shape.kh, -t.splits))
     assert kernel.tiling.splits == parts
     got = result(

@@ -1,8 +1,8 @@
 """Emulate matrix units on devices without them: plain GLSL (emulated.glsl) replaces matrices in the
 shaders.
 
-Emulation covers every shape of matrices and every subgroup size. It does not cover what depends on
-hardware: the distribution of matrices over a subgroup, and the driver's code for loops.
+Emulation covers every shape of matrices and every subgroup size. Only hardware shows how a driver
+distributes matrices over a subgroup, and which code it generates for loops.
 
 Mesa 22.3's llvmpipe loses private arrays that are live across a barrier if loops index them. Therefore
 loops are unrolled on llvmpipe, and compiling a shader takes seconds there.

@@ -83,7 +83,7 @@ def test_rows_of_both_types(units: vkq.Device) -> None:
     (8, 0, -128), (8, -128, -128), (16, 127, -128), (32, 0, -128), (8, 0, -127), (16, 0, -127),
 ])  # fmt: skip
 def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
-    """Infinities and NaN are those of a float64 sum, and affect only their own rows. Finite results are
+    """Infinities and NaN equal those of a float64 sum, and affect only their own rows. Finite results are
     within the bound."""
     k, rng = 256, np.random.default_rng(rows)
     w = rng.integers(least, 128, (36, k)).astype(np.int8)

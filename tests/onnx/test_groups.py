@@ -38,10 +38,10 @@ def inputs_of(w: vkq.GroupedWeight) -> dict[str, Any]:
     return given if w.zero_point is None else given | {"zeros": w.zero_point.reshape(-1)}
 
 
-# Rows: one, few and many. There are leading axes, the smallest groups, a bias, group indices of consecutive
-# groups (g_idx), an odd number of groups (half a byte of zero points), and a partial last group, whose
-# codes beyond k are arbitrary. float16: x, scales, bias and results are float16; sums are float32, rounded
-# once.
+# The cases have one, few and many rows; leading axes; the smallest groups; a bias; group indices of
+# consecutive groups (g_idx); an odd number of groups (half a byte of zero points); and a partial last
+# group, whose codes beyond k are arbitrary. With float16, x, scales, bias and results are float16, and sums
+# are float32, rounded once.
 @pytest.mark.parametrize(
     ("dtype", "shape", "n", "bits", "group", "symmetric"),
     [

@@ -58,8 +58,8 @@ def test_weights_are_uploaded_once(device: vkq.Device, uploads: list[Resident]) 
 
 
 def test_explain_says_the_bytes_of_the_weights(device: vkq.Device) -> None:
-    """`explain` states the bytes of the weights. A session that shares its weights takes that many device
-    bytes less."""
+    """`explain` states the bytes of the weights. A session that shares its weights needs fewer device bytes
+    by this number."""
     gc.collect()  # otherwise freed memory of earlier tests changes the differences
     taken, sessions = [], []
     for data in (stored(b11=2), stored(b11=2), stored(b12=2)):

@@ -67,7 +67,8 @@ def test_images_with_ties_in_both_forms(layout: str, device: vkq.Device) -> None
     """Images with ties are quantized exactly in both forms of the shader: 16 channels of a pixel at once,
     and four at a time. The last block of channels is partial."""
     rng = np.random.default_rng(8)
-    for ahead, zero_point in ((True, 4), (False, 5)):  # plans depend on the zero point: one for each form
+    # Plans are cached by zero point, so each form gets its own zero point.
+    for ahead, zero_point in ((True, 4), (False, 5)):
         q = vkq.QParams(0.037, zero_point)
         x = rng.integers(0, 2**32, (2, 21, 5, 6), dtype=np.uint32).view(np.float32)
         ties = ((rng.integers(-140, 140, x.shape) + 0.5) * np.float64(q.scale)).astype(np.float32)

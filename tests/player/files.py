@@ -118,8 +118,8 @@ def lacks(
     folder: Path,
     then: Callable[[PlayedModel], None] | None = None,
 ) -> str | None:
-    """Check that the device plays this plan of the file alone, with its known answer. Return None, or what
-    the device lacks for the plan."""
+    """Check that the device plays this plan, with its known answer, if the file has no other plan. Return
+    None, or what the device lacks for the plan."""
     path = folder / "alone.vkq"
     path.write_bytes(rewritten(found, plans=[plan]))
     try:

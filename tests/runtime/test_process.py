@@ -54,7 +54,7 @@ def ends(process: subprocess.Popen[str], output: str = "", code: int = 0, second
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # its children, too, which may hold the pipes
+        os.killpg(process.pid, signal.SIGKILL)  # ends its children, too, which may hold the pipes
         pytest.fail(f"the process hangs: {process.communicate()}")
     assert (process.returncode, out, err) == (code, output, "")
 

@@ -106,7 +106,7 @@ def test_lanes_that_share_pixels_keep_the_order(
     device: vkq.Device, sizes: Sizes, width: int, read: str
 ) -> None:
     _, _, (_, kw), _, stride, dilation = sizes
-    # the number of columns that eight output pixels read; lanes share them if there are not too many
+    # number of columns that eight output pixels read; if it is small, lanes share their loads
     columns = 4 + 7 * stride + (kw - 1) * dilation
     shared = columns <= MOST_READS * lanes(device.capabilities)
     variant = convolved(device, sizes, width)
