@@ -40,7 +40,7 @@ layout(push_constant) uniform Push {
   uint tiles_h, tiles_w, columns;
   uint splits, parts, chunks_per_part, row_blocks, word_blocks, steps;
   uint x_rows, x_words, x_first_row, x_first_word;
-  uint fill;                      // byte i is digit i of the number 0
+  uint fill;                      // for padding: byte i is digit i of the number 0
 } p;
 
 #include "workgroup.glslh"

@@ -68,7 +68,7 @@ const uint KEYS = TILE * D_ROW, VALUES = 16u * WIDTH16 * T_ROW;
 const uint STAGED_AT = ROWS * D_ROW, SCORES_AT = STAGED_AT + (KEYS > VALUES ? KEYS : VALUES);
 const uint SUMS_AT = SCORES_AT + ROWS * S_ROW;
 shared uvec4 tile[SUMS_AT + SUBGROUPS * ROUND * SUMS_ROW];
-shared uint exps[TABLE ? 320 : 256];  // and a table
+shared uint exps[TABLE ? 320 : 256];  // exponentials; with TABLE, then the lookup table
 shared int tops[ROWS];
 shared uint divisors[ROWS];
 shared float factors[ROWS];

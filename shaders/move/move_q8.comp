@@ -34,7 +34,7 @@ layout(push_constant) uniform Push {
   uint dims_n, dims_c, dims_h, dims_w;                         // logical shape of y
   int before_n, before_c, before_h, before_w;
   uint size_n, size_c, size_h, size_w;
-  int stride_n, stride_c, stride_h, stride_w;                  // distances in x, in row-major elements
+  int stride_n, stride_c, stride_h, stride_w;                  // strides in x, in row-major elements
 } p;
 
 #include "workgroup.glslh"

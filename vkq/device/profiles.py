@@ -1,4 +1,5 @@
-"""Profiles of kinds of devices: ``profiles.yaml`` as one `Profile` for each device, with the reasons.
+"""Profiles of kinds of devices. The matching rules of ``profiles.yaml``, with their reasons, are merged to
+one `Profile` for each device.
 
 >>> known = profiles()
 >>> known[0].name, all(rule.why and rule.source for rule in known)

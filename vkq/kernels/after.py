@@ -23,11 +23,11 @@ HEAD = 16  # with TABLES: bytes of the header before the first channel's data
 
 @dataclasses.dataclass(frozen=True)
 class After:
-    """An epilogue. kind: the sum of its codes. y: the parameters of its results, or None if they do not
-    change. words: a function that returns the int32 data, *bytes* long, to store before the channel
-    parameters. tables: a function that returns the data after the channel parameters, one table for each of
-    *channels* channels. parts: with TABLES or PARTS, for each part its number of channels (a multiple of
-    16) and its parameters before the epilogue; else empty."""
+    """An epilogue. kind: the sum of the epilogue's codes. y: the parameters of the results, or None if the
+    epilogue keeps the kernel's parameters. words: a function that returns the int32 data, *bytes* long, to
+    store before the channel parameters. tables: a function that returns the data after the channel
+    parameters, one table for each of *channels* channels. parts: with TABLES or PARTS, for each part its
+    number of channels (a multiple of 16) and its parameters before the epilogue; else empty."""
 
     kind: int
     y: QParams | None

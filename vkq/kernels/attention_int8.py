@@ -74,7 +74,7 @@ def _numbers(x: Int8Operands, s: AttentionSizes, rules: Int8Rules, parts: int) -
 
 @functools.lru_cache(256)
 def written(form: Int8Form) -> Written:
-    """Return the shader of a form."""
+    """Return the shader that is generated for a form."""
     tile = form.tile
     names = ["q", "k", "v", *["bias"] * form.biased, "lengths"]
     bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(names)]

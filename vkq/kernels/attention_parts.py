@@ -12,9 +12,9 @@ class PartsKernel(AttentionKernel):
     """Writes the SPIR-V of attention to all keys, or with ``span`` to a part of the keys."""
 
     def matrix_of(self, number: Number) -> Number:
-        """Return which matrix (batch element and head of the keys) a workgroup computes, and set the number
-        of the part of its keys. *number* is the workgroup's number divided by the number of tiles in a
-        matrix."""
+        """Return the index of the matrix (batch element and head of the keys) that a workgroup computes,
+        and set the index of the part of the keys that the workgroup reads. *number* is the workgroup's
+        number divided by the number of tiles in a matrix."""
         self.sums, self.part = number, number.of(0)
         if not self.form.span:
             return number

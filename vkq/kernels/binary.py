@@ -142,8 +142,8 @@ def sum_after(
     own_first: bool, shape: Sequence[int],
 ) -> After:  # fmt: skip
     """Return the epilogue that applies ``op`` to a kernel's results and another operand, both of shape
-    *shape*. *own* are the parameters of the kernel's results; own_first: these are the first operand. The
-    epilogue's results have the bits of `vkq.ops.elementwise.combined`."""
+    *shape*. *own* are the parameters of the kernel's results; own_first: the kernel's results are the first
+    operand of ``op``. The epilogue's results have the bits of `vkq.ops.elementwise.combined`."""
     a, b = (own, other) if own_first else (other, own)
     if op == "add" and swaps(tuple(shape), tuple(shape)):
         a, b, own_first = b, a, not own_first

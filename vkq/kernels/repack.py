@@ -1,4 +1,4 @@
-"""Change the layout or shape of a value, with a dispatch, or without one if the bytes stay the same."""
+"""Change the layout or shape of a value: with a dispatch, or without a dispatch if no byte moves."""
 
 from __future__ import annotations
 

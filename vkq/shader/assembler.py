@@ -1,8 +1,8 @@
-"""Writes compute shaders step by step: `vkq.numerics.steps` as SPIR-V.
+"""Writes compute shaders as SPIR-V, operation by operation (the operations of `vkq.numerics.steps`).
 
-A kernel for a chain of operators consists of the operators' distinct steps, each written once, in one basic
-block. No compiler is needed, and no wheel contains such modules. Sums and products are NoContraction. On
-devices that round differently (soft), integer functions compute them (`vkq.numerics.software`).
+A kernel for a chain of operators consists of the operators' distinct operations, each written once, in one
+basic block. No compiler is needed, and no wheel contains such modules. Sums and products are NoContraction.
+On devices that round differently (soft), integer functions compute them (`vkq.numerics.software`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..numerics.software import soft_difference, soft_product, soft_sum
 from ..numerics.steps import Kind, Number
 from .module import INPUT, PUSH, SHARED, STORAGE, ModuleWriter, put
 
-# The SPIR-V opcode of each step of `vkq.numerics.steps.NUMPY`.
+# The SPIR-V opcode of each operation of `vkq.numerics.steps.NUMPY`.
 OPCODES = {
     "fadd": 129, "fsub": 131, "fmul": 133, "flt": 184, "itof": 111, "ftoi": 110, "bnot": 168, "band": 167,
     "bor": 166, "bxor": 165, "umod": 137, "udiv": 134, "ult": 176, "ilt": 177, "ushr": 194, "ishr": 195,
@@ -32,7 +32,7 @@ WORKGROUP_SCOPE, SHARED_MEMORY = 2, 0x108  # semantics of a barrier: acquire and
 
 
 class Emitted(Number):
-    """A value of a kernel that is being written."""
+    """A value in a kernel that is being written: the id of an instruction's result, and its type."""
 
     __slots__ = ("id", "kernel", "kind")
 
@@ -51,7 +51,7 @@ class Emitted(Number):
 
 
 class KernelWriter(ModuleWriter):
-    """Writes a module step by step."""
+    """Writes the SPIR-V module of a kernel, operation by operation."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class KernelWriter(ModuleWriter):
         super().__init__(buffers, words, local, shared, fours)
         self.flushes = True
         self._soft, self._current = soft, 0  # label of the current block
-        self._block: dict[tuple[object, ...], Number] = {}  # steps of the current block
+        self._block: dict[tuple[object, ...], Number] = {}  # operations of the current block
         self._label()
 
     def constant(self, value: float | int | bool, kind: Kind) -> Emitted:
@@ -107,7 +107,7 @@ class KernelWriter(ModuleWriter):
         return result
 
     def _function(self, op: str) -> int:
-        """Return the module's function that computes this step with integers."""
+        """Return the id of the module's function that computes a float operation with integers."""
         known = self._known.get(("function", op))
         if known is not None:
             return known
@@ -193,15 +193,16 @@ class KernelWriter(ModuleWriter):
 
     @contextlib.contextmanager
     def flushing(self, flushes: bool) -> Iterator[None]:
-        """Context manager: set whether the steps written inside the block replace subnormal float results
-        by 0."""
+        """Context manager: set whether the operations written inside the block replace subnormal float
+        results by 0."""
         before, self.flushes = self.flushes, flushes
         yield
         self.flushes = before
 
     @contextlib.contextmanager
     def when(self, condition: Number) -> Iterator[None]:
-        """Context manager: the steps written inside the block run only if the condition holds."""
+        """Context manager: invocations execute the operations written inside the block only if the
+        condition holds."""
         inside, after = self._fresh(), self._fresh()
         put(self._body, 247, after, 0)
         put(self._body, 250, self._id(condition), inside, after)
