@@ -39,8 +39,8 @@ def compare_layers(
 
     Both models run node by node through ONNX Runtime's CPU provider, so that memory holds only the values
     that later layers still read. If `quantize` scaled channels, the quantized model's metadata records the
-    factors, and the float model's channels are scaled by them, too. samples: mappings of input names to
-    arrays.
+    factors, and the float model's channels are scaled by these factors, too. samples: mappings of input
+    names to arrays.
 
     Raises ModelError if the models have no values in common or a model cannot be read.
     """

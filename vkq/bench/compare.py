@@ -50,8 +50,8 @@ def compare(
 
     *clocks*: compare only these clocks; empty means all. *ignore_path*: compare the fastest path of each run,
     even if the paths differ. Raises ArgumentError in three cases: the runs are of two devices (by UUID and
-    name) and *any_device* is False; they have no measurement in common; or only one of them rotated its
-    inputs among copies.
+    name) and *any_device* is False; they have no measurement in common; or in only one of the runs the
+    inputs rotated among copies.
     """
     ids = [(run.device["uuid"], run.device["name"]) for run in (old, new)]
     if ids[0] != ids[1] and not any_device:

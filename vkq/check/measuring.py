@@ -3,12 +3,13 @@ and the int8 tiles of matrix units. `vkq tune --export` measures the costs of al
 
 The child sends its parent one JSON object a line. The first is ``{"device": key}``. For each candidate,
 ``{"begin": [family, name]}`` and ``{"end": name}`` follow. The end has the result as ``"us": microseconds``,
-as ``"ns": [alone, shared]`` for the cost of a tile, or as ``"wrong": why``. Both have the seconds ``spent``
-so far. A candidate that takes too long to compile ends the process with the exit code `first_sight.LATE`.
+as ``"ns": [alone, shared]`` for the cost of a tile, or as ``"wrong": why``. Begin and end also have
+``spent``, the seconds since the start. A candidate that takes too long to compile ends the process with the
+exit code `first_sight.LATE`.
 
-The cost of a tile is the time of a step along k, for a workgroup that runs alone on a core and for one that
-shares the core. To find both, calls with one and with two workgroups for each core are timed, at two sizes of
-K.
+The cost of a tile has two times of a step along k: for a workgroup that runs alone on a core, and for a
+workgroup that shares its core. To find both, calls with one and with two workgroups for each core are
+timed, at two sizes of K.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ the bound, and must have the bits of the first run in every later run.
 
 Some released phone drivers give wrong results in some runs, in all runs except the first, or only when the
 device is warm or has just woken up. So inputs alternate, results and scratch memory are overwritten before
-each run, and large problems run cold, after load and after rest.
+each run, and large problems run on a device that is cold, loaded, or idle for some time.
 """
 
 from __future__ import annotations

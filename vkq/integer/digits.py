@@ -2,9 +2,9 @@
 products.
 
 A number v in [lo, hi] is ``v = offset + sum_i 256**i * d_i`` with digits d_i in [-128, 127]. ``n`` digits
-represent the 256**n integers from ``-128 * ones`` to ``127 * ones`` with ones = 1 + 256 + ... The offset is 0
-if this range contains [lo, hi]; otherwise the offset shifts the range. Then, for a sum over any set of
-positions,
+represent the 256**n integers from ``-128 * ones`` to ``127 * ones`` with ones = 1 + 256 + ... The offset is
+0 if this range contains [lo, hi]. Otherwise the offset shifts the range, so that it contains [lo, hi].
+Then, for a sum over any set of positions,
 
     sum x w = sum_ij 256**(i+j) sum x_i w_j  +  w_offset * sum (x - x_offset)  +  x_offset * sum w
 

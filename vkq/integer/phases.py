@@ -4,7 +4,7 @@ Output o reads the positions ``o*s + k*d - pad`` for the taps k, with stride s a
 by their greatest common divisor g. With o = r + d*m and k = s*a + b (r < d, b < s), the position is ``g*s*d *
 (m + a) + g*(s*r + d*b) - pad``. So each residue r and phase b give a plain correlation over a sub-image:
 every (g*s*d)-th position. Residues are independent images; phases are summed, like channels. No position is
-stored twice, because s and d no longer have a common divisor.
+stored twice, because s and d, divided by g, have no common divisor.
 """
 
 from __future__ import annotations

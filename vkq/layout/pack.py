@@ -123,7 +123,8 @@ class Layout(LayoutSpec):
 
         Raises:
             DTypeError: the words are not int32.
-            ArgumentError: the number of words is not that of *shape*, or *shape* has another number of dims.
+            ArgumentError: the number of words is not ``words(shape)``, or *shape* does not have one size
+                per dim.
         """
         source = _array(words, Int8x4, f"{self.name}.unpack: words")
         shape = self.checked_shape(shape, "unpack: shape")

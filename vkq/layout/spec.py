@@ -1,8 +1,8 @@
 """The formula of a layout: read it from a YAML file, check it, evaluate it for an element, and write it as
 GLSL.
 
-The YAML lists *parts*, outermost first; the word index is the row-major index over them. A part of the dim
-``c`` is ``c``, ``c/4`` (blocks of 4), ``c%4`` (inside a block of 4) or ``c%32/4`` (blocks of 4 inside a
+The YAML lists *parts*, outermost first; the word index is the row-major index over the parts. A part of the
+dim ``c`` is ``c``, ``c/4`` (blocks of 4), ``c%4`` (inside a block of 4) or ``c%32/4`` (blocks of 4 inside a
 block of 32). ``lane`` is the part that selects the byte of the word. `vkq.layout.pack` has the NumPy
 functions; ``layouts/README.md`` explains the files.
 """

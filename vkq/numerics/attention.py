@@ -1,10 +1,11 @@
 """Attention without the matrix of scores (online softmax). Keys are processed in tiles, one after the other,
-with a running maximum of the scores. NumPy and devices compute the same steps in the same order.
+with a running maximum of the scores. NumPy and devices execute one sequence of steps, which depends only on
+the sizes (`Tile`).
 
-The order depends only on the sizes (`Tile`). A score is a sum over the elements of a head, from first to
-last. Several lanes (invocations) share a row: each lane adds the weights of every lanes-th key, and a tree of
-additions joins the lanes. A result adds weight * value, key by key. If a tile raises the maximum, all sums of
-earlier tiles are first multiplied by exp(old - new maximum).
+A score is a sum over the elements of a head, from first to last. Several lanes (invocations) share a row, the
+scores of one query: each lane adds the weights of every lanes-th key, and a tree of additions joins the
+lanes. A result adds weight * value, key by key. If a tile raises the maximum, all sums of earlier tiles are
+first multiplied by exp(old - new maximum).
 
 The keys are divided into parts (`span_of`), and the results of the parts are joined in order. The fewer tiles
 of rows there are, the smaller are the parts, so that many workgroups share the keys of a few queries.

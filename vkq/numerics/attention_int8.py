@@ -1,5 +1,5 @@
 """Attention to an int8 cache (`attention_cache`). The number of tokens in the cache is an input, and it
-determines the positions of the queries. NumPy and devices compute the same steps in the same order.
+determines the positions of the queries. NumPy and devices execute one sequence of steps.
 
 A score is ``(sum of query * code) * key scale * scale``; then follow the softcap and a bias. A weight is
 multiplied by the scale of its value, and the product by the codes. Keys are accumulated in parts
@@ -25,11 +25,11 @@ class Int8Rules:
     """The rules of attention to an int8 cache.
 
     width: the number of elements of a key and of a value. causal: a query attends to the keys up to its own
-    position; if window is not 0, only to the last *window* of them. Else it attends to all keys of the
-    cache's length. follows: True if the queries are the last tokens of the cache, False if they are its first
-    tokens; then a query beyond the cache's length has the position of the last token. softcap: if not 0,
-    scores become softcap * tanh(score / softcap). guarded: NaN weights, as of a query whose keys all have the
-    bias -inf, are 0."""
+    position; if window is not 0, only to the last *window* of them. If causal is False, a query attends to
+    all tokens in the cache. follows: True if the queries are the last tokens of the cache, False if they
+    are its first tokens; then a query beyond the cache's length has the position of the last token.
+    softcap: if not 0, scores become softcap * tanh(score / softcap). guarded: NaN weights are replaced by
+    0. A query has NaN weights if all keys have the bias -inf."""
 
     width: int
     scale: float

@@ -41,7 +41,8 @@ class RowFunction:
 
     ``passes``: (reduction, f, then) of each pass. The pass reduces ``f(element, results of earlier passes)``
     over the row, and its result is ``then(reduced value, attributes)``. ``each``: computes the function's
-    result for each element; None if the function is a reduction, which has one result for each row.
+    result for each element; None if the function is a reduction, because a reduction has one result for
+    each row.
     """
 
     passes: tuple[tuple[str, Callable[[Number, Got], Number], Callable[[Number, Attributes], Number]], ...]

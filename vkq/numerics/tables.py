@@ -67,9 +67,9 @@ def table_of(function: str | Function, x: QParams, y: QParams) -> Array:
     """Return the 256 results of ``quantize(function(dequantize(x_q)))``; entry i is for x_q = ``x.qmin + i``.
 
     function: a name in `UNARY`, or a function that maps a float64 array of 256 real numbers to 256 numbers.
-    These are rounded to float32 and quantized. So the table has the results of the three ONNX operators in
-    sequence, with a correctly rounded function. Raises ArgumentError for an unknown name or a result of
-    another shape.
+    The 256 numbers are rounded to float32 and quantized. So the table has the results of DequantizeLinear,
+    the correctly rounded function, and QuantizeLinear in sequence. Raises ArgumentError for an unknown name
+    or a result of another shape.
 
     >>> table_of("relu", QParams(0.5), QParams(0.5, -128))[[0, 128, 130, 255]]
     array([-128, -128, -126,   -1], dtype=int8)

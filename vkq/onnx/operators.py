@@ -2,7 +2,8 @@
 
 A node of an older opset is converted to the newest form, in which some attributes are inputs. A quantized
 operator of ONNX or com.microsoft becomes DequantizeLinear, a float operator and QuantizeLinear (QDQ).
-Later, passes fuse these nodes into vkq's quantized operators, as in models that are already in QDQ form.
+Later, passes fuse these nodes into vkq's quantized operators, as they do in models that are in QDQ form
+from the start.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ class Scores:
     start: the position of the first query among the keys, a number or an int32 value (batch,). causal: a
     query sees the keys up to its own position; if *window* is not 0, only the last *window* of them. lengths:
     an int32 value (batch,), the number of visible keys. softcap: if not 0, scores become softcap * tanh(score
-    / softcap). bias: values that are added to the scores after that; they broadcast to (batch, heads,
-    queries, keys). shown: flags of visible keys, which broadcast to the same shape. sink: a value (heads,),
-    the score of an additional key whose value is 0.
+    / softcap). bias: values that are added to the scores after the softcap; they broadcast to (batch,
+    heads, queries, keys). shown: Booleans, True for visible keys, which also broadcast to (batch, heads,
+    queries, keys). sink: a value (heads,), the score of an additional key whose value is 0.
     """
 
     batch: int

@@ -67,7 +67,8 @@ class FileStep:
     program: the program's index in the plan. push: the bytes of the push constants. grids: (first workgroup,
     x, y) of each dispatch; together they run all workgroups. first_group_at: the offset in *push* of the
     first workgroup's index; -1 if the program does not read it. busy_ns: the estimated time on a device that
-    also drives a screen; libvkq begins a new submission if the sum gets too large."""
+    also drives a screen; libvkq begins a new submission if the sum of these times over a submission's steps
+    gets too large."""
 
     program: int | None
     slots: tuple[tuple[int, int], ...]  # (slot, access) of each binding; access: 1 reads, 2 writes

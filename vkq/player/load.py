@@ -72,14 +72,14 @@ class PlayedModel(OfOneProcess):
 
     A file contains the model for one or more sets of input shapes (`vkq export --batch 1 8`). `inputs` and
     `outputs` map names to (dtype, shape) in the first set; `shapes` lists, for every set, the input shapes by
-    name. `run` chooses the set by the shapes of its inputs. The first use of a set loads it, and compares its
-    results with its known answer.
+    name. `run` chooses the set by the shapes of its inputs. The first use of a set loads it, and compares
+    the results for stored inputs with the stored outputs (the known answer).
 
     Args:
         path: the file.
         which: a device by index or part of its name; None: the device that VKQ_DEVICE names, else the best.
         cache: a path for the driver's pipeline cache, which is read and written; None: no cache. With a
-            cache, a known answer is not run again for the same file, device and driver.
+            cache, this comparison is not repeated for a file, device and driver that have passed it.
 
     Raises ModelError if the file is missing, damaged or not an exported model; DeviceError if there is no
     such device, or if none of the file's plans runs on it; OutOfMemoryError.

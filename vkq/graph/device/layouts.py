@@ -2,8 +2,8 @@
 decides.
 
 Most convolutions and linear layers need one layout, and the nodes between them keep the layout of their
-input (`vkq.layout.extent.PIXELS`). Only four kinds of values leave a choice: quantized floats, means of
-whole images, reshaped values, and the inputs of convolutions that read several layouts."""
+input (`vkq.layout.extent.PIXELS`). Only four kinds of values can have several layouts: quantized floats,
+means of whole images, reshaped values, and the inputs of convolutions that read several layouts."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Fuses chains and functions of rows with their neighbours.
 
 A function of rows is a reduction, softmax or normalization. Its kernel also computes the chain, the
-QuantizeLinear and the DequantizeLinear after it. A Transpose of 8-bit rows and a Reshape before or after it
-become one movement (permute). A permute that merges the heads of a product is removed, because the product
-can write its heads side by side."""
+QuantizeLinear and the DequantizeLinear that read its result. A Transpose of 8-bit rows and a Reshape before
+or after it become one movement (permute). A permute that merges the heads of a product is removed, because
+the product can write its heads side by side."""
 
 from __future__ import annotations
 
