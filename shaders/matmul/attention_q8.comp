@@ -17,7 +17,7 @@
 //           the mask is broadcast.
 // Threads   a workgroup computes 4 * ROWS4 rows of one matrix:
 //
-//             keys, TILE blocks of four at a time      values, likewise
+//             keys: TILE blocks of four at a time      values: TILE blocks of four at a time
 //            +------+------+- - -                     +-----+
 //     q      |                                        |     | TILE
 //   +-----+  +------+------+- - -      one invocation +-----+

@@ -184,8 +184,8 @@ class AttentionKernel:
         return self.k.loop(zero, count, one, sums, lambda i, s: self.add_value(c, i, s))
 
     def over_own(self, state: tuple[Number, ...], turn: Turn) -> tuple[Number, ...]:
-        """Call *turn* for each key of the tile whose weight this invocation computes, in a loop that is not
-        unrolled, which saves registers."""
+        """Write a loop that calls *turn* for each key of the tile whose weight this invocation computes.
+        The loop is not unrolled, to save registers."""
         k = self.k
         end, step = (k.constant(n, "u") for n in (self.tile.keys, self.tile.lanes))
         return k.loop(self.sub, end, step, state, turn)
