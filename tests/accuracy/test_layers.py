@@ -73,7 +73,8 @@ def test_forms(tmp_path: Path, form: str) -> None:
 
 
 def test_only_live_values_take_memory() -> None:
-    """In a chain of 50 values at most two exist at once."""
+    """In a walk through a chain of 50 values, at most one other value is in memory when a value is
+    returned."""
     shape = [1, 4, 32, 32]
     nodes = [helper.make_node("Sqrt", [f"v{i}"], [f"v{i + 1}"]) for i in range(50)]
     info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in ("v0", "v50")]

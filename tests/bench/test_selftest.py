@@ -1,4 +1,4 @@
-"""Tests of the comparison's self-test: it passes with real times, and fails if times are only noise."""
+"""Tests of the benchmark's self-test: it passes with real times, and fails if times are only noise."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -207,7 +207,7 @@ def test_every_file_is_of_a_command_and_every_command_has_one() -> None:
 
 
 def test_a_forked_run_as_kept(folder: Path, software_device: vkq.Device) -> None:  # noqa: F811
-    """A run in a forked child prints the error of the captured file."""
+    """In a forked child, running a model prints the error of the captured file forked.txt."""
     said = subprocess.run(
         [sys.executable, "-c", FORKED], cwd=folder, capture_output=True, text=True, timeout=120, check=True,
         env={**os.environ, "VKQ_DEVICE": software_device.name, "PYTHONPATH": str(ROOT)},

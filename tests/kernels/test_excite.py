@@ -111,5 +111,5 @@ def test_what_does_not_fit(device: vkq.Device) -> None:
     other, _ = layers(device, 24, 6, "portable", "int8", False)
     assert not excite_of(device, other, two).fits  # the layers have 20 and 24 channels
     wide, back = layers(device, 20, 260, "portable", "int8", False)
-    assert not excite_of(device, wide, back).fits  # 260 hidden channels are too many
+    assert not excite_of(device, wide, back).fits  # more than the kernel's 256 hidden channels
     assert excite_of(device, one, two).fits

@@ -22,7 +22,8 @@ from .matrix_layers import known, only
 from .test_half import check_float16_images
 
 GATHERED, PLANES = half_configs.GATHERED[HALF], half_configs.PLANES[HALF, "float32"]
-# M, N and K do not fill the tiles; some K are multiples of 8. k in two parts, groups and strides occur.
+# M, N and K do not fill the tiles; some K are multiples of 8. One case splits k in two, some have groups or
+# strides.
 CASES = (
     (half_configs.FLOAT16.split, "32x32", "linear[M=33,K=264,N=35]"),
     (half_configs.FLOAT16.product, "64x64", "linear[M=70,K=37,N=68]"),

@@ -88,8 +88,8 @@ def test_pads_that_no_data_allows_name_their_node(
 @pytest.mark.parametrize("auto", ["NOTSET", "SAME_LOWER", "SAME_UPPER"])
 @pytest.mark.parametrize("size", [(4, 9), (5, 10)])
 def test_the_odd_padding_of_an_output_shape(device: vkq.Device, auto: str, size: tuple[int, int]) -> None:
-    """ConvTranspose with output_shape: if the total padding is odd, the extra element is at the start,
-    except with SAME_UPPER."""
+    """In a ConvTranspose with output_shape, an odd total padding has its extra element at the start, except
+    with SAME_UPPER."""
     x = bytes_of((1, 2, 2, 5), "uint8")
     constants = q("x", 0.05, 100, "uint8") | {
         "w": bytes_of((2, 3, 3, 2), "int8", 1), "ws": np.float32(0.01), "wz": np.int8(0),

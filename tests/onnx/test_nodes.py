@@ -158,7 +158,7 @@ def test_run_node(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_array_equal(y, x)
     assert backend.supports_device("CPU")
     assert not backend.supports_device("no such device")
-    for d in vkq.devices():  # by index and by name
+    for d in vkq.devices():  # a device is named by its index or by its name
         for name in (f"VULKAN:{d.index}", d.name):
             assert backend.supports_device(name)
             assert backend.prepare(_identity(), name).session.device.capabilities.index == d.index

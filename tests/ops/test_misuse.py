@@ -164,8 +164,8 @@ def test_a_wrong_argument_is_named(name: str, any_device: vkq.Device) -> None:
     "name", [name for name in CALLS if "device" in inspect.signature(CALLS[name][0]).parameters]
 )
 def test_a_device_may_be_given_by_index_or_name(name: str, any_device: vkq.Device) -> None:
-    """A device may be given by index or name: index 0 is the first device, not the default one, and the same
-    index or name always returns the same device."""
+    """A device may be given by index or name. Index 0 is the first device, not the default one. An index or
+    a name always returns one Device object."""
     call, arguments = given(name, any_device)
     if any(isinstance(value, Tensor) for value in arguments.values()):
         return

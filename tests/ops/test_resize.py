@@ -27,8 +27,8 @@ NEAREST = get_args(NearestMode)
 
 
 def random_resizes(rng: np.random.Generator, count: int) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
-    """Return random (shape, {size or scale}): larger and smaller, to and from one pixel, exact doubling,
-    the same size."""
+    """Return random (shape, {size or scale}). Results are larger or smaller than the image. One case
+    doubles the sizes, one keeps them."""
     cases: list[tuple[tuple[int, ...], dict[str, Any]]] = [
         ((1, 3, 4, 5), {"scale": 2.0}),
         ((1, 2, 3, 4), {"size": (3, 4)}),

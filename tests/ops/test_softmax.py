@@ -163,7 +163,8 @@ def test_onnxruntime_form_of_a_row_that_one_invocation_would_loop_over_for_too_l
         np.testing.assert_array_equal(got, softmax_onnxruntime(x, xq, -1, yq))
 
 
-@pytest.mark.parametrize("threads", [2, 4, 16])  # invocations of a row; the last workgroup is partly empty
+# number of invocations that share a row; the last workgroup is partly empty
+@pytest.mark.parametrize("threads", [2, 4, 16])
 def test_onnxruntime_form_of_short_rows_that_invocations_share(
     device: vkq.Device, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -283,8 +283,8 @@ def test_axes_in_front_and_no_rows(device: vkq.Device) -> None:
 
 
 def test_extremes(device: vkq.Device) -> None:
-    """Results are correct for large and tiny activations and scales, negative scales, biases, bounds and
-    fractional zero points."""
+    """Results are within the error bound for large and tiny activations and scales, negative scales,
+    biases, and fractional zero points."""
     rng = np.random.default_rng(5)
     packed = rng.integers(0, 256, (7, 3, 16), np.uint8)
     for scale, size in ((1e-3, 1e30), (1e30, 1e-3), (1e-30, 1e-3), (3e-5, 1.0), (-0.25, 1e-37)):

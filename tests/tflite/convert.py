@@ -19,7 +19,7 @@ SHAPES = {
 # PyTorch networks of `tests.tflite.torched`, whose files are torch_*.
 KEPT = ("resnet", "mobile3", "efficient", "unet", "atrous", "bert", "vit", "waves", "boxes", "yolo", "style",
         "decoder", "attended")  # fmt: skip
-# quantized: floats.tflite by `vkq quantize`
+# The file "quantized" is floats.tflite after `vkq quantize`.
 CONVERTED = (*SHAPES, "quantized", *(f"torch_{name}" for name in KEPT))
 # Bounds of float results: LiteRT adds in another order, quantizes the activations of hybrid layers, and
 # rounds 16-bit activations.

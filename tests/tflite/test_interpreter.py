@@ -1,5 +1,5 @@
-"""Tests of the interpreter's methods, which are those of LiteRT, and of the command line on .tflite
-files."""
+"""Tests of the interpreter's methods, which have LiteRT's interface, and of the command line on
+.tflite files."""
 
 from __future__ import annotations
 
