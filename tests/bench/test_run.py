@@ -478,7 +478,7 @@ def test_the_table_fits_the_terminal(any_device: vkq.Device) -> None:
     for columns in (80, 120, 200):
         table = report.Table([long, CASES[0]], columns)
         lines = [table.head(), *table.lines([*found.rows[1:], row], [], [])]
-        assert (lines[2] == long.name) == (columns < 200)  # a name that fits is in its row
+        assert (lines[2] == long.name) == (columns < 200)  # a name that fits its column stands in the row
         lines = [line for line in lines if line != long.name]
         assert {len(line) for line in lines} == {len(lines[0])}
         assert max(len(lines[0]), len(long.name)) <= columns

@@ -293,6 +293,6 @@ def test_heads_on_matrix_units_are_read_where_they_lie(
     model = quantized(net.model(*heads(net)), "qdq_uint8", tmp_path, net.shape)
     variants = plan_of(lower(read(model).at({"x": net.shape})), device).variants
     assert [name for name in variants if name.startswith(("repack", "move"))] == []
-    # One product computes queries, keys and values together, the second one the result.
+    # One product computes queries, keys and values together, the second product computes the result.
     assert sum(name.startswith("gemm") and "coopmat" in name for name in variants) == 2
     assert [name for name in variants if name.startswith("attention")] == ["attention_q8__coopmat"]

@@ -359,8 +359,8 @@ def test_a_file_may_be_replaced_while_it_plays(any_device: vkq.Device, digits: b
 
 
 def built(source: str, folder: Path) -> Path:
-    """Compile an example against vkq's header and link it with libvkq. Under `make sanitize` this is the
-    static library with sanitizers."""
+    """Compile an example against vkq's header and link it with libvkq. Under `make sanitize`, link it with
+    the static library that has sanitizers."""
     native, program = Path(library()._name).parent, folder / "program"
     link = ["-L", str(native), "-lvkq", f"-Wl,-rpath,{native}"]
     if sanitized := os.environ.get("VKQ_SANITIZED_LIBVKQ"):

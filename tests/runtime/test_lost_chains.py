@@ -18,7 +18,7 @@ def test_the_next_call_is_exact(any_device: vkq.Device, name: str, staging: bool
         want = make(any_device)(x)
         first, second = make(mine), make(mine)
         with failing("vkEndCommandBuffer"), pytest.raises(vkq.OutOfMemoryError):
-            first(x)  # the lost chain contains its uploads
+            first(x)  # the lost chain contains the uploads of the layer
         for _ in range(2):
             np.testing.assert_array_equal(first(x), want)
         with failing("vkEndCommandBuffer"), pytest.raises(vkq.OutOfMemoryError):
