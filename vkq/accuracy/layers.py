@@ -76,8 +76,8 @@ class Site:
 
 
 class LayerComparison:
-    """Compares each layer of a quantized model with this layer in its float model. The samples are added
-    one by one."""
+    """Compares each layer of a quantized model with this layer in its float model. `add` compares the
+    layers on one more sample."""
 
     def __init__(self, real: Walk, quantized: Walk):
         self.real, self.quantized = real, quantized

@@ -1,4 +1,4 @@
-"""Observes the values of a float model over the calibration samples."""
+"""Runs a float model on the calibration samples, and collects statistics of its values."""
 
 from __future__ import annotations
 

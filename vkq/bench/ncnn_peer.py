@@ -65,7 +65,8 @@ def arm(
 def model_call(
     ncnn: Any, path: str, feed: Mapping[str, Array], device: Device
 ) -> tuple[Callable[[], list[Array]], str]:
-    """Return (call, a text on what runs) of a whole model, with ncnn's default options.
+    """Return (function that runs a whole model in ncnn with its default options, text that describes this
+    run).
 
     ncnn reads the files that pnnx writes next to the model. Raises NotImplementedError if they are missing or
     ncnn does not support these inputs.

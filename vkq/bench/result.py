@@ -134,7 +134,7 @@ class NodeTime:
 @dataclasses.dataclass
 class Total:
     """The time of a whole network on one path by one clock: the sum over its layers, each multiplied by its
-    count. ``missing``: how many of the distinct layers have no time."""
+    count. ``missing``: the number of distinct layers that were not timed."""
 
     network: str
     scheme: str

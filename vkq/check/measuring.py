@@ -109,7 +109,8 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
 
 
 def _timed(subject: Subject, choice: Choice) -> dict[str, Any]:
-    """Verify and time a candidate. Return ``{"us": microseconds}``, or ``{"wrong": why}``."""
+    """Verify and time a candidate. Return ``{"us": microseconds}``, or ``{"wrong": reason}`` if it
+    fails."""
     with _in_time():
         trial = subject.tried(choice)
     if trial.error:

@@ -95,8 +95,8 @@ class Graph:
         return frozenset(node.op for node in self.nodes)
 
     def uses(self) -> dict[str, int]:
-        """Return the number of uses of each value. Each input of a node counts as one, and each result of the
-        graph."""
+        """Return the number of uses of each value. Each input of a node counts as one use, and so does each
+        result of the graph."""
         count: dict[str, int] = dict.fromkeys(self.outputs, 0)
         for name in (*self.outputs, *(name for node in self.nodes for name in node.inputs if name)):
             count[name] = count.get(name, 0) + 1

@@ -73,7 +73,7 @@ class Stored:
         return cls(max(last_row - first_row, 1), max(last_word - first_word, 1), first_row, first_word)
 
     def words(self, images: int, channels: int, rows: Axis, columns: Axis) -> int:
-        """Return the number of words of one digit of these images."""
+        """Return the number of words that the packed images take for one digit."""
         planes = rows.residues * columns.residues * rows.phases * columns.phases
         return images * channels * planes * self.x_rows * self.x_words
 

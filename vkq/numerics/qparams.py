@@ -59,7 +59,8 @@ class QParams:
 
     @classmethod
     def of(cls, scale: Any, zero_point: Any = 0) -> QParams:
-        """Return the parameters from NumPy scalars or one-element arrays, which are the form in ONNX files.
+        """Return the parameters from NumPy scalars or one-element arrays, the forms in which ONNX files
+        store them.
 
         ``dtype`` is the dtype of ``zero_point`` (int8 or uint8); for a Python int it is int8.
 

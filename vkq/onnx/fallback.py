@@ -117,7 +117,8 @@ def _with_flags(part: Graph) -> Graph:
 
 
 def _given(value: Array, spec: Spec) -> Array:
-    """Return a value of another part in the type *spec* of this part's input: bool becomes uint8."""
+    """Convert a value that another part computed to the type *spec*, in which this part reads it: bool
+    becomes uint8."""
     return value.view(np.uint8) if value.dtype == np.bool_ and spec.dtype == "uint8" else value
 
 

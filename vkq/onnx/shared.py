@@ -32,8 +32,9 @@ _lock = Turns("opening a session")
 
 
 def shared(model: Model, device: Device, compute: str) -> tuple[Model, Layers]:
-    """Return (model, layers) for a session. If an open session on this device has equal weights and the same
-    *compute*, the layers and arrays of that session are reused; otherwise the layers are new."""
+    """Return (model, layers) for a session. If an open session on this device has equal weights and an
+    equal argument *compute*, the layers and arrays of that session are reused; otherwise the layers are
+    new."""
     with _lock:
         _known[:] = [one for one in _known if one[0]() is not None]
         for layers_of, device_of, other in _known:

@@ -90,8 +90,8 @@ def advertised(capabilities: Capabilities) -> tuple[Matrices, ...]:
     """Return the matrices that the device lists for int8 times int8 into int32 (subgroup scope, not
     saturating) and that the shaders support.
 
-    The order is that of the device's list (its preference), signed elements before unsigned ones. Only listed
-    shapes may be used: a pipeline with any other shape computes nothing and reports no error.
+    They are sorted as in the device's list (its preference), signed elements before unsigned ones. Only
+    listed shapes may be used: a pipeline with any other shape computes nothing and reports no error.
     """
     return _advertised(capabilities.cooperative_matrices, *_subgroups(capabilities))
 

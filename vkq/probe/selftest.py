@@ -238,7 +238,7 @@ def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]
         for size in (matrices.n, matrices.m)
     )
     x[:k], w[:k] = 0, 0
-    for place in range(k):  # y[m, n] = (m + 1) (n + 1), from the only k where both operands are nonzero
+    for place in range(k):  # y[m, n] = (m + 1) (n + 1), because both operands are nonzero only at one k
         x[place, place % steps, :, place] = np.arange(1, matrices.n + 1)
         w[place, place % steps, :, place] = np.arange(1, matrices.m + 1)
     for case, (a, b) in enumerate(((low, low), (low, high), (high, high), (high // 2, 1)), k):

@@ -63,7 +63,7 @@ class WeakLruCache(Generic[V]):
         # A WeakValueDictionary would remove entries in callbacks, and an exception of Ctrl-C there would be
         # lost.
         self._living: dict[Hashable, weakref.ref[V]] = {}
-        self._limit = 2 * most  # number of references after which dead references are removed
+        self._limit = 2 * most  # dead weak references are removed if there are more references than this
         self._lock = Turns("the list of latest values", again=True)
 
     def __len__(self) -> int:

@@ -64,8 +64,8 @@ def stored(array: npt.ArrayLike, spec: Spec | None = None) -> npt.NDArray[Any]:
 
 
 def put(device: Device, buffer: Buffer, spec: Spec, data: npt.NDArray[Any]) -> None:
-    """Replace the content of *buffer* with an array of the spec's shape and dtype (any strides and byte
-    order)."""
+    """Copy an array of the shape and dtype of *spec* (any strides and byte order) into *buffer*, in the
+    layout of *spec*."""
     layout = spec.packed
     if layout is None:
         return device.upload(buffer, stored(data, spec))

@@ -115,8 +115,8 @@ def mean(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def _as_pixels(low: Lowering, x: int, axes: Sequence[int]) -> str:
-    """Emit x as an image (1, C, H, 1), and return the result's name: the kept axes become channels, and the
-    reduced axes become rows."""
+    """Emit x as an image (1, C, H, 1): the kept axes become channels, and the reduced axes become rows.
+    Return the result's name."""
     shape = low.shape(x)
     kept = [i for i in range(len(shape)) if i not in axes]
     name = low.emit("Transpose", [low.last_of(x)], perm=(*kept, *axes))

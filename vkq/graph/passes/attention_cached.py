@@ -127,8 +127,8 @@ def result_turned_back(sweep: Sweep, node: Node) -> bool:
 
 
 def check_unpacked(graph: Graph) -> Graph:
-    """Return the graph. Raises ModelError if a node other than attention reads the numbers of an int8
-    cache."""
+    """Return the graph unchanged. Raises ModelError if a node other than attention reads the numbers of an
+    int8 cache."""
     found = {node.outputs[0]: node for node in graph.nodes if node.op == UNPACK}
     for node in graph.nodes if found else ():
         if numbers := found.keys() & set(node.inputs):

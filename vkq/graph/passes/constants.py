@@ -68,7 +68,8 @@ def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph,
 
     sweep.walk(visit)
     read = read_by(rest.later)
-    # Copy a DequantizeLinear that the rest reads into the rest, which then has the integers as its input.
+    # If the rest reads the result of a DequantizeLinear, copy this node into the rest. The rest then reads
+    # the integers.
     again = [n for n in graph.nodes if n.op == "DequantizeLinear" and not read.isdisjoint(n.outputs)]
     rest.later = [*(node for node in again if unknown.isdisjoint(node.outputs)), *rest.later]
     made, found = {name for node in rest.nodes for name in node.outputs}, read_by(rest.found)

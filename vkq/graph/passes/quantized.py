@@ -1,5 +1,5 @@
-"""Fuses the QuantizeLinear of a float32 image into the convolution that is its only reader. Depending on
-its kernel, the convolution quantizes the image while loading it, or first writes the bytes in the kernel's
+"""Fuses the QuantizeLinear of a float32 image into the convolution that is its only reader. Some kernels
+quantize the image while they load it. For all others, a first dispatch writes the bytes in the kernel's
 layout."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Joins or cancels Transposes, and removes Transposes that move no element.
 
-A product of two 8-bit activations can read its second operand transposed: the pass adds such a Transpose to
-the operand, where it may cancel another. The product can also read an operand whose heads are stored side
-by side."""
+A product of two 8-bit activations can read its second operand transposed: the pass inserts a Transpose of
+the operand, which may cancel a Transpose before it. The product can also read an operand whose heads are
+stored side by side."""
 
 from __future__ import annotations
 
