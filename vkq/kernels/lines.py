@@ -126,7 +126,7 @@ def _running(how: str, exclusive: bool, backwards: bool, dtype: str, soft: bool)
         k.loop(k.constant(0, "u"), length, k.constant(1, "u"), (k.constant(IDENTITY[how], kind),), turn)
 
     name = f"running.{how}.{dtype}" + ".exclusive" * exclusive + ".backwards" * backwards
-    return _written(name, "x", "y", ("length", "inner"), soft, "length", write)
+    return per_result(name, "x", "y", ("length", "inner"), soft, "length", write)
 
 
 @functools.lru_cache(4)
@@ -139,7 +139,7 @@ def _reduced(how: str) -> Written:
         (total,) = k.loop(one, length, one, (start,), turn)
         k.store(1, row, total)
 
-    return _written(f"reduced.{how}", "x", "y", ("length",), False, "length", write)
+    return per_result(f"reduced.{how}", "x", "y", ("length",), False, "length", write)
 
 
 @functools.lru_cache(4)
@@ -193,7 +193,7 @@ def _largest(from_above: bool, dtype: str) -> Written:
             k.store(2, line * most + rank, own)
 
     name = f"topk.{dtype}" + ".smallest" * (not from_above)
-    return _written(name, "x", "y places", ("length", "k"), False, "length", write)
+    return per_result(name, "x", "y places", ("length", "k"), False, "length", write)
 
 
 @functools.lru_cache(32)
@@ -217,7 +217,7 @@ def _scattered(reduction: str, dtype: str, soft: bool) -> Written:
         (found,) = k.loop(k.constant(0, "u"), k.word(2), k.constant(1, "u"), (first,), turn)
         _kept(k, 3, i, found)
 
-    return _written(
+    return per_result(
         f"scatter.{reduction}.{dtype}", "x ids updates", "y", ("length", "inner"), soft, "length", write
     )
 
@@ -247,10 +247,10 @@ def _placed(fours: bool) -> Written:
 
     words, vectors = ("inner", "rows", "lines", "updates"), frozenset({0, 2, 3} if fours else ())
     name = "placed" + ".fours" * fours
-    return _written(name, "x start updates", "y", words, False, "0", write, vectors)
+    return per_result(name, "x start updates", "y", words, False, "0", write, vectors)
 
 
-def _written(
+def per_result(
     name: str, inputs: str, results: str, words: tuple[str, ...], soft: bool, rounds: str,
     write: Callable[[KernelWriter, Number], None], fours: frozenset[int] = frozenset(),
 ) -> Written:  # fmt: skip

@@ -52,9 +52,8 @@ def group_query_attention(w: Rewriting) -> bool:
     if a.get("do_rotary", 0):
         place = w.name(9) or places(w, start, batch, tokens)
         angles = angles_at(w, (7, 8), place, tokens)
-        half, mixed = w.given[7].shape[1], bool(a.get("rotary_interleaved", 0))
-        q = turned(w, q, (batch, tokens, heads, width), angles, half, mixed)
-        k = turned(w, k, (batch, tokens, kv_heads, width), angles, half, mixed)
+        mixed = bool(a.get("rotary_interleaved", 0))
+        q, k = turned(w, q, angles, mixed), turned(w, k, angles, mixed)
         k = k if w.int8_cache else w.cast(k, dtype)
     if w.int8_cache:
         y = attended(w, at, [q, k, v], (width, width), 3)

@@ -11,36 +11,11 @@ ATTRIBUTES = {"interleaved", "num_heads", "rotary_embedding_dim"}
 UNUSED = {"scale": 1.0, "is_packed_batching": 0}
 
 
-def rotated(w: Rewriting, x: str, angles: tuple[str, str], width: int, interleaved: bool) -> str:
-    """Emit the first 2 * *width* elements of each head of x (batch, tokens, heads, d), rotated in pairs, in
-    float32. Return the result's name. A pair is elements i and i + *width*, or elements 2 i and 2 i + 1 if
-    *interleaved*.
-    *angles*: cosines and sines (batch or 1, tokens, 1, width)."""
-    turned = w.part(x, 3, 0, 2 * width)
-    if interleaved:
-        pairs = w.reshape(turned, (0, 0, 0, width, 2))
-        a, b = (w.reshape(one, (0, 0, 0, width)) for one in w.parts(pairs, 4, (1, 1)))
-    else:
-        a, b = w.parts(turned, 3, (width, width))
-    cos, sin = angles
-    first = w.emit("Sub", [w.emit("Mul", [a, cos]), w.emit("Mul", [b, sin])])
-    second = w.emit("Add", [w.emit("Mul", [b, cos]), w.emit("Mul", [a, sin])])
-    if not interleaved:
-        return w.emit("Concat", [first, second], axis=3)
-    tall = [w.reshape(one, (0, 0, 0, width, 1)) for one in (first, second)]
-    return w.reshape(w.emit("Concat", tall, axis=4), (0, 0, 0, 2 * width))
-
-
-def turned(
-    w: Rewriting, x: str, shape: tuple[int, ...], angles: tuple[str, str], width: int, interleaved: bool
-) -> str:
-    """Emit x (batch, tokens, heads, d) in float32 with the first 2 * *width* elements of each head rotated;
-    all further elements are unchanged. Return the result's name."""
-    wide = w.cast(x, "float32")
-    first = rotated(w, wide, angles, width, interleaved)
-    if 2 * width == shape[3]:
-        return first
-    return w.emit("Concat", [first, w.part(wide, 3, 2 * width, shape[3])], axis=3)
+def turned(w: Rewriting, x: str, angles: tuple[str, str], interleaved: bool) -> str:
+    """Emit x (batch, tokens, heads, d) in float32 with the first 2 * width elements of each head rotated in
+    pairs. A pair is elements i and i + width, or elements 2 i and 2 i + 1 if *interleaved*. *angles*: cosines
+    and sines (batch or 1, tokens, 1, width)."""
+    return w.emit("rotate", [w.cast(x, "float32"), *angles], interleaved=interleaved)
 
 
 def angles_at(w: Rewriting, tables: tuple[int, int], place: str, tokens: int) -> tuple[str, str]:
@@ -85,7 +60,7 @@ def _rotary(w: Rewriting, at: int, tables: tuple[int, int]) -> bool:
     if 2 * width > shape[3]:
         return False
     angles = _angles(w, at, tables, shape)
-    y = w.cast(turned(w, name, shape, angles, width, bool(a.get("interleaved", 0))), x.dtype)
+    y = w.cast(turned(w, name, angles, bool(a.get("interleaved", 0))), x.dtype)
     if len(x.shape) == 4:
         w.emit("Transpose", [y], w.result(0), perm=(0, 2, 1, 3))
     else:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ...kernels.attention import AttentionSizes, Strides, attended
 from ...kernels.attention_cache import appended
 from ...kernels.attention_int8 import Int8Operands, attended_int8
+from ...kernels.rotary import rotated
 from ...kernels.strided import contiguous
 from ...layout.extent import Spec
 from ...ops.attention_q8 import attended as attended_q8
@@ -52,6 +53,11 @@ def _append_cache(context: Context, node: Node) -> Value:
     return appended(context.builder, x, start, past, node.attributes["total"])
 
 
+def _rotate(context: Context, node: Node) -> Value:
+    x, cos, sin = map(context.value, node.inputs)
+    return rotated(context.builder, x, cos, sin, node.attributes["interleaved"])
+
+
 def _attention_int8(context: Context, node: Node) -> Value:
     q, k, v, lengths = (context.value(name) for name in node.inputs[:4])
     bias, sink = (context.value(node.input(i)) if node.input(i) else None for i in (4, 5))
@@ -74,6 +80,7 @@ def _attention_q8(context: Context, node: Node) -> Value:
 ROWS = {
     "attention": DeviceOperator(anything, _attention, ("float32", "float16")),
     "append_cache": DeviceOperator(anything, _append_cache, ("float32", "int32")),
+    "rotate": DeviceOperator(anything, _rotate, ("float32",)),
     "attention_int8": DeviceOperator(anything, _attention_int8, ("float32",)),
     "attention_q8": DeviceOperator(anything, _attention_q8, BYTES),
 }

@@ -13,6 +13,10 @@ of int32.
 unpack_cache: input an int8 cache (batch, heads, keys, words) of vectors of ``width`` numbers; the result is
 these numbers in float32. It has no kernel: `vkq.graph.passes.attention` replaces its readers.
 
+rotate: inputs x (batch, tokens, heads, elements), cosines and sines (batch or 1, tokens, 1, width), in
+float32. The first 2 * width elements of each head are rotated in pairs (`vkq.numerics.rotary.rotated`), with
+``interleaved``.
+
 attention_int8: inputs q (batch, queries, heads, elements) in float32, two int8 caches, int32 lengths
 (batch,), an optional bias, an optional sink (heads,); ``rules`` (`vkq.numerics.attention_int8`)."""
 
@@ -25,6 +29,7 @@ import numpy as np
 from ...numerics.attention import attention
 from ...numerics.attention_cache import packed, unpacked, words_of
 from ...numerics.attention_int8 import attention_int8
+from ...numerics.rotary import rotated
 from ..graph import Array, Node, Spec
 from .operator import Inputs, Operator, one, same, there
 
@@ -82,6 +87,11 @@ def _unpack(node: Node, x: Sequence[Array | None]) -> list[Array]:
     return one(codes * scales[..., None])
 
 
+def _rotate(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    given, cos, sin = map(there, x[:3])
+    return one(rotated(given, cos, sin, node.attributes["interleaved"]))
+
+
 def _int8(node: Node, x: Sequence[Array | None]) -> list[Array]:
     q, k, v, lengths = map(there, x[:4])
     bias, sink = (x[i] if i < len(x) else None for i in (4, 5))
@@ -92,5 +102,6 @@ OPERATORS: dict[str, Operator] = {
     "attention": Operator("number", _infer, _compute),
     "append_cache": Operator("number", _infer_append, _append),
     "unpack_cache": Operator("number", _infer_unpack, _unpack),
+    "rotate": Operator("number", same, _rotate),
     "attention_int8": Operator("number", same, _int8),
 }

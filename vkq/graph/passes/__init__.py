@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..graph import Graph
 from .after import into_layers
+from .alike import merge_alike
 from .attention import fuse_attention
 from .attention_q8 import join_attention
 from .branches import side_by_side
@@ -38,6 +39,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     simplify,
     move_expands,
     without_guards,
+    merge_alike,
     fuse_attention,
     plain_products,
     move_in_8_bits,
@@ -59,6 +61,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     into_layers,
     to_taps,
     to_rows,
+    merge_alike,  # again: masks of fused attention
     chain_elements,
     join_attention,
 )
