@@ -10,12 +10,15 @@ from ..graph import Graph, Node
 from .sweep import Sweep
 
 WHOLE = ("int32", "int64", "bool")
+CACHED = ("rotate", "place", "append_cache")  # operators of decoders, for whose layers a rule emits positions
 MOVES = ("Gather", "Where")  # operators whose float results are merged, too
 MOST_BYTES = 1 << 20  # constants up to this size are compared by their elements, others by their name
 
 
 def merge_alike(graph: Graph) -> Graph:
-    """Merge nodes with equal operators, inputs and attributes."""
+    """Merge nodes with equal operators, inputs and attributes, in a graph that has operators of decoders."""
+    if graph.kinds.isdisjoint(CACHED):
+        return graph
     seen: dict[Hashable, Node] = {}
     texts: dict[str, Hashable] = {}
     dtypes = {name: spec.dtype for name, spec in graph.specs.items()}
