@@ -102,7 +102,7 @@ def test_caches_stay_in_place(
 
 
 def test_half_precision(any_device: vkq.Device, path: Path) -> None:
-    """With compute="float16", the model multiplies in float16. Its first scores are near float32's."""
+    """The model takes ``compute``; with "float16", its first scores are near those of "float32"."""
     scores = []
     for compute in ("float32", "float16"):
         with vkq.onnx.LanguageModel(path, any_device, compute=compute) as model:

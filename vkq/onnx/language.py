@@ -28,9 +28,9 @@ class LanguageModel:
     that it names, and ``tokenizer.json``. Only methods that use text read the tokenizer, with the package
     ``tokenizers``.
 
-    device, fallback, compute, kv_cache: as in `InferenceSession`. With compute="float16", a prompt is read
-    several times faster on a device with matrix units. kv_cache="int8" takes about a quarter of the memory
-    of float32 caches, or half of float16's; docs/models.md bounds the error of each attention.
+    device, fallback, compute, kv_cache: as in `InferenceSession`. compute has no effect on products with
+    4-bit weights. kv_cache="int8" takes about a quarter of the memory of float32 caches, or half of
+    float16's; docs/models.md bounds the error of each attention.
 
     Raises ModelError if the folder has another format, or if the model has inputs other than token ids, mask,
     positions and past keys and values.
