@@ -101,7 +101,7 @@ def array(value: Any) -> bool:
         return value.dtype.kind in NUMBERS
     if value is None or isinstance(value, (str, bytes)):
         return False
-    if hasattr(value, "__dlpack_device__"):  # the conversion of the object checks its device
+    if hasattr(value, "__dlpack_device__"):  # `as_array` checks the device later
         return True
     try:
         return np.asarray(value).dtype.kind in NUMBERS

@@ -5,7 +5,8 @@
 //   y = digit i of (x - least) with its top bit flipped; x is 0 outside the image
 //
 // Memory    x: integers of images (integer_numbers.glslh). y: [digit][image][rh][rw][channel][ph][pw][rows]
-//           [words], words of 32 / DIGIT_BITS digits along the width.
+//           [words], words of 32 / DIGIT_BITS digits along the width. rh, rw: the residue along the height
+//           and the width; ph, pw: the phase (integer/phases.py defines both).
 // Threads   one invocation packs one word of every digit.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

@@ -1,11 +1,14 @@
 // Self-test of the arithmetic of every int8 kernel, on values whose results the host knows
 // (probe/selftest.py).
 //
-// TEST 0    dot[i] = sum of the four products of the bytes of x[i] and w[i], by the variant's dot form; the
-//           terms that the operands' shifts add are subtracted
-// TEST 1    y[i] = requantize(x[i], multiplier), and z[i] = the bits of float(x[i]) * multiplier; w[i] holds
-//           the bits of the multiplier
-// TEST 2    y[i] = round_half_even(x[i] / w[i]) of floats given as bits: quantization without the zero point
+// The results are y[i].x and y[i].y:
+//
+// TEST 0    x: the int8 dot product of the four bytes of x[i] and w[i]; y: the sum of the bytes of x[i]. Dot
+//           forms with unsigned operands add 128 to an operand; the shader subtracts the added terms.
+// TEST 1    x: requantize(x[i], multiplier); y: the bits of float(x[i]) * multiplier. w[i] holds the bits of
+//           the multiplier.
+// TEST 2    x: round_half_even(x[i] / w[i]), quantization without the zero point; y: 0. x[i] and w[i] hold
+//           the bits of floats.
 #version 450
 #if TEST == 0 && !defined(FLOAT_LANES)
 #extension GL_EXT_integer_dot_product : require

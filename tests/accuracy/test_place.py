@@ -78,7 +78,7 @@ def test_scales_are_those_of_the_ranges(activations: str, symmetric: bool) -> No
             low, high = -widest, widest
         steps = 254 if symmetric and activations == "int8" else 255
         assert scale == pytest.approx((high - low) / steps, rel=1e-6), name
-        if not symmetric and activations == "int8":  # the search computes this scale and zero point, too
+        if not symmetric and activations == "int8":  # `step` computes the same parameters
             assert step((low, high)) == (pytest.approx(scale, rel=1e-6), zero)
         middle = 127 if activations == "uint8" else 0
         want = middle if symmetric else round(lowest - low / scale)

@@ -448,8 +448,8 @@ def test_activation_and_float_bias(matrices: vkq.Device, name: str) -> None:
 
 
 def tiles(shader: str) -> list[tuple[Matrices, str]]:
-    """Return a fifth of `legal_tiles`, and one shape for every pair of form and tile that this fifth lacks.
-    Under VKQ_EVERY_DRIVER=1 return all."""
+    """Return a fifth of the pairs of `legal_tiles`, and one more pair for each combination of a form ("s8s8"
+    or "u8u8": the operands' types) and a tile that this fifth lacks. Under VKQ_EVERY_DRIVER=1 return all."""
     found = legal_tiles(shader)
     if EVERY:
         return found

@@ -63,8 +63,8 @@ def test_where(any_device: vkq.Device, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_where_by_a_comparison(device: vkq.Device, dtype: str) -> None:
-    """Where selects floats by the flags a > b, with and without a QuantizeLinear after it. The flags may
-    also be a result."""
+    """Where selects floats by the flags not (a > b), with and without a QuantizeLinear after it. The flags
+    may also be an output of the model."""
     inputs, constants = operands(dtype)
     nodes = [*REAL, helper.make_node("Greater", ["ra", "rb"], ["c"]), helper.make_node("Not", ["c"], ["n"])]
     chosen = helper.make_node("Where", ["n", "ra", "rb"], ["r"])

@@ -1,4 +1,4 @@
-"""Tests of sizes: specialization constants that the axes of a YAML choose."""
+"""Tests of ``sizes``: specialization constants whose values a variant's axes set in the shader's YAML."""
 
 from pathlib import Path
 

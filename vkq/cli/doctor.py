@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
 def examine(which: str | None, times: int, seconds: float = SECONDS) -> dict[str, Any]:
     """Probe a device again and replay every operator *times* times, within about *seconds*; return the output
     of `vkq doctor --json`."""
-    # choose_device also finds a refused device here, so that it is probed again
+    # probed=False also accepts a device whose last probe failed; probe_again repeats the probe
     _, capabilities = choose_device(which, probed=False)
     probe = selftest.probe_again(capabilities)
     report: dict[str, Any] = {"versions": versions(), "device": capabilities.as_dict()}

@@ -187,8 +187,8 @@ class AttentionQ8:
         }  # fmt: skip
 
     def _rows(self) -> tuple[int, int, int]:
-        """Return the distances, in rows of the mask, between the mask's batches, heads and queries (0:
-        broadcast)."""
+        """Return the mask's strides, in rows, along batch, heads and queries. The stride of a broadcast axis
+        is 0."""
         batch, heads, queries, _ = (1,) * (4 - len(self.mask or (1,))) + (self.mask or (1,))
         return heads * queries * (batch > 1), queries * (heads > 1), int(queries > 1)
 

@@ -71,9 +71,10 @@ def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.ui
 
 
 def fills(outputs: int, rows: int, gemm: GroupedGemm) -> bool:
-    """Return True if workgroups of *outputs* outputs suit the device. They must occupy every
-    multiprocessor, and none may compute more columns than with the smallest workgroups. For few rows, two
-    workgroups must occupy each multiprocessor, because a single one stalls."""
+    """Return True if the kernel FEW may use workgroups of *outputs* columns and *rows* rows. The smallest
+    workgroups are always allowed. Larger ones must be enough for 90 % of the multiprocessors, and must not
+    give the busiest multiprocessor more columns than the smallest ones do. For up to 8 rows, these
+    multiprocessors need two workgroups each, because a single one cannot keep a multiprocessor busy."""
     many, fewest = profile(gemm.device.capabilities).multiprocessors, FEW_OUTPUTS[-1]
     busiest, least = (-(-gemm.n // (each * many)) * each for each in (outputs, fewest))
     wanted = outputs if rows > FEW_ROWS[1] else 2 * outputs

@@ -139,8 +139,9 @@ class _Row:
 
     def __init__(self, k: KernelWriter, form: RowForm):
         self.k, self.form = k, form
-        # In each layout of 8-bit rows, four neighbouring runs of four neighbouring rows are contiguous in
-        # memory. Up to four neighbouring lanes therefore read the same row.
+        # A run is four elements of a row. In each layout of 8-bit rows, a block of 4 rows x 4 runs is
+        # contiguous in memory. Up to four neighbouring invocations read one row, and the next ones read the
+        # next row, so that neighbouring invocations read the same block.
         self.lanes = RowLanes(k, form.lanes, 1 if form.strided else min(4, form.lanes))
         self.own, self.row = self.lanes.own, k.workgroup() * self.lanes.rows + self.lanes.row
         self.rows, self.length, self.inner = (self.word(name) for name in ("rows", "length", "inner"))

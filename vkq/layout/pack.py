@@ -189,8 +189,9 @@ class Layout(LayoutSpec):
     def _lane_regions(
         self, lanes: NDArray[np.int8], shape: Sequence[int]
     ) -> Iterator[tuple[Any, NDArray[np.int8]]]:
-        """Yield pairs (index into the array, view of *lanes* (word shape..., 4)). Both members of a pair
-        select the same elements of the array, and the pairs together cover it."""
+        """Yield pairs (index into an array of this shape, view of *lanes*). Index and view of a pair select
+        the same elements, and the pairs together cover the array. *lanes* (word shape..., 4) has the bytes
+        of the array's words."""
         inside: list[slice | int] = [slice(size) for size in shape]
         dim = self.lane.dim
         # The lanes of a word are adjacent in the array: the array is one region, which is copied in long

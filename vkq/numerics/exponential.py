@@ -132,7 +132,8 @@ def decay(x: Number, more: Number | None = None) -> tuple[Pair, Number, Pair]:
 
 
 def logistic(x: Number, more: Number | None = None) -> tuple[Pair, Number]:
-    """Return (q, n) with 1 / (1 + exp(-x - more)) = q * 2^n. q is a pair in [0.35, 1.42]."""
+    """Return (q, n) with q * 2^n = logistic(x + more), where logistic(v) = 1 / (1 + exp(-v)). *more* is the
+    low part of the argument. q is a pair in [0.35, 1.42]."""
     (s, t), n, a = decay(x, more)
     below = x < 0.0
     high, low = exact_sum(x.of(1.0), a[0])

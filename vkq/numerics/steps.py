@@ -159,11 +159,11 @@ class Number(abc.ABC):
         return self.to("i")
 
     def as_float(self) -> Number:
-        """Return an int32 as float32. Its magnitude must be below 2^24, so that the result is exact."""
+        """Convert an int32 to float32. The magnitude must be below 2^24, so that the result is exact."""
         return self.emit("itof", "f", self)
 
     def as_int(self) -> Number:
-        """Return a float32, truncated toward zero, as int32. Its magnitude must be below 2^31."""
+        """Convert a float32 to int32: truncate toward zero. The magnitude must be below 2^31."""
         return self.emit("ftoi", "i", self)
 
 

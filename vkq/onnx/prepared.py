@@ -283,7 +283,7 @@ class Staged:
         return model, numbers
 
     def _argument(self, name: str, value: Array) -> Argument:
-        """Return the declaration of an input of the next stage; all its sizes are open."""
+        """Declare an input of the next stage, with the rank of *value* and a symbolic size for each axis."""
         flags = name in self.graph.specs and self.graph.specs[name].dtype == "bool"
         declared = next((a.dtype for a in self._model.inputs if a.name == name), value.dtype.name)
         return Argument(name, "bool" if flags else declared, tuple(f"{name}.{i}" for i in range(value.ndim)))

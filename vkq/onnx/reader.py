@@ -246,8 +246,8 @@ def _check_names(inputs: Sequence[Argument], outputs: Sequence[Argument], readin
 
 
 def _node(reading: Reading, proto: Any, index: int, folder: Path | None) -> tuple[Node | None, str]:
-    """Return (node as in the file, its domain). The value of a Constant becomes a constant, and None
-    replaces its node."""
+    """Return (the file's node, its domain). For a Constant, store its value in ``reading.constants`` and
+    return None instead of the node."""
     onnx = messages()
     source = proto.name or f"#{index} ({proto.op_type})"
     domain = DOMAINS.get(proto.domain, proto.domain)

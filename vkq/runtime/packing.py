@@ -40,7 +40,8 @@ atexit.register(packing.cache_clear)
 
 
 def pack(layout: Layout, array: npt.NDArray[np.int8], fill: int = 0) -> npt.NDArray[np.int32]:
-    """Return ``layout.pack(array, fill)``."""
+    """Pack an int8 array into the int32 words of a layout; padding lanes get *fill*. The result equals
+    `vkq.layout.pack.Layout.pack`."""
     data = np.ascontiguousarray(array, np.int8)
     words = np.empty(layout.words(data.shape), "<i4")
     if data.size:
@@ -53,7 +54,8 @@ def pack(layout: Layout, array: npt.NDArray[np.int8], fill: int = 0) -> npt.NDAr
 
 
 def unpack(layout: Layout, words: npt.NDArray[np.int32], shape: tuple[int, ...]) -> npt.NDArray[np.int8]:
-    """Return ``layout.unpack(words, shape)``."""
+    """Return the int8 array of this shape from the int32 words of a layout. The result equals
+    `vkq.layout.pack.Layout.unpack`."""
     array = np.empty(shape, np.int8)
     if array.size:
         data = np.ascontiguousarray(words, "<i4").view(np.uint8)

@@ -229,8 +229,9 @@ def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def _by_fixed(low: Lowering, operator: FileOperator) -> None:
-    """Lower a QUANTIZE of 8-bit values that LiteRT's own kernel computes. If it rounds the elements after the
-    last vector of 16 differently, a second table holds their results, and a constant selects the table."""
+    """Lower a QUANTIZE of 8-bit values that LiteRT's own kernel computes, as a table lookup. That kernel may
+    round the elements after the last full vector of 16 differently. Then lower it as a lookup2 with a table
+    for each kind of element; a constant input selects the table of each element."""
     x, y = operator.inputs[0], operator.outputs[0]
     vector, single = arithmetic.other_type(low.q(x), low.q(y))
     shape = low.shape(x)

@@ -119,8 +119,9 @@ LAYER = ("w_scale", "w_zero_point", "activation")  # quantization attributes of 
 
 def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:
     """Return the entry of the operator table for conv2d, conv_transpose2d or linear. Inputs: x, the
-    constants weight and bias, and the residual of the epilogue. The attribute x is None for float32 or
-    float16 activations; the result then has the type of the activations.
+    constants weight and bias, and the residual of the epilogue. The attribute ``x`` has the quantization
+    parameters of the input x. It is None for float32 or float16 activations; a float result then has their
+    type.
 
     The attribute ``after`` of a conv2d or linear is its epilogue: a list of nodes that read the layer's
     result under the name `OWN`. The list has a lookup, a residual addition (an add or sub), or a lookup and
