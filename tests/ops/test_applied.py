@@ -41,7 +41,7 @@ def test_it_is_a_function_of_its_module(form: Callable[..., Any]) -> None:
     assert getattr(module, form.__name__) is form
     assert inspect.isfunction(form)
     assert form.__doc__
-    assert "applied once" in form.__doc__
+    assert " once; " in form.__doc__
     found = {test.name.rpartition(".")[2] for test in doctest.DocTestFinder().find(module)}
     assert {form.__name__, FORMS[form].__name__} <= found
 

@@ -209,7 +209,7 @@ def test_a_slow_device_gets_several_submissions(
     path, x = tmp_path / "chain.vkq", rows(M)
     want = vkq.onnx.InferenceSession(chain(LAYERS), device).run(None, x)[0]
     c = dataclasses.replace(device.capabilities, device_type="integrated")
-    report = verdict.Verdict({}, soft_float=False, rates={"float": RATE}, isolated=True, tuning={})
+    report = verdict.Verdict({}, soft_float=False, rates={"float": RATE}, isolated=True)
     monkeypatch.setitem(verdict._reports, c.key, report)
     with vkq.Device(capabilities=c) as slow:
         data, (only,) = exported([graph_of(chain(LAYERS), {"x": (M, K)})], slow)
