@@ -45,36 +45,41 @@ def read(path: Path, most_bytes: int) -> bytes:
 def read_start(path: Path, count: int) -> bytes:
     """Return the first *count* bytes of a regular file, fewer if the file is shorter. Raises the errors of
     `read`."""
-    with _opened(path) as (handle, facts), os.fdopen(handle, "rb", closefd=False) as file:
-        return file.read(min(count, facts.st_size + 1))
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
-    """Context manager: yield the descriptor and the facts of a regular file."""
     handle = os.open(path, _FLAGS)  # O_NONBLOCK: opening a pipe must not wait for its writer
     try:
-        facts = os.fstat(handle)
-        if not stat.S_ISREG(facts.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        yield handle, facts
+        size = _regular(handle, path).st_size
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read(min(count, size + 1))
     finally:
         os.close(handle)
+
+
+def _regular(handle: int, path: Path) -> os.stat_result:
+    """Return the facts of an open file. Raises OSError if it is not a regular file."""
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return facts
 
 
 def mapped(path: Path) -> mmap.mmap:
     """Return a read-only memory map of a regular file that is not empty. Two calls for an unchanged file
     return one map. Raises OSError like `read`."""
-    with _opened(path) as (handle, facts), _LOCK:
+    handle = os.open(path, _FLAGS)
+    try:
+        facts = _regular(handle, path)
         key = facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
-        known = _MAPS.get(key)
-        found = None if known is None else known()
-        if found is None:
-            for dead in [one for one, map_ in _MAPS.items() if map_() is None]:
-                del _MAPS[dead]
-            found = mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
-            _MAPS[key] = weakref.ref(found)
-        return found
+        with _LOCK:
+            known = _MAPS.get(key)
+            found = None if known is None else known()
+            if found is None:
+                for dead in [one for one, map_ in _MAPS.items() if map_() is None]:
+                    del _MAPS[dead]
+                found = mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
+                _MAPS[key] = weakref.ref(found)
+            return found
+    finally:
+        os.close(handle)
 
 
 def release_maps() -> None:

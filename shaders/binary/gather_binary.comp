@@ -1,6 +1,6 @@
 // y = take(a, id) op b, or b op take(a, id) with SECOND: select rows of the table a by int32 ids, and combine
-// each row with a row of b by binary_q8.comp's operations. A negative id counts from the end. An id outside
-// the table reads the nearest row.
+// each row with a row of b by binary_q8.comp's operations. A negative id counts from the end. An id before
+// the first row selects the first row, and an id after the last row selects the last row.
 //
 // Memory    a, b, y: int8 in kPackedInt8_4H4W; b has `period` vectors, which repeat over y; id: int32, one
 //           for each row of y; table: all results of op, as in binary_q8.comp.

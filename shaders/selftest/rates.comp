@@ -6,8 +6,9 @@
 // OP 2    copy: each invocation copies `loops` ivec4
 // Memory    x: ivec4, which only the copy reads; y: one ivec4 for each invocation (copy: `loops`), so that
 //           the compiler keeps the arithmetic.
-// Threads   LOCAL_X independent invocations. The sums of a step are the input words of the next step: so
-//           words change at no cost, and the compiler cannot hoist the work out of the loop.
+// Threads   LOCAL_X independent invocations. Each iteration reads the sums of the previous iteration as its
+//           input words. So the inputs change without other work, and the compiler cannot hoist the
+//           products out of the loop.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #if OP == 0 && !defined(FLOAT_LANES)

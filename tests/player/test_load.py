@@ -56,7 +56,7 @@ def digits_file(digits: bytes, device: vkq.Device, kinds: tuple[str, ...] = ("th
     return exported([graph_of(digits, {"x": (1, 1, 8, 8)})], device, kinds)[0]
 
 
-# `python -m tests.player.all` plays all networks.
+# These are a few small networks. `python -m tests.player.all` exports and runs all networks.
 @pytest.mark.parametrize(
     ("name", "form"),
     [

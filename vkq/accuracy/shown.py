@@ -1,4 +1,4 @@
-"""Reports on layers: as a table, as data for JSON, and as a plot."""
+"""Writes the comparison of layers with the float model as a table, as data for JSON, and as a plot."""
 
 from __future__ import annotations
 

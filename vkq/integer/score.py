@@ -13,8 +13,8 @@ from .checks import Array, range_of, squares_fit
 
 
 def score(method: str, a: Array, w: Array, products: npt.NDArray[np.int64]) -> Array:
-    """Return the scores of *method* ("ssd" or "ccoeff_normed"), (T, OH, OW), from the image a, the templates
-    w and the sums of their products."""
+    """Return the scores (T, OH, OW) by *method*, which is "ssd" or "ccoeff_normed". a: the image. w: the
+    templates. products: the sums of products of image and templates."""
     window = w.shape[-2:]
     count = math.prod(w.shape[1:])
     squares_fit("match_template", count, range_of(a), w)

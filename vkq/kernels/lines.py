@@ -132,11 +132,11 @@ def _running(how: str, exclusive: bool, backwards: bool, dtype: str, soft: bool)
 @functools.lru_cache(4)
 def _reduced(how: str) -> Written:
     def write(k: KernelWriter, row: Number) -> None:
-        length, join = k.word(2), joined(REDUCTIONS[how], "i")
-        first, one = row * length, k.constant(1, "u")
-        start = k.load(0, first).i
-        turn: Callable[..., tuple[Number, ...]] = lambda c, s: (join(s[0], k.load(0, first + c).i),)  # noqa: E731
-        (total,) = k.loop(one, length, one, (start,), turn)
+        length, one = k.word(2), k.constant(1, "u")
+        first = row * length
+        (total,) = k.loop(
+            one, length, one, (k.load(0, first).i,), _joining(how, lambda c: k.load(0, first + c))
+        )
         k.store(1, row, total)
 
     return per_result(f"reduced.{how}", "x", "y", ("length",), False, "length", write)
@@ -148,17 +148,15 @@ def _reduced_together(how: str) -> Written:
     matter, because sums and products of int32 wrap."""
 
     def module() -> bytes:
-        k, join = KernelWriter((False, True), 3, LOCAL, False, LOCAL), joined(REDUCTIONS[how], "i")
-        row, lane, length = k.workgroup(), k.lane(), k.word(2)
-        first = row * length
-        turn: Callable[..., tuple[Number, ...]] = lambda c, s: (join(s[0], k.load(0, first + c).i),)  # noqa: E731
-        (own,) = k.loop(lane + LOCAL, length, k.constant(LOCAL, "u"), (k.load(0, first + lane).i,), turn)
+        k = KernelWriter((False, True), 3, LOCAL, False, LOCAL)
+        row, lane, length, local = k.workgroup(), k.lane(), k.word(2), k.constant(LOCAL, "u")
+        first, one = row * length, k.constant(1, "u")
+        state = (k.load(0, first + lane).i,)
+        (own,) = k.loop(lane + LOCAL, length, local, state, _joining(how, lambda c: k.load(0, first + c)))
         k.keep(lane, own.f)
         k.barrier()
         with k.when(lane.equals(0)):
-            one = k.constant(1, "u")
-            turn = lambda c, s: (join(s[0], k.exchange(c).i),)  # noqa: E731
-            (total,) = k.loop(one, k.constant(LOCAL, "u"), one, (own,), turn)
+            (total,) = k.loop(one, local, one, (own,), _joining(how, k.exchange))
             k.store(1, row, total)
         return k.finish()
 
@@ -168,6 +166,12 @@ def _reduced_together(how: str) -> Written:
         tuple(PushConstant(each, "uint", 4 * i) for i, each in enumerate(("first_group", "count", "length"))),
         LOCAL, Expression("count"), 4 * LOCAL, module, f"length // {LOCAL} + {LOCAL}",
     )  # fmt: skip
+
+
+def _joining(how: str, value: Callable[[Number], Number]) -> Callable[..., tuple[Number, ...]]:
+    """Return the body of a loop that reduces int32 values: it combines its state with value(c) for each c."""
+    join = joined(REDUCTIONS[how], "i")
+    return lambda c, state: (join(state[0], value(c).i),)
 
 
 @functools.lru_cache(16)

@@ -41,9 +41,9 @@ class Laid:
 
 
 def laid_rows(sweep: Sweep, name: str, shape: tuple[int, ...]) -> Laid:
-    """Return the memory layout of queries, reshaped so that their first axes are *shape* (batch, heads,
-    queries). If several heads share keys, the model may store the queries of these heads as rows of one
-    matrix."""
+    """Return the memory layout of the queries *name*. If their first axes are not *shape* (batch, heads,
+    queries), emit a Reshape to these axes first: if several heads share keys, a model may store the queries
+    of these heads as rows of one matrix."""
     own = sweep.specs[name].shape
     name = name if own[:-1] == shape[:3] else _shaped(sweep, name, (*shape[:3], own[-1]))
     return followed(sweep, Laid(name, ONE_BY_ONE))
