@@ -113,8 +113,8 @@ def _listed(text: str) -> list[Path]:
 
 
 def _malformed(path: Path) -> str | None:
-    """Return why a manifest is invalid, or None. The loader must not read an invalid manifest, because it
-    would then refuse the other drivers, too."""
+    """Return why a manifest is invalid, or None. The loader must not read an invalid manifest, because the
+    loader would then refuse the other drivers, too."""
     try:
         library = files.parse_json(files.read(path, MANIFEST_BYTES))["ICD"]["library_path"]
     except OSError as error:

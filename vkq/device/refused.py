@@ -1,4 +1,4 @@
-"""Features that failed a device's probe. On that device, kernels without these features compute the same
+"""Features that failed a device's probe. The device uses kernels without these features, with the same
 results. `vkq.select.path` refuses paths and dot forms that failed."""
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ PROPERTIES = (
     ),
 )  # fmt: skip
 
-# Structs with texts or byte arrays; positions in words.
+# Structs whose fields are texts or byte arrays. A position is the index of the field's first word.
 IDENTITY = Struct("IDProperties", 1000071004, 12, {"deviceUUID": 0}, (1, 1))
 DRIVER = Struct(
     "DriverProperties",

@@ -19,8 +19,9 @@ ASSUMED, ASSUMED_COPY = 1e11, 1e10
 
 
 def macs_in_time(c: Capabilities, own: verdict.Verdict | None = None) -> int | None:
-    """Return the multiply-adds that end within `LONGEST_S` at the slowest measured rate; None for devices
-    that do not drive a screen. *own*: the verdict to use if this machine does not have the device."""
+    """Return how many multiply-adds a dispatch can do within `LONGEST_S` at the slowest measured rate; None
+    for devices that do not drive a screen. *own*: the verdict to use if this machine does not have the
+    device."""
     if c.device_type not in SHARED:
         return None
     rates = [rate for form, rate in _rates(c, own).items() if form in verdict.FORMS]

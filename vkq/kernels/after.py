@@ -15,19 +15,19 @@ from ..runtime.plan import Memory, Resident
 from ..shader.spec import Value as Constant
 
 Words = npt.NDArray[np.int32]
-# Codes of an epilogue's steps. Their sum is the shader's constant AFTER. PARTS: each part of the channels
-# has its own parameters.
+# Codes of an epilogue's steps. The codes of the used steps are added; the sum is the shader's constant AFTER.
+# PARTS: each part of the channels has its own parameters.
 TABLE, ADD, TABLES, DEQUANTIZED, PARTS = 1, 2, 4, 8, 16
 HEAD = 16  # with TABLES: bytes of the header before the first channel's data
 
 
 @dataclasses.dataclass(frozen=True)
 class After:
-    """An epilogue. kind: the sum of the epilogue's codes. y: the parameters of the results, or None if the
-    epilogue keeps the kernel's parameters. words: a function that returns the int32 data, *bytes* long, to
-    store before the channel parameters. tables: a function that returns the data after the channel
-    parameters, one table for each of *channels* channels. parts: with TABLES or PARTS, for each part its
-    number of channels (a multiple of 16) and its parameters before the epilogue; else empty."""
+    """An epilogue. kind: the sum of the codes of its steps (TABLE, ADD, ...). y: the quantization parameters
+    of the results; None: those of the kernel without an epilogue. words: a function that returns the int32
+    data, *bytes* long, to store before the channel parameters. tables: a function that returns the data after
+    the channel parameters, one table for each of *channels* channels. parts: with TABLES or PARTS, for each
+    part its number of channels (a multiple of 16) and its parameters before the epilogue; else empty."""
 
     kind: int
     y: QParams | None
@@ -48,7 +48,8 @@ class After:
         return {"AFTER": self.kind} if self.kind else {}
 
     def before(self, device: Memory, size: int, channels: Callable[[], Words]) -> Resident:
-        """Return a kernel's channel parameters together with the data of this epilogue."""
+        """Return one buffer with the data of this epilogue and the *size* bytes of a kernel's channel
+        parameters, which *channels* returns."""
         if not self.kind:
             return Resident(device, size, channels)
         first = self.bytes + (HEAD if self.channels else 0)

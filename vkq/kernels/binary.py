@@ -33,9 +33,9 @@ LARGEST_PRODUCT = 255.0 * 255.0
 
 @dataclasses.dataclass(frozen=True)
 class BinaryFormula:
-    """The formula that the shader computes: its variant and its constants. If the formula's value is
-    farther than ``safe`` from the nearest integer, the table decides; on devices that round floats to
-    nearest even, if it is farther than ``exact``."""
+    """The formula that the shader computes: its variant and its constants. If the formula's value is farther
+    than a limit from the nearest integer, the table decides the result. The limit is ``exact`` on devices
+    that round floats to nearest even, ``safe`` on others."""
 
     variant: str
     ra: float
@@ -45,8 +45,8 @@ class BinaryFormula:
     exact: float
 
     def sure(self, soft_float: bool) -> bool:
-        """Return True if the shader needs only the formula or only the table: the formula gives every
-        result exactly, or the table gives all results."""
+        """Return True if the shader never chooses between formula and table: the table gives all results, or
+        the formula gives every result exactly."""
         return self.variant == "table" or (not soft_float and self.exact >= TIE)
 
 
@@ -59,9 +59,8 @@ def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormul
     between the formula's value and the float32 steps that define the result."""
     if op == "mul":
         ra = scale_of_product(a, b, y)
-        # Larger values than the type's saturate, whatever their relative error, so only values in range
-        # matter. Their product and sum are below 2^9. Both the shader and the definition round product and
-        # sum.
+        # A value outside of the type's range saturates, whatever its error. For a value inside, the product
+        # and the sum are below 2^9, and both the shader and the definition round each of them.
         return _within(BinaryFormula("mul", ra, 0.0, float(y.zero_point), TIE - FLOAT_STEP * 1024, TIE),
                        ra * LARGEST_PRODUCT)  # fmt: skip
     moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))

@@ -109,7 +109,8 @@ def packs(chain: Chain, shapes: Sequence[Sequence[int]], shape: Sequence[int]) -
 
 
 def named(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Return attributes in the form of `Link.attributes`, sorted by name."""
+    """Return attributes as (name, value) pairs, sorted by name (`Link.attributes`). Leave out attributes that
+    are no numbers, strings or tuples."""
     return tuple(
         sorted(
             (name, value)

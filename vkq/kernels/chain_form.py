@@ -71,12 +71,11 @@ def _constant(like: Number, dtype: str, value: float) -> Number:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """The properties, besides the chain, that determine a kernel. ways: the index of the element that is
-    read from each input ("own": the index of the result's element; "one": 0, as the input has one element;
-    "strided": computed from strides). rank: the number of axes. turns: the number of words (with *fours*:
-    vectors of four words) that an invocation computes. soft: the device needs float arithmetic in software.
-    held: the 8-bit type in which each result is packed (kPackedInt8_4H4W), "" for a result that keeps its
-    type."""
+    """The properties, besides the chain, that determine a kernel. ways: how each input is indexed ("own": by
+    the index of the result's element; "one": always 0, because the input has one element; "strided": by
+    strides). rank: the number of axes. turns: the number of words (with *fours*: vectors of four words) that
+    an invocation computes. soft: the device needs float arithmetic in software. held: the 8-bit type in which
+    each result is packed (kPackedInt8_4H4W), "" for a result that keeps its type."""
 
     ways: tuple[str, ...]
     rank: int

@@ -113,7 +113,7 @@ def _by_fours(chain: Chain, form: Form) -> bytes:
 
 
 def loaded(k: KernelWriter, buffer: int, dtype: str, at: Number, per: int) -> list[Number]:
-    """Load *per* elements from a buffer of vectors; *at* is their index in units of *per*."""
+    """Load elements *at* * *per* to (*at* + 1) * *per* - 1 from a buffer of vectors."""
     count = per // (8 if dtype == "float16" else 4)
     words = [word for v in range(count) for word in k.load_four(buffer, at * count + v)]
     if dtype == "float16":
@@ -122,7 +122,7 @@ def loaded(k: KernelWriter, buffer: int, dtype: str, at: Number, per: int) -> li
 
 
 def store_vectors(k: KernelWriter, buffer: int, dtype: str, at: Number, values: Sequence[Number]) -> None:
-    """Store elements as whole vectors."""
+    """Store *values*, which fill whole vectors. *at* is their index in units of len(*values*)."""
     if dtype == "float16":
         pairs = zip(values[::2], values[1::2], strict=True)
         words = [to_half(low) | (to_half(high) << 16) for low, high in pairs]
@@ -155,7 +155,7 @@ def _places(k: KernelWriter, form: Form, i: Number) -> list[Number]:
 
 
 def element(k: KernelWriter, buffer: int, dtype: str, place: Number) -> Number:
-    """Load an element of a buffer; *at* counts elements."""
+    """Load the element with the index *place* from a buffer."""
     if dtype == "float16":
         return from_half((k.load(buffer, place >> 1) >> ((place & 1) << 4)) & 0xFFFF)
     return number(dtype, k.load(buffer, place))
@@ -176,7 +176,7 @@ def stored(dtype: str, value: Number) -> Number:
 
 
 def keep(k: KernelWriter, buffer: int, dtype: str, word: Number, values: Sequence[Number], per: int) -> None:
-    """Store the *per* elements of one word."""
+    """Store the *per* results *values* that belong to word number *word*."""
     if dtype == "float16":
         low, high = map(to_half, values)
         return k.store(buffer, word, low | (high << 16))

@@ -36,7 +36,8 @@ class Depthwise(Direct):
     def packed(self) -> Int8:
         return np.ascontiguousarray(self._flat()[0].T)
 
-    # The parameters fit "s8s8" on every path, because the shader multiplies int8 lanes directly.
+    # The form is "s8s8" on every path: the shader multiplies signed int8 numbers itself, without dot
+    # products.
     def packed_parameters(self) -> Int32:
         return self.arithmetic.channel_parameters(self._flat(), "s8s8", self._zero_points[None])
 
@@ -78,13 +79,13 @@ class Dots:
     for images in kPackedInt8_16C only."""
 
     KERNELS, STRIDES = (3, 5), (1, 2)
-    SMALL = 1 << 22  # bound of the sums that one addition converts to float (requantize.glslh)
+    SMALL = 1 << 22  # int32 sums below this are converted to float by one addition (requantize.glslh)
 
     def __init__(self, of: Direct, weight: Int8, zero_points: Int32):
         self.of, self._weight, self._zero_points = of, weight, zero_points
         flat = np.zeros((1, 4 * ceil4(of.oc), of.kh * of.kw), np.int8)
         flat[0, : of.oc] = weight.reshape(of.oc, -1)
-        arithmetic, form = of.arithmetic, of.form  # a lambda that packs later must not keep self alive
+        arithmetic, form = of.arithmetic, of.form  # locals: a lambda that runs later must not hold self
         self.parameters = arithmetic.after.before(
             of.device, ceil4(of.oc) * PARAMETER_BYTES,
             lambda: arithmetic.channel_parameters(flat, form, zero_points[None]),

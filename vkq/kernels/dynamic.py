@@ -14,8 +14,9 @@ PIECE = 1 << 16  # number of values that one workgroup quantizes, a multiple of 
 
 
 def rows_program(device: Device, k: int, name: str, infinities: bool = False, turn: int = 0) -> Program:
-    """Return a pipeline that quantizes rows of k values into the layout *name*. *turn* 0: in one dispatch.
-    1: find the minimum and maximum of each piece of a row. 2: quantize with these bounds."""
+    """Return a pipeline that quantizes rows of k values into the layout *name*. *turn* is the number of the
+    dispatch: 0 if a single dispatch does everything; 1 finds the minimum and maximum of each piece of a row;
+    2 quantizes with them."""
     most = min(INVOCATIONS, int(device.capabilities.properties["maxComputeWorkGroupInvocations"]))
     wide = 32
     while 2 * wide <= most and 8 * wide <= k:

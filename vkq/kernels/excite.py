@@ -69,8 +69,8 @@ class Excite:
         b.dispatch(program, slots, {**pool, **self._push}, macs)
 
     def _invocations(self, layout: str, most: int) -> int:
-        """Return the number of invocations of a workgroup: *most*, the number that the kernel of means
-        uses, or fewer if shared memory is small."""
+        """Return the number of invocations of a workgroup: *most* (the number in a workgroup of the kernel of
+        means), or fewer if shared memory is small."""
         while most > INVOCATIONS and self._refused(layout, most):
             most //= 2
         return most

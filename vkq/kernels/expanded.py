@@ -40,8 +40,8 @@ class ExpansionTile:
     matrices: Matrices | None = None
 
     def inside(self, p: Conv2dProblem) -> int:
-        """Return the largest number of words (4 pixels, inside the expanded image) that a tile covers. Words
-        outside the image are padding, which is not computed."""
+        """Return how many words of 4 pixels of the expanded image a tile needs, at most. Words outside the
+        image are padding, which is not computed."""
         lines, left = (self.h - 1) * p.stride[0] + p.kh, ceil4(p.padding[1])
         words = ceil4(4 * left - p.padding[1] + (self.w - 1) * p.stride[0] + p.kw)
         return min(lines, p.h) * min(words, ceil4(p.w))
@@ -51,9 +51,9 @@ class ExpansionTile:
         return p.n * -(-p.oh // self.h) * -(-p.ow // self.w) * -(-ceil4(p.oc) // self.blocks)
 
     def cost(self, p: Conv2dProblem, k4: int, cores: int) -> float:
-        """Return the estimated time; the unit is the requantization of one word. The products of a word cost
-        one unit for 8 words of k (32 on matrix units); a result word of a 3x3 kernel costs one unit. Lanes of
-        a subgroup without a word idle. Up to two workgroups run on a core at the same time."""
+        """Return the estimated time, in units of the time to requantize one word. Each word also costs one
+        unit for every 8 words of k (32 on matrix units), and each result word of a 3x3 kernel one unit. Lanes
+        of a subgroup that have no word are idle. Up to two workgroups run on a core at the same time."""
         k, lanes_a_word = k4 / 8, 1.0
         if self.matrices:
             k = k4 / 32

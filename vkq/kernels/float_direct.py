@@ -35,7 +35,7 @@ class FloatDirect:
         self.group_oc = self.oc // groups
         self.floats = weight.dtype.kind == "f"
         kind = np.float32 if self.floats else np.int8
-        whole = max(4, self.channels)  # output channels that the shader reads at a time
+        whole = max(4, self.channels)  # number of output channels whose weights the shader reads at a time
         channels, oc = -(-self.oc // whole) * whole, self.oc  # the closure must not hold a reference to self
 
         def packed() -> Int8:

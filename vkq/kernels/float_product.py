@@ -45,9 +45,9 @@ def slices(m: int, k: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Extents:
-    """The sizes of a product: the number of matrices; m rows, n columns, k. The strides in elements: from
-    one matrix of a to the next matrix of a, and likewise for b (0 if all products share one matrix); and
-    from one row of b to the next row."""
+    """The sizes of y = a @ b: the number of matrices; m rows and n columns of y, k. a_matrix, b_matrix,
+    b_row: strides in elements, from one matrix of a or b to the next (0 if all products share one matrix),
+    and from one row of b to the next."""
 
     matrices: int
     m: int
@@ -67,8 +67,8 @@ def product(
     of: int = OF_COLUMNS,
     bounds: tuple[float, float] = (-np.inf, np.inf),
 ) -> None:
-    """Add y = a @ b + bias, clamped to *bounds*, to a plan. a and b are float32, or float16 constants; y is
-    float32.
+    """Add y = a @ b + bias, clamped to *bounds*, to a plan. *operands* are a and b, float32, or float16
+    constants; y is float32. *of*: the bias has one number for each column (OF_COLUMNS) or row (OF_ROWS) of y.
 
     Each product and sum is rounded to nearest even. k is divided into `slices` parts; each part is summed
     in order, and the parts' sums are added in order. If a part has more than LONGEST elements, further

@@ -32,7 +32,7 @@ from .weights import WEIGHT_LAYOUT, Int8, Int32, block_weights, by_group, ceil4
 
 GEMM_STAGED, CONV_STAGED = "gemm_q8csw__staged", "conv2d_q8csw__staged"
 GEMM_LANES, GEMV_AHEAD = "gemm_q8csw__lanes", "gemv_q8csw__ahead"
-GEMV_ROWS = (1, 2, 4, 8)  # numbers of rows that a GEMV workgroup can compute
+GEMV_ROWS = (1, 2, 4, 8)  # the possible numbers of rows of a GEMV workgroup
 PARAMETERS = 3  # vec4s for each block of four channels: shaders/common/float_output.glslh
 # Tiles in shared memory, in order of preference, each with the least number of workgroups for which it is
 # chosen: about one for each multiprocessor, more for small tiles. At least half of a tile's rows must be rows
@@ -146,8 +146,8 @@ class FloatGemm:
         return self._ending(program, m) if self.kernel == "auto" else program
 
     def _ending(self, program: Program, m: int, numbers: str = "") -> Program:
-        """Return *program*. If the driver would abort its loop over k, return a GEMV pipeline instead,
-        which splits k."""
+        """Return *program* for m rows. If the driver would abort the program's loop over k, return instead a
+        GEMV pipeline that splits k. *numbers*: "_float16" for float16 rows, else ""."""
         ends = lets_loop(self.device, program.rounds({"k": self.k}))
         return program if ends else self._gemv(m, numbers, share=True)
 
@@ -165,7 +165,8 @@ class FloatGemm:
         return self._program(variant, UNROLL=unroll, **gemv.split(facts, self.n4, self.k4, m, shared, share))
 
     def shares_lanes(self, x_texels: int = 1) -> bool:
-        """Return True if lanes of a subgroup should share their loads of x, which has *x_texels* texels."""
+        """Return True if lanes of a subgroup should share their loads of x. *x_texels*: the size of x in
+        texels."""
         facts, x_bytes = self.device.capabilities, TEXEL_BYTES * x_texels
         return lanes(facts) > 0 and viewable(facts, x_bytes, self.weights.bytes, self.parameters.bytes)
 
@@ -205,7 +206,8 @@ class FloatGemm:
         return [x, b.constant(self.weights), b.constant(self.parameters), y]
 
     def push(self, m: int, plane: int = 1) -> dict[str, int | float]:
-        """Return the push constants of a product of m rows, *plane* rows for each image."""
+        """Return the push constants of a product of m rows. *plane*: the number of rows that belong to one
+        image."""
         return {
             "m": m, "n4": self.n4, "k": self.k, "groups": self.groups, "channels": self.channels,
             "plane": plane, **self.affine.push,

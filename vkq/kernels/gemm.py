@@ -29,8 +29,8 @@ INVOCATIONS = 64  # invocations of a workgroup: every device supports 64, and mo
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """The positions of a product's rows in its result. The result has ``lines`` image rows of ``ow``
-    pixels; ``oh`` image rows are an image.
+    """The positions of a product's rows in its result, a batch of images. The result has ``lines`` image rows
+    in all, of ``ow`` pixels each; an image has ``oh`` of them.
 
     A row of the product is one pixel. An image row is padded to ``ow_padded`` rows of the product. A linear
     layer has image rows of one pixel.

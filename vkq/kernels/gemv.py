@@ -16,8 +16,8 @@ FEW_ROWS = 2  # up to this number of rows, a workgroup gets more invocations, so
 # columns, more invocations share the sum over k, so that workgroups fill the whole device. Two neighbouring
 # blocks of weights are a memory sector of 32 bytes; eight are a cache line of 128 bytes.
 COLUMNS = ((2048, 8), (1024, 4), (0, 2))
-# For the kernel that prefetches weights: parts of k in a workgroup; pairs like COLUMNS; least number of
-# blocks of k.
+# For the kernel that prefetches weights: number of parts of k in a workgroup; pairs as in COLUMNS; least
+# number of blocks of k with which the kernel is used.
 AHEAD_PARTS, AHEAD_COLUMNS, LEAST_AHEAD = 64, ((1024, 8), (0, 4)), 256
 BLOCKS_PER_PART = 4  # least number of blocks of k that an invocation sums
 

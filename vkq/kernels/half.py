@@ -194,7 +194,9 @@ class HalfMatrices:
     def _operand(
         self, b: Builder, x: Value, images: int, groups: int, plane: int, of: str
     ) -> tuple[Value, dict[str, int | float]]:
-        """Return x packed for the kernels, and the push constants that describe it."""
+        """Return x packed for the kernels (`runs_q8csw`), and the push constants of the packed array. x has
+        *images* images of *plane* pixels, in *groups* groups of channels; *of* is the layout of x: "images"
+        or "rows"."""
         if self.elements == FLOAT16:
             whole = "whole_" * (of == "rows" and self.channels % RUN == 0)
             return halves(b, x, images, groups, self.channels, plane, whole + of), {}

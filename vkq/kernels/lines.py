@@ -27,8 +27,8 @@ MOST_WORK = 1 << 33  # maximum sum of the iterations of all invocations of a dis
 
 
 def beyond(count: int, length: int) -> str | None:
-    """Return the reason if a dispatch cannot run *count* invocations of *length* loop iterations each, else
-    None."""
+    """Return the reason why a dispatch cannot run *count* invocations of *length* loop iterations each, or
+    None if it can."""
     if length <= MOST_ROUNDS and count * length <= MOST_WORK:
         return None
     return f"needs {count} loops of {length} iterations; at most {MOST_ROUNDS} each and {MOST_WORK} in all"
@@ -169,7 +169,8 @@ def _reduced_together(how: str) -> Written:
 
 
 def _joining(how: str, value: Callable[[Number], Number]) -> Callable[..., tuple[Number, ...]]:
-    """Return the body of a loop that reduces int32 values: it combines its state with value(c) for each c."""
+    """Return the body of a loop over c that reduces int32 values. The body combines the loop's state with
+    value(c)."""
     join = joined(REDUCTIONS[how], "i")
     return lambda c, state: (join(state[0], value(c).i),)
 

@@ -40,10 +40,10 @@ class MatrixImplicit:
 
 
 class MatrixPatches(MatrixImplicit):
-    """A convolution of at most `CHANNELS` channels in which windows begin and end at whole vectors of four
-    pixels, as in the first layer of a vision transformer. A vector of kPackedInt8_4W4C (four pixels of four
-    channels) is read as 16 channels of one pixel of kPackedInt8_16C. A tap is one such vector, or two
-    neighbouring ones."""
+    """A convolution of at most `CHANNELS` channels whose kernel width and horizontal stride are multiples of
+    four pixels, without horizontal padding, as in the first layer of a vision transformer. A vector of
+    kPackedInt8_4W4C (four pixels of four channels) is read as 16 channels of one pixel of kPackedInt8_16C. A
+    tap is one such vector, or two neighbouring ones."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, arithmetic: Arithmetic):
         self.vectors = 2 if weight.shape[3] % 8 == 0 else 1  # number of vectors of a tap
@@ -75,8 +75,8 @@ class MatrixPatches(MatrixImplicit):
 
 def by_vectors(weight: Int8, zero_points: Int32, vectors: int) -> Int8:
     """Rearrange a weight (OC, IC, KH, KW) to (OC, 16 * vectors, KH, KW / (4 * vectors)), so that the
-    channels of a tap are *vectors* vectors of four pixels x four channels. Missing channels are zero
-    points."""
+    channels of a tap are *vectors* vectors of four pixels x four channels. Padding channels hold the zero
+    point of the output channel."""
     oc, ic, kh, kw = weight.shape
     pixels = np.empty((oc, kh, kw, CHANNELS), np.int8)
     pixels[:] = zero_points.astype(np.int8).reshape(-1, 1, 1, 1)

@@ -21,8 +21,8 @@ PHASES = "conv_transpose2d_q8ta_q8csw__coopmat"
 
 
 def alone(options: TransposedOptions) -> bool:
-    """Return True if every output pixel reads exactly one input pixel and all phases have equal numbers of
-    output pixels."""
+    """Return True if `MatrixPhases` can compute a transposed convolution: every output pixel reads exactly
+    one input pixel, and all phases have the same number of output pixels."""
     plain = options.dilation == (1, 1) and not any(options.padding) and not any(options.output_padding)
     return plain and options.groups == 1 and options.kernel == options.stride
 

@@ -50,8 +50,8 @@ def whole_blocks(channels: int, groups: int) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Pixels:
-    """The rows of a product, which are the pixels of y (``pixels`` for each image, ``ow`` for each image
-    row), and the positions of the rows' inputs in x.
+    """The rows of a product, and the pixels of x that they read. Each row is a pixel of y, which has
+    ``pixels`` pixels for each image and ``ow`` for each image row.
 
     x has ``x_rows`` pixels: ``x_pixels`` for each image, ``x_w`` for each image row. A linear layer has
     images of one pixel.
@@ -148,8 +148,8 @@ def counts(device: Device, **trips: Constant) -> dict[str, Constant]:
 
 
 def centred(weight: Int8, zero_point: Int32) -> npt.NDArray[Any]:
-    """Return the weight (OC, ...) minus its zero points (OC,), as int16. The result may be padded with
-    zeros where the original weight is padded with zero points."""
+    """Return the weight (OC, ...) minus its zero points (OC,), as int16. Padding of the result is 0; padding
+    of the original weight would be the zero point."""
     return plus(weight, -zero_point, np.int16)
 
 

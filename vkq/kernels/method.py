@@ -107,5 +107,5 @@ class Method:
 
 
 def not_depthwise(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return the reason if a convolution is not depthwise, else None."""
+    """Return None if a convolution is depthwise, else the reason why it is not."""
     return None if p.ic == p.groups else f"IC/groups={p.ic // p.groups}; it needs 1"

@@ -18,8 +18,8 @@ BLOCK = {IMAGE: 4, BLOCKED: 16}  # channels of a vector, by layout
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """One logical axis of a result. *length*: its length. Elements [before, before + size) are copied from
-    the input, where neighbouring elements are *stride* elements apart."""
+    """One axis of the result of a copy. *length*: the axis has this many elements. Those from *before* to
+    *before* + *size* - 1 are copied from the input, where their distance is *stride* elements."""
 
     length: int
     before: int
@@ -45,8 +45,9 @@ def move(
     along: int | None = None,
     order: Sequence[int] | None = None,
 ) -> None:
-    """Add a copy of x into y to a plan. *axes* map y to x; elements of y that x does not cover get *fill*.
-    along: write only the part of y that x covers along this axis."""
+    """Add a copy of x into y to a plan. *axes* describe each axis of y (`Moved`); elements of y that are not
+    copied from x get *fill*. along: write only the range of this axis that x covers (None: all of y). order:
+    the transposition, if the copy is one."""
     if order is None and _whole_pixels(x.spec, y.spec, axes, along):
         return _move_pixels(b, x, y, axes, fill, along is not None)
     if order is not None and len(order) == 4 and order[1] != 1 and y.spec.layout in PIXELS:
@@ -86,8 +87,8 @@ def _move(
     b: Builder, x: Value, y: Value, axes: Sequence[Moved], fill: int, along: int | None, whole_words: bool,
     cut: bool = False,
 ) -> None:  # fmt: skip
-    """Add a copy of x into y to a plan, by single elements or words (`move`). cut: *axes* describe y's
-    elements in row-major order and need not be the axes of y's shape."""
+    """Add a copy of x into y to a plan, as `move` does, by whole words (*whole_words*) or single elements.
+    cut: *axes* are those of another shape with the same elements in row-major order."""
     packed, folded = layout(y.spec.layout), y.spec.folded or cut
     box_axis, box_first, box_size = (0, 0, 0) if along is None else _box(y.spec, axes, along)
     box = list(y.spec.extent)
@@ -122,10 +123,10 @@ def _whole_pixels(x: Spec, y: Spec, axes: Sequence[Moved], along: int | None) ->
     block, channels = BLOCK[y.layout], axes[1]
     own = zip(axes, x.shape, strides(x.shape), strict=True)
     whole = [a.stride == step and a.size == size for a, size, step in own]
-    # The copy also writes the lanes after x's last channel. These lanes must belong to the next input,
-    # which is written later, or be padding of y.
+    # A vector also has lanes after x's last channel, and the copy writes them. They must be padding of y, or
+    # belong to the next input, which is written later.
     last = along == 1 or channels.size % block == 0 or channels.before + channels.size >= channels.length
-    together = y.layout == BLOCKED or along != 3  # else a vector may hold pixels of two inputs
+    together = y.layout == BLOCKED or along != 3  # False: a vector may hold pixels of two inputs
     return all(whole) and channels.before % block == 0 and last and together
 
 

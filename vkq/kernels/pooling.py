@@ -13,15 +13,16 @@ from ..shader.spec import Value
 from .binary import FLOAT_STEP, TIE
 from .sharing import sharers
 
-# The largest kernel and stride of an unrolled window; the number of invocations of a workgroup.
+# The largest kernel and the largest stride for which loops over a window are unrolled; the number of
+# invocations of a workgroup with such loops.
 MOST_KERNEL, MOST_STRIDE, INVOCATIONS = 3, 2, 128
 # For a window of at least BY_AXES elements, compute the maximum along one axis, then along the other.
 BY_AXES = 1 << 12
 
 
 def unrolled(c: Capabilities, window: Window) -> dict[str, Value]:
-    """Return the specialization constants of a maximum or mean over windows: the size of a small window for
-    unrolling, or the number of invocations that share a large window."""
+    """Return the specialization constants of a maximum or mean over windows. For a small window: its size, so
+    that loops are unrolled. For a large window: the number of invocations that share it."""
     if (threads := sharers(window.taps)) > 1:
         return {"LOCAL_X": threads, "THREADS": threads}
     kernel, stride = window.kernel[0], window.stride[0]

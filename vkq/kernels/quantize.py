@@ -48,12 +48,13 @@ def quantize_constants(c: Capabilities) -> dict[str, Constant]:
 
 
 def steps(q: QParams) -> dict[str, int | float]:
-    """Return the push constants for shaders/common/quantized.glslh."""
+    """Return the push constants for shaders/common/quantized.glslh from quantization parameters."""
     return steps_of(q.scale, signed_zero_point(q))
 
 
 def steps_of(scale: float, zero: int) -> dict[str, int | float]:
-    """Return the push constants of `steps` for a scale and a zero point of the stored type (int8)."""
+    """Return the push constants for shaders/common/quantized.glslh from a scale and the stored (int8) zero
+    point."""
     usual = INVERSES[0] <= scale <= INVERSES[1]
     return {
         "scale": scale, "zero_point": zero, "inverse": 1.0 / scale if usual else 0.0,

@@ -16,12 +16,12 @@ RESULT, ONE, PLACES, LIKE = range(4)
 class RowForm:
     """The properties for which a kernel is compiled; scales and zero points are push constants. A run is four
     neighbouring elements of a row. *lanes*: the number of invocations that share a row. *ahead*: the number
-    of runs that each invocation loads once and keeps; 0: it loads its runs again in each pass. *whole*: how
-    many of the *ahead* runs are inside the row for every lane. *strided*: the elements of a row are not
-    contiguous. *fours*: they are contiguous, and the row has a multiple of four. *x_bytes*, *y_bytes*: x, y
-    are 8-bit. *y_real*: y is dequantized again. *divides*: see `Quantizer`. *normal*: no subnormal floats
-    occur outside the chain. *soft*: the device needs software float arithmetic. *x*, *y*: the layouts of x
-    and y."""
+    of runs that each invocation loads once and keeps in registers; 0: it loads its runs again in each pass.
+    *whole*: how many of the *ahead* runs are inside the row for every lane. *strided*: the elements of a row
+    are not contiguous. *fours*: the elements are contiguous, and their number is a multiple of four.
+    *x_bytes*, *y_bytes*: x, y are 8-bit. *y_real*: y is dequantized again. *divides*: see `Quantizer`.
+    *normal*: no subnormal floats occur outside the chain. *soft*: the device needs software float arithmetic.
+    *x*, *y*: the layouts of x and y."""
 
     name: str
     lanes: int

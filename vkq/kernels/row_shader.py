@@ -95,9 +95,9 @@ def _store_each(
 
 
 def _pass(r: _Row, ahead: list[tuple[_Run, list[Number]]], op: str, f: Any, then: Any, got: Got) -> Number:
-    """Reduce one pass over the invocation's row, and return the result. op: the reduction; f: computes the
-    value to reduce from an element and *got*; then: computes the result from the reduced value; got: the
-    results of earlier passes."""
+    """Write one pass over the row: reduce f(element, *got*) over all elements by *op*, and return *then* of
+    the reduced value. got: the results of earlier passes. ahead: the runs that are already loaded; if empty,
+    the pass loads all runs."""
     k = r.k
 
     def add(run: _Run, numbers: list[Number], state: Any) -> Any:
@@ -124,8 +124,8 @@ def _pass(r: _Row, ahead: list[tuple[_Run, list[Number]]], op: str, f: Any, then
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """A run: four neighbouring elements of a row. ``index``: the number of the run, ``low + turn * lanes``.
-    ``there``: for each element, a flag that it is inside the row (None: it always is)."""
+    """Four neighbouring elements of a row. ``index``: the number of the run in the row, ``low + turn *
+    lanes``. ``there``: for each element, whether it is inside the row (None: always)."""
 
     low: Number
     turn: int
@@ -280,7 +280,8 @@ class _Row:
             return [chain.values(each)[0] for each in zip(*inputs, strict=True)]
 
     def _operand(self, buffer: int, dtype: str, way: int, run: _Run) -> Sequence[Number]:
-        """Load one operand of the chain for each element of a run. way: the kind of the operand."""
+        """Load one operand of the chain for each element of a run. way: the kind of the operand (ONE, PLACES
+        or LIKE of `row_form`)."""
         k, first = self.k, self.first if way == LIKE else self.first.of(0)
         if way == ONE:
             return [element(k, buffer, dtype, first)] * RUN

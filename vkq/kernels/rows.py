@@ -30,8 +30,8 @@ LAYOUTS = (MATRIX, BLOCKED)  # layouts of 8-bit rows
 class Ends:
     """The dtype conversions and operators that a kernel applies before and after a function of rows. x: the
     parameters of 8-bit inputs. chain: a chain of elementwise operators for the results; operands: the kind of
-    each input of the chain (RESULT, ... of `row_form`). y: the parameters of 8-bit results. real: True if y
-    is quantized and dequantized again, so that the result is float32."""
+    each input of the chain (RESULT, ... of `row_form`). y: the parameters of 8-bit results. real: True if the
+    8-bit results are dequantized again, so that the kernel stores float32."""
 
     x: QParams | None = None
     chain: Chain | None = None

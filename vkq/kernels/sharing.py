@@ -21,9 +21,9 @@ NEIGHBOURS = 8  # invocations that together load 32 bytes, the smallest memory t
 
 
 def sharers(numbers: int, long: int = LONG) -> int:
-    """Return how many invocations of a workgroup compute one result of *numbers* elements together:
-    `SHARERS` from *long* elements on, else 1. Several invocations keep loops short, because drivers may
-    abort long ones, and occupy the device if there are few results."""
+    """Return how many invocations of a workgroup compute one result from *numbers* elements: `SHARERS` for
+    *long* elements or more, else 1. Several invocations have shorter loops (drivers may abort long ones), and
+    occupy more of the device if there are few results."""
     return SHARERS if numbers >= long else 1
 
 

@@ -45,7 +45,7 @@ def _same(table: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
 
 
 def computed_taps(x: Weight, axis: int, index: Index, weight: Weight) -> Weight:
-    """Compute the sums of `summed_taps` in NumPy."""
+    """Return the result of `summed_taps` with the same bits, computed in NumPy."""
     moved = np.moveaxis(x, axis, -1)
     total = computed(multiply, moved[..., index[:, 0]], weight[:, 0])
     for t in range(1, index.shape[1]):
