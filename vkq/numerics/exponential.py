@@ -46,8 +46,8 @@ def clamped(x: Number, low: float, high: float) -> Number:
 
 
 def exp_parts(x: Number, more: Number | None = None) -> tuple[Number, Number, Number]:
-    """Return (s, t, n) with exp(x + more) = (s + t) * 2^n, for |x| <= 200. s is in [0.7, 1.42], and the
-    relative error of s + t is at most 2^-29."""
+    """Return (s, t, n) with exp(x + more) = (s + t) * 2^n, for |x| <= 200. *more* is the low part of the
+    argument (None: 0). s is in [0.7, 1.42], and the relative error of s + t is at most 2^-29."""
     n = (x * 1.4426950408889634 + 12582912.0) - 12582912.0  # x / log(2), rounded to the nearest integer
     high, low = x - n * LN2[0], n * -LN2[1]
     low = low if more is None else low + more
@@ -64,7 +64,8 @@ def exp(x: Number) -> Number:
 
 
 def exp_minus_1(x: Number, more: Number | None = None) -> Pair:
-    """Return e^(x + more) - 1 as a pair of floats, for x in [-110, 0]."""
+    """Return e^(x + more) - 1 as a pair of floats, for x in [-110, 0]. *more* is the low part of the
+    argument."""
     s, t, n = exp_parts(x, more)
     power = ((n < -60).where(-60, n) + 127 << 23).f
     total, lost = exact_sum(s * power, x.of(-1.0))
@@ -121,8 +122,9 @@ def power_of_2(n: Number) -> Number:
 
 
 def decay(x: Number, more: Number | None = None) -> tuple[Pair, Number, Pair]:
-    """Return exp(-|x + more|) in two forms. The first form is a pair (s, t) and n <= 0, with the value
-    (s + t) * 2^n. The second form is the pair (s * 2^n, t * 2^n), for which n is clamped to at least -60."""
+    """Return exp(-|x + more|) in two forms, as ((s, t), n, pair); *more* is the low part of the argument. The
+    first form is (s + t) * 2^n with n <= 0. The second form, the pair, is (s * 2^n, t * 2^n) with n clamped
+    to at least -60."""
     negative = x < 0.0
     if more is not None:
         more = (magnitude(x) < 110.0).where(negative.where(more, -more), 0.0)

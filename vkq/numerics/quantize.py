@@ -48,7 +48,8 @@ def dequantize(xq: Array, q: QParams) -> Float32:
 
 
 def check_dtype(op: str, what: str, values: Array, q: QParams) -> None:
-    """Raise DTypeError unless the array *xq* has the dtype of its parameters *q*."""
+    """Raise DTypeError unless the array *values* has the dtype of its parameters *q*. *op* and *what* are the
+    names of the operator and of the array in the message."""
     if values.dtype.name != q.dtype:
         raise DTypeError(
             f"{op}: {what} has dtype {values.dtype} but its QParams are for {q.dtype}; make them the same."

@@ -173,7 +173,7 @@ class _Adapting:
         self.made.append(dataclasses.replace(made, attributes={**made.attributes, **more}))
 
     def _read(self, node: Node, name: str) -> str:
-        """Return the value that a node reads in place of *name*."""
+        """Return the value that *node* reads in place of *name*: for a cache, its unpacked floats."""
         if name not in self.caches or name in self.floats:
             return self.floats.get(name, name)
         shape = self.ends.inputs[name].shape if name in self.ends.inputs else ()

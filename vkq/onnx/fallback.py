@@ -32,8 +32,8 @@ class Mixed:
     """A graph divided into parts that run on the device and on the CPU. Its interface is that of
     `Executable`.
 
-    own: the model's constants; a session on the CPU contains the constants that it reads. *layers* caches
-    these sessions; a session serves all input shapes.
+    own: the model's constants by name; each session of ONNX Runtime contains those that its nodes read.
+    *layers* caches the sessions; a session serves all input shapes.
     """
 
     def __init__(

@@ -14,7 +14,8 @@ Parse = Callable[[Any], Model]
 
 
 class Initials(Generic[Session]):
-    """Caches one session for each set of initializers that a run replaces."""
+    """The sessions that were opened because runs replaced initializers: one for each set of replaced
+    names."""
 
     def __init__(self, initial: Sequence[Argument]):
         self._names = [argument.name for argument in initial]

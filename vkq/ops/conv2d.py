@@ -141,7 +141,8 @@ class Conv2d(Layer[Conv2dProblem]):
         return self._method(problem)[0].takes
 
     def finish(self, after: After) -> None:
-        """Set the epilogue of every result, and let the weights be packed again."""
+        """Set the epilogue of every result. Drop the kernels, because their packed parameters depend on the
+        epilogue."""
         self._scheme.after = after
         self._convolution = dataclasses.replace(self._convolution)
         self._kernels.clear()

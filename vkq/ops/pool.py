@@ -36,8 +36,9 @@ MANY = 1 << 17  # least number of vectors for which a global average uses the la
 SUM_BYTES = 16  # shared memory of an invocation of a global average, in bytes: four sums
 # For a global average: least number of invocations, and loads that an invocation issues at once.
 LEAST_INVOCATIONS, AT_ONCE = 128, 4
-LEAST_BLOCKED = 32  # least number of invocations if a vector is a pixel: small images have few pixels
-MOST_VECTORS = 256  # global average: maximum number of bytes whose sum fits 16 bits
+LEAST_BLOCKED = 32  # the same for kPackedInt8_16C, where an image has fewer vectors
+# For a global average: an invocation adds at most this many bytes of a channel, so that 16 bits hold the sum.
+MOST_VECTORS = 256
 MEANS_IN = {IMAGE: 1, MATRIX: 2}  # layout of y, if x has another layout -> the shader's constant TO
 MOST_PIXELS = 1 << 23  # global average: maximum number of pixels whose sum fits int32
 

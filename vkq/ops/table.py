@@ -116,7 +116,7 @@ def unary(
 def mapped(
     b: Builder, x: Value, function: str, y_qparams: QParams | None, x_qparams: QParams | None
 ) -> Value:
-    """Add a lookup in the table of the function *name* to a plan."""
+    """Add a lookup in the table of *function* (`table_of`) to a plan."""
     xq = operand.meaning("unary", "x", x.spec, x_qparams)
     yq = y_qparams or xq
     return looked_up(b, x, table_of(function, xq, yq), yq)

@@ -18,7 +18,7 @@ from ...schemes.base import COMPUTE
 from ..graph import Array, Graph, Node
 
 BYTES, WORDS = ("int8", "uint8"), ("float32", "int32", "float16")
-PRODUCTS = "compute"  # the key in `Context.layers` of the value of `Context.compute`
+PRODUCTS = "compute"  # `Context.layers` holds the value of `Context.compute` under this key
 # Allowed types of the inputs and the results of convolutions and linear layers.
 OF_LAYERS = (*BYTES, "float32", "float16")
 
@@ -90,8 +90,8 @@ class Context:
         return value
 
     def value(self, name: str) -> Value:
-        """Return the value of a node's result, an input or a constant, without quantization parameters.
-        They are attributes of the nodes that read the value."""
+        """Return the value of a node's result, an input or a constant, without quantization parameters. The
+        nodes that read the value have the parameters as attributes."""
         found = self.values.get(name)
         if found is None:
             found = self._take(name, self._constant(name))
@@ -183,7 +183,7 @@ def anything(graph: Graph, node: Node) -> str | None:
 
 
 def bytes_of_one_type(graph: Graph, node: Node) -> str | None:
-    """Return the reason for a refusal unless all inputs have one 8-bit type."""
+    """Return None if all inputs have one 8-bit type, else the reason why the node is refused."""
     dtypes = {graph.specs[name].dtype for name in node.inputs if name}
     return (
         None
@@ -198,8 +198,8 @@ def first_is_bytes(graph: Graph, node: Node) -> str | None:
 
 
 def same_type(graph: Graph, node: Node) -> str | None:
-    """Return the reason for a refusal unless x and y have one type (if both are quantized). A pass may have
-    stored another reason in the attribute ``why``."""
+    """Return the reason why a node is refused: the text that a pass has stored in the attribute ``why``, or
+    that x and y are quantized to different types. Return None if neither is the case."""
     if "why" in node.attributes:
         return str(node.attributes["why"])
     x: QParams | None = node.attributes["x"]
@@ -210,7 +210,7 @@ def same_type(graph: Graph, node: Node) -> str | None:
 
 
 def parameters_are_constant(graph: Graph, node: Node) -> str | None:
-    """Return the reason for a refusal unless all inputs but the first (indices, axes, sizes) are
-    constants."""
+    """Return None if all inputs but the first (indices, axes, sizes) are constants, else the reason why the
+    node is refused."""
     unknown = [name for name in node.inputs[1:] if name and name not in graph.constants]
     return f"its input {unknown[0]!r} is computed at run time; it must be a constant" if unknown else None

@@ -38,7 +38,8 @@ def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> An
 
 
 def _kept(context: Context, node: Node, kind: Any, names: tuple[str, ...], apart: bool = False) -> Any:
-    """Return the cached layer of a node. If *apart*, its epilogue leaves out the residual addition."""
+    """Return the cached layer of a node: a *kind* (Conv2d or Linear) with the node's attributes *names*. If
+    *apart*, its epilogue leaves out the residual addition."""
     a, shape = node.attributes, context.graph.specs[node.outputs[0]].shape
 
     def made() -> Any:
@@ -121,8 +122,8 @@ def _large(context: Context, node: Node, layer_of: Callable[..., Any]) -> bool:
 
 
 def only_reader(context: Context, node: Node) -> Node | None:
-    """Return the only reader of a node's result. Return None if it is not a convolution without a residual
-    that reads the result as its image."""
+    """Return the only reader of a node's result if this reader is a convolution without a residual, and the
+    result is its image. Otherwise, return None."""
     name = node.outputs[0]
     readers = context.readers(name)
     # ``uses`` also counts a graph result, which has no reader

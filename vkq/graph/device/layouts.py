@@ -22,9 +22,9 @@ OPERANDS = {**dict.fromkeys((*KEEP_WHOLE, "matmul"), 2), "attention_q8": 4}
 
 
 def wanted(context: Context, name: str) -> str | None:
-    """Return the layout that a value's first reader with only one possible layout needs; None if there is
-    no such reader. If a reader's result has the layout of its input, the readers of this result count as
-    readers of the value."""
+    """Return the layout that the readers of a value need. The first reader that supports only one layout
+    decides; None if there is none. If a reader's result has the layout of its input, the readers of this
+    result count as readers of the value."""
     graph, found = context.graph, {name}
     # a heap of the indices of the nodes that read a value in ``found``
     waiting, last = context.places(name), -1

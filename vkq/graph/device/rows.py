@@ -49,7 +49,8 @@ from .context import (
 )
 from .layouts import wanted, wanted_means
 
-KNOWN = (*DeviceOperator.types, "int64", "bool")  # `_why_float` has more specific reasons for int64 and bool
+# `_why_float` refuses int64 and bool for reasons other than their type.
+KNOWN = (*DeviceOperator.types, "int64", "bool")
 WEIGHTED = "Conv", "ConvTranspose"
 
 

@@ -33,8 +33,8 @@ class Mask:
 
 @dataclasses.dataclass(frozen=True)
 class Laid:
-    """The memory layout of a value with four axes: it is the value ``name``, as stored, with its axes
-    permuted by ``axes``."""
+    """The memory layout of a value with four axes. Memory holds the value ``name``; permuting its axes by
+    ``axes`` gives the value."""
 
     name: str
     axes: Axes

@@ -134,9 +134,10 @@ class _Chains:
         return self._written()
 
     def _joined(self, element: Element) -> _Group | None:
-        """Return the chain of a new node. Merge the node with all open chains whose results it reads. If
-        that chain does not fit a kernel, merge the node with only the last of them for which the result
-        fits; else the node is a chain alone. Return None if a kernel does not support the node."""
+        """Return the chain to which a new node belongs: the node merged with all open chains whose results it
+        reads. If a kernel is too small for this chain, merge the node with only one of these chains, trying
+        the last one first. If none fits, the node alone is a chain. Return None if no kernel supports the
+        node."""
         shape = self.graph.specs[element.node.outputs[0]].shape
         before: list[_Group] = []
         for name in element.node.inputs:

@@ -83,8 +83,8 @@ def _of_one(node: Node, rank: int, lead: int) -> tuple[Array, Array] | None:
 
 def _of_two(sweep: Sweep, node: Node, at: int, lead: int) -> tuple[Array, Array] | None:
     """Return the arguments (results, row) of `_chosen` for an operator of two operands. The first *lead*
-    axes of a value are the axes of the ids. Return None if the operand that is not operand *at* is
-    computed, or differs along one of these axes."""
+    axes of a value are the axes of the ids. Operand *at* has the gathered rows. Return None if the other
+    operand is computed, or differs along one of these axes."""
     array, shapes = sweep.array(node.inputs[1 - at]), [sweep.specs[name].shape for name in node.inputs]
     if array is None or shapes[at] != sweep.specs[node.outputs[0]].shape:
         return None
@@ -95,8 +95,8 @@ def _of_two(sweep: Sweep, node: Node, at: int, lead: int) -> tuple[Array, Array]
     info = np.iinfo(array.dtype)
     every = np.arange(info.min, info.max + 1).astype(array.dtype)
     pair = [every[:, None], every[None, :]]
-    # A sum of operands of the shapes (256, 1) and (1, 256) swaps them, which may change its rounding.
-    # Broadcast them unless the operands of the node are swapped, too.
+    # `add` swaps operands of the shapes (256, 1) and (1, 256), which may change the rounding. If it does not
+    # swap the operands of the node, broadcast them here, so that none are swapped.
     if node.op != "add" or not swaps(*shapes):
         pair = [np.broadcast_to(x, (256, 256)) for x in pair]
     found = compute(node, pair)[0]

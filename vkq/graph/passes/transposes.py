@@ -41,8 +41,8 @@ def _columns(sweep: Sweep, node: Node) -> bool:
 
 
 def _side_by_side(sweep: Sweep, name: str) -> tuple[str, int]:
-    """Return (value, number of heads): the value that a product can read in place of an operand. If a
-    Reshape and a Transpose split the heads that a value stores side by side, it is this value; else it is
+    """Return (value, number of heads): the value that a product reads in place of the operand *name*, and how
+    many heads this value stores side by side. It is the value whose heads a Reshape and a Transpose split, or
     the operand itself, with 1 head."""
     turned = sweep.producer(name, "Transpose")
     made = sweep.producer(turned.inputs[0], "Reshape") if turned else None
