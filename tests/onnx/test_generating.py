@@ -46,6 +46,21 @@ def by_onnx_runtime(path: Path, prompt: list[int], count: int) -> tuple[list[int
     return tokens, scores
 
 
+def test_tokens_replay_one_recording(device: vkq.Device, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second token after the prompt is recorded, and all further tokens replay this recording."""
+    added, recorded = [], []
+    add, record = vkq.Device.add, vkq.Device.record
+    monkeypatch.setattr(vkq.Device, "add", lambda *args: added.append(1) or add(*args))
+    monkeypatch.setattr(vkq.Device, "record", lambda *args: recorded.append(1) or record(*args))
+    with vkq.onnx.LanguageModel(path, device) as model:
+        steps = model.generate(PROMPT, 12, stop=[])
+        fresh = [next(steps), next(steps)]  # the second run still gives the logits their memory
+        assert (len(recorded), len(fresh)) == (0, 2)
+        before = len(added)
+        assert len(list(steps)) == 10
+    assert (len(added) - before, len(recorded)) == (0, 1)
+
+
 def test_tokens_of_64_steps(device: vkq.Device, path: Path) -> None:
     """A model with 4-bit weights generates ONNX Runtime's 64 tokens. Only the first token prepares
     executables."""

@@ -221,13 +221,16 @@ class Executable:
             return self.finish()
 
     def on_device(
-        self, inputs: Mapping[str, Array | Tensor], targets: Mapping[str, Tensor] | None = None
+        self,
+        inputs: Mapping[str, Array | Tensor],
+        targets: Mapping[str, Tensor] | None = None,
+        repeated: resident.Repeated | None = None,
     ) -> dict[str, Tensor]:
         """Return the results as tensors by name, after the work is submitted but before it is complete.
 
         A result is written to its tensor in *targets*, which may be an input's tensor, or to new memory.
         Input tensors stay on the device; only inputs in `Graph.bounds` are also copied to the host, which
-        checks their values.
+        checks their values. *repeated* belongs to a caller that gives the same tensors to run after run.
 
         Raises ArgumentError or DTypeError if a target cannot hold its result."""
         graph, into = self.graph, dict(targets or {})
@@ -237,8 +240,8 @@ class Executable:
         for name, target in into.items():
             resident.check_target(name, self.device, specs[name], target)
         planned = zip(graph.inputs, self.plan.inputs, strict=True)
-        own = [resident.placed(self.device, spec, inputs[name]) for name, spec in planned]
-        made = resident.run(self.device, self.plan, own, [into.get(name) for name in self.results])
+        own = [resident.placed(name, self.device, spec, inputs[name], repeated) for name, spec in planned]
+        made = resident.run(self.device, self.plan, own, [into.get(name) for name in self.results], repeated)
         for name, array in self.known.items():
             into.setdefault(name, Tensor.of(self.device, specs[name])).write(array)
         return into | dict(zip(self.results, made, strict=True))

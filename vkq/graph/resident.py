@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,15 +12,68 @@ from ..ops.repack import to_layout
 from ..runtime.buffer import Buffer
 from ..runtime.device import Device
 from ..runtime.plan import Plan
+from ..runtime.recording import Recording
 from ..runtime.tensor import Tensor
+from ..turns import Turns
 from .graph import Array
 
 
-def placed(device: Device, spec: Spec, value: Array | Tensor) -> Tensor:
-    """Return an input as a tensor in the layout of *spec*. An array is uploaded; a tensor in another layout
-    is repacked."""
+class Repeated:
+    """The recording of a caller's runs, for a caller that gives the same tensors to run after run.
+
+    The second of two successive runs on the same tensors is recorded. Further runs on them submit this
+    recording, which saves the time to record every dispatch again. The recording keeps the tensors' memory
+    until a run uses other tensors, the plan is deleted, or this object is deleted."""
+
+    def __init__(self) -> None:
+        self._turns = Turns("a run on bound tensors")
+        self._plan: weakref.ref[Plan] | None = None
+        self._buffers: list[Buffer] = []
+        self._recording: Recording | None = None
+        self._arrays: dict[str, Tensor] = {}  # tensors for inputs that are given as arrays
+
+    def forget(self) -> None:
+        """Delete the recording and all references to tensors."""
+        self._plan, self._buffers, self._recording, self._arrays = None, [], None, {}
+
+    def placed(self, name: str, device: Device, spec: Spec, value: Array) -> Tensor:
+        """Upload the array of the input *name* to the tensor of the last run, if its spec was the same, else
+        to a new tensor."""
+        kept = self._arrays.get(name)
+        if kept is None or kept.spec != spec:
+            kept = self._arrays[name] = Tensor.of(device, spec)
+        kept.write(value)
+        return kept
+
+    def replay(self, device: Device, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> bool:
+        """Submit the plan's recording on these buffers. Return False, without a submission, if the last run
+        was on other buffers, or if this thread records its operations (`Device.record`)."""
+        with self._turns:
+            buffers = [*inputs, *outputs]
+            if self._plan is None or self._plan() is not plan or self._buffers != buffers:
+                forget = weakref.WeakMethod(self.forget)  # not self.forget, which would be a reference cycle
+                self._plan = weakref.ref(plan, lambda _: (method := forget()) and method())
+                self._buffers, self._recording = buffers, None
+                return False
+            if device.recording().replays:
+                return False
+            if self._recording is None:
+                with device.record() as self._recording:
+                    self._recording.add(plan, inputs, outputs)
+            self._recording.wait()
+            self._recording.submit()
+            return True
+
+
+def placed(
+    name: str, device: Device, spec: Spec, value: Array | Tensor, repeated: Repeated | None = None
+) -> Tensor:
+    """Return the input *name* as a tensor in the layout of *spec*. An array is uploaded; a tensor in another
+    layout is repacked."""
     if isinstance(value, Tensor):
         return to_layout(value, spec.layout)
+    if repeated is not None:
+        return repeated.placed(name, device, spec, value)
     tensor = Tensor.of(device, spec)
     tensor.write(value)
     return tensor
@@ -39,22 +93,33 @@ def check_target(name: str, device: Device, spec: Spec, target: Tensor) -> None:
 
 
 def run(
-    device: Device, plan: Plan, inputs: Sequence[Tensor], targets: Sequence[Tensor | None]
+    device: Device,
+    plan: Plan,
+    inputs: Sequence[Tensor],
+    targets: Sequence[Tensor | None],
+    repeated: Repeated | None = None,
 ) -> list[Tensor]:
     """Return the plan's results, after the work is submitted but before it is complete. A result is written
-    to its tensor in *targets*, which may be an input, or to new memory."""
+    to its tensor in *targets*, which may be an input, or to new memory. *repeated* holds the recording of
+    the caller's last run, if the caller binds the same tensors to several runs."""
     taken = Counter(x.buffer for x in inputs)
     slots: dict[int, Buffer] = {slot: x.buffer for slot, x in enumerate(inputs)}
     shared: list[bool] = []  # for each result, True if it shares memory with an input or an earlier result
+    bound = True  # all results are written to their targets, so that the next run may use the same memory
     for slot, spec, target in zip(plan.outputs, plan.results, targets, strict=True):
         shared.append(slot in slots)
         if slot not in slots:
             over = plan.over.get(slot)  # index of the input whose memory the result may overwrite
             most = 1 if over is not None and target and inputs[over].buffer is target.buffer else 0
             fits = target is not None and target.layout == spec.layout and taken[target.buffer] <= most
+            bound &= fits
             slots[slot] = target.buffer if target is not None and fits else device.allocate(spec.nbytes)
     if plan.steps:
-        device.add(plan, [x.buffer for x in inputs], [slots[slot] for slot in plan.outputs])
+        given, made = [x.buffer for x in inputs], [slots[slot] for slot in plan.outputs]
+        if repeated is not None and not bound:  # new memory differs in each run
+            repeated.forget()
+        if repeated is None or not bound or not repeated.replay(device, plan, given, made):
+            device.add(plan, given, made)
     found = [Tensor.of(device, s, slots[slot]) for slot, s in zip(plan.outputs, plan.results, strict=True)]
     # A shared result gets its own copy before any target is written: an input may be both target and
     # result.

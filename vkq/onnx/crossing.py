@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import ArgumentError, DTypeError
 from ..graph.executable import Executable
 from ..graph.graph import Array
-from ..graph.resident import check_target
+from ..graph.resident import Repeated, check_target
 from ..layout.extent import BYTES, NUMBERS, Spec
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
@@ -45,14 +45,15 @@ def run(
     names: Sequence[str],
     stay: Collection[str],
     targets: Mapping[str, Tensor],
+    repeated: Repeated | None = None,
 ) -> Mapping[str, Value]:
     """Return the results *names*. Results in *stay* are tensors on the device, written into the tensors of
     *targets* if it has their names. All other results are arrays. Parts of the model on the CPU download
-    their inputs and upload their results."""
+    their inputs and upload their results. *repeated*: as in `Executable.on_device`."""
     if not stay and not any(isinstance(x, Tensor) for x in values.values()):
         return made.run(values)  # type: ignore[arg-type]
     if isinstance(made, Executable):
-        tensors = made.on_device(values, targets)
+        tensors = made.on_device(values, targets, repeated)
         device.flush()
         return {name: tensors[name] if name in stay else tensors[name].numpy() for name in names}
     arrays = made.run({name: np.asarray(x) for name, x in values.items()})

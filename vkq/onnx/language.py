@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ..arguments import checked
 from ..errors import ArgumentError, ModelError
+from ..graph.resident import Repeated
 from ..numerics.attention_cache import words_of
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
@@ -158,10 +159,12 @@ class _Cache:
         self.past: list[Any] = [np.zeros(shape, inputs[name].dtype) for name in self.config.past]
         if self.room:  # each run overwrites the past keys and values with the present ones
             self.past = [Tensor.from_numpy(x, model.session.device) for x in self.past]
+        self._scores: Tensor | None = None  # the logits of the last run, which the next run may overwrite
+        self._repeated = Repeated()
 
     def read(self, tokens: Sequence[int]) -> Any:
         """Run the model on *tokens* and append their keys and values. Return the logits, a Tensor (1, tokens,
-        vocabulary)."""
+        vocabulary), which the next call may overwrite."""
         c, start = self.config, self.done
         self.done += len(tokens)
         mask = np.zeros((1, self.room or self.done), np.int64)
@@ -172,8 +175,10 @@ class _Cache:
             feed[c.places] = np.arange(start, self.done)[None]
         session, names = self.model.session, [c.logits, *c.present]
         targets = dict(zip(c.present, self.past, strict=True)) if self.room else {}
-        scores, *self.past = session._call(names, feed, None, None, targets)()
-        return scores
+        if self.room and self._scores is not None and self._scores.shape[1] == len(tokens):
+            targets[c.logits] = self._scores
+        self._scores, *self.past = session._call(names, feed, None, None, targets, self._repeated)()
+        return self._scores
 
 
 class _Draw:

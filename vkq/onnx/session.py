@@ -17,6 +17,7 @@ from ..errors import ArgumentError, ModelError, UnsupportedModelError
 from ..graph.device.layers import prepare
 from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph
+from ..graph.resident import Repeated
 from ..layout.glsl import glsl_includes
 from ..runtime.device import Device
 from ..runtime.opened import opened
@@ -208,12 +209,11 @@ class InferenceSession(Manners):
         given = {name: array for name, array in arrays.items() if name in self._constant}
         graph = self.lowered({name: array.shape for name, array in arrays.items()}, given)
         executable = Executable(graph, self.device, self._executables.layers, timestamps=True)
-        executable.run(arrays)
         taken = []
-        for _ in range(max(1, runs)):
+        for _ in range(1 + max(1, runs)):
             executable.run(arrays)
             taken.append(executable.times_us())
-        times = [statistics.median(each) for each in zip(*taken, strict=True)]
+        times = [statistics.median(each) for each in zip(*taken[1:], strict=True)]
         return [
             (node.source, node.label, us) for (node, _, _), us in zip(executable.steps, times, strict=True)
         ]
@@ -247,20 +247,20 @@ class InferenceSession(Manners):
         options: Any,
         stay: Collection[str] | None = (),
         targets: Mapping[str, Tensor] | None = None,
+        repeated: Repeated | None = None,
     ) -> Callable[[], list[Any]]:
         """Check the arguments, and return a function that runs the model. Outputs in *stay* (all if None)
         become Tensors: those of *targets*, by output name, or new ones."""
         if self._state and (fed := self._initials.fed(feed, self._reread)):
-            return fed._call(names, feed, options, stay, targets)
+            return fed._call(names, feed, options, stay, targets, repeated)
         chosen, values = self._names(names), self._checked(feed)
-        there = chosen if stay is None else stay
+        there, counters = chosen if stay is None else stay, self._executables.counters
         crossing.check_can_stay(self.model.outputs, there)
         self._run_options(options)
-        counters = self._executables.counters
 
         def call() -> list[Any]:
             made = self._executable(values)
-            results = crossing.run(made, self.device, values, chosen, there, targets or {})
+            results = crossing.run(made, self.device, values, chosen, there, targets or {}, repeated)
             counters.ran(host_bytes(values.values()), host_bytes(results[name] for name in chosen))
             return [self._declared(name, results[name]) for name in chosen]
 

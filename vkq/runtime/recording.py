@@ -80,7 +80,7 @@ class Recording:
             timestamps = marks = 0  # the queue has no timestamps; writing one would be an error
         # A *chain* belongs to the queue, and the next read submits it. `steps` does not list its operations.
         self._native = chain or self._queue.recording(timestamps, marks)
-        self._replays = chain is None
+        self.replays = chain is None  # it may run more than once
         self._running = Turns("Recording.run")  # a lock that `run` holds
         self.steps: list[Recorded] = []
         self.dispatches = 0
@@ -145,7 +145,7 @@ class Recording:
         else:
             self._queue.add_to(self._native, one.native, one.slots, one.scratch)
         self.dispatches += one.dispatches
-        if self._replays:
+        if self.replays:
             self.steps.append(one)
 
     def again(self, one: Recorded, buffers: Mapping[Buffer, Buffer] | None = None) -> None:
