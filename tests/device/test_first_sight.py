@@ -45,7 +45,7 @@ TILES = reported("adreno-740")  # a device that nobody timed; its profile choose
 def faked(monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Any]) -> list[list[str]]:
     """Make all children run CHILD with *outcomes* (candidate of the matrix product -> outcome). Return a list
     that receives the options of each child that is started."""
-    vulkan.instance()  # first, because it tries each driver in a real child
+    vulkan.instance()  # before children are faked: it tries each driver in a real child
     started: list[list[str]] = []
 
     def command(module: str, *options: str) -> list[str]:

@@ -167,7 +167,7 @@ def _frozen(source: str, variant: Variant, values: Mapping[str, Value]) -> str:
 
     def plain(match: re.Match[str]) -> str:
         kind, name = match[1], match[2]
-        if name not in values:  # only code that the preprocessor removes uses it
+        if name not in values:  # the constant is used only in code that the preprocessor removes
             return match[0]
         value = str(values[name]).lower()
         return f"const {kind} {name} = {value}{'u' if kind == 'uint' else ''};"

@@ -1,13 +1,13 @@
-// A render node without a GPU, for programs that only compile shaders: preloaded, it makes a plain file look like
-// /dev/dri/renderD128 and answers the questions that Mesa's drivers ask a kernel driver. Mesa then offers a Vulkan device
-// and compiles for it; memory is the file itself, and what is submitted is dropped.
+// Emulates the render node of a GPU, for programs that only compile shaders. Preload this library: it makes a plain
+// file look like /dev/dri/renderD128, and answers the calls of Mesa's drivers in place of a kernel driver. Mesa then
+// offers a Vulkan device and compiles for it. Device memory is the file; submitted work is dropped.
 //
-//   RENDER_NODE=msm:CHIP    Adreno under turnip: the chip id in hexadecimal, such as 06040000 (640) or 43050a01 (740)
-//   RENDER_NODE=v3d:VERSION VideoCore under v3dv: 42 (Raspberry Pi 4) or 71 (Raspberry Pi 5)
-//   RENDER_NODE=panfrost:ID Mali under panvk: the product id in hexadecimal, such as 7212 (G52)
-//   RENDER_NODE=panthor:ID  the same for parts whose commands the firmware schedules, such as a867 (G610)
+//   RENDER_NODE=msm:CHIP    Adreno (turnip): the chip id in hexadecimal, such as 06040000 (640) or 43050a01 (740)
+//   RENDER_NODE=v3d:VERSION VideoCore (v3dv): 42 (Raspberry Pi 4) or 71 (Raspberry Pi 5)
+//   RENDER_NODE=panfrost:ID Mali (panvk): the product id in hexadecimal, such as 7212 (G52)
+//   RENDER_NODE=panthor:ID  Mali (panvk) whose firmware schedules commands: the product id, such as a867 (G610)
 //
-// The interfaces are the kernel's public ones: include/uapi/drm/{drm,msm_drm,v3d_drm,panfrost_drm,panthor_drm}.h.
+// The interfaces are those of the kernel's headers include/uapi/drm/{drm,msm_drm,v3d_drm,panfrost_drm,panthor_drm}.h.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <drm/drm.h>
@@ -28,7 +28,7 @@
 
 #define FOLDER "/dev/dri/"
 enum { DRM_MAJOR = 226, RENDER_MINOR = 128, PAGE = 4096, BUFFERS = 1 << 16 };
-static const uint64_t GPU_ADDRESSES = 1ull << 32;  // where the addresses of buffers begin, and how many there are
+static const uint64_t GPU_ADDRESSES = 1ull << 32;  // the first address of buffers, and the number of addresses
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
@@ -37,14 +37,14 @@ static const char *node(void) {
   return set ? set : "";
 }
 
-static uint64_t number(int base) {  // behind the colon of RENDER_NODE
+static uint64_t number(int base) {  // Return the number after the colon of RENDER_NODE.
   const char *colon = strchr(node(), ':');
   return colon ? strtoull(colon + 1, NULL, base) : 0;
 }
 
 // ------------------------------------------------------------- files that look like devices
 
-static int minor_of(const char *path) {  // of a file in /dev/dri, or -1
+static int minor_of(const char *path) {  // Return a file's minor number in /dev/dri, or -1.
   if (strncmp(path, FOLDER, strlen(FOLDER))) return -1;
   const char *name = path + strlen(FOLDER);
   return !strncmp(name, "renderD", 7) ? atoi(name + 7) : !strncmp(name, "card", 4) ? atoi(name + 4) : -1;
@@ -61,7 +61,7 @@ int stat(const char *path, struct stat *s) {
   return failed || minor < 0 ? failed : as_device(s, minor);
 }
 
-// Programs built with 64-bit file offsets call it so; on a 64-bit machine the two are one.
+// Programs built with 64-bit file offsets call stat64, which equals stat on a 64-bit machine.
 int stat64(const char *path, struct stat64 *s) { return stat(path, (struct stat *)s); }
 
 static int is_render_node(int fd) {
@@ -96,7 +96,7 @@ static int unknown(void) {
 // ------------------------------------------------------------- Adreno
 
 static int msm_parameter(struct drm_msm_param *q) {
-  uint64_t chip = number(16);  // a byte each: generation, family, member, patch; newer ones are numbered otherwise
+  uint64_t chip = number(16);  // bytes: generation, family, member, patch; newer chips use other numbers
   switch (q->param) {
   case MSM_PARAM_GPU_ID: q->value = chip >> 24 < 8 ? (chip >> 24) * 100 + (chip >> 16 & 255) * 10 + (chip >> 8 & 255) : 0; return 0;
   case MSM_PARAM_CHIP_ID: q->value = chip; return 0;
@@ -134,7 +134,7 @@ static int msm(unsigned command, void *argument) {
   }
 }
 
-// ------------------------------------------------------------- VideoCore: identity registers as the chips have them
+// ------------------------------------------------------------- VideoCore: the identity registers of the chips
 
 static int v3d_parameter(struct drm_v3d_get_param *q) {
   int version = (int)number(10);
@@ -148,7 +148,7 @@ static int v3d_parameter(struct drm_v3d_get_param *q) {
   case DRM_V3D_PARAM_V3D_CORE0_IDENT2: q->value = 0x40078121; return 0;
   case DRM_V3D_PARAM_MAX_PERF_COUNTERS:
   case DRM_V3D_PARAM_SUPPORTS_SUPER_PAGES: q->value = 0; return 0;
-  default: q->value = 1; return 0;  // the other questions are whether the kernel supports something
+  default: q->value = 1; return 0;  // all other parameters ask whether the kernel supports a feature
   }
 }
 
@@ -175,7 +175,7 @@ static int v3d(unsigned command, void *argument) {
   }
 }
 
-// ------------------------------------------------------------- Mali: feature registers of a part with four cores
+// ------------------------------------------------------------- Mali: the feature registers of a GPU with four cores
 
 static int panfrost_parameter(struct drm_panfrost_get_param *q) {
   switch (q->param) {
@@ -212,7 +212,7 @@ static int panfrost(unsigned command, void *argument) {
   }
 }
 
-// ------------------------------------------------------------- Mali with firmware: a part of four cores (RK3588's)
+// ------------------------------------------------------------- Mali with firmware: the RK3588's GPU with four cores
 
 static void answer_struct(struct drm_panthor_dev_query *q, const void *from, uint32_t size) {
   if (q->pointer) memcpy((void *)(uintptr_t)q->pointer, from, q->size < size ? q->size : size);
@@ -271,7 +271,7 @@ static int panthor(unsigned command, void *argument) {
   }
 }
 
-// A register that user space maps lies far beyond the end of the file: its first page stands for it.
+// User space may map a register, whose offset is far beyond the end of the file. Map the first page instead.
 void *mmap(void *address, size_t length, int protection, int flags, int fd, off_t offset) {
   if (fd >= 0 && (uint64_t)offset >= DRM_PANTHOR_USER_MMIO_OFFSET && is_render_node(fd)) offset = 0;
   return REAL(mmap)(address, length, protection, flags, fd, offset);
@@ -281,11 +281,11 @@ void *mmap64(void *address, size_t length, int protection, int flags, int fd, of
   return mmap(address, length, protection, flags, fd, offset);
 }
 
-// ------------------------------------------------------------- the kernel drivers by name, and what all of them answer
+// ------------------------------------------------------------- the kernel drivers by name, and their common answers
 
 static const struct driver {
   const char *name;
-  int minor_version;  // new enough for all that Mesa 25 asks for; panfrost's tells its features
+  int minor_version;  // at least the version that Mesa 25 requires; panfrost's version states its features
   int (*command)(unsigned, void *);
 } drivers[] = {{"msm", 9, msm}, {"v3d", 9, v3d}, {"panfrost", 3, panfrost}, {"panthor", 1, panthor}};
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs Python of the arm64 tree on a device that is not there: run.sh FOLDER DEVICE ARGUMENTS...
+# run.sh FOLDER DEVICE ARGUMENTS...: runs the Python of the arm64 Debian in FOLDER (setup.sh) with an emulated GPU device.
 set -euo pipefail
 root=$(realpath "$1") device=$2 source=$(dirname "$(realpath "$0")")/../..
 shift 2
@@ -11,7 +11,7 @@ case $device in
   adreno-750) node=msm:43051401 driver=freedreno compatible=qcom,adreno ;;
   videocore-4.2) node=v3d:42 driver=broadcom compatible=brcm,2711-v3d ;;
   videocore-7.1) node=v3d:71 driver=broadcom compatible=brcm,2712-v3d ;;
-  mali-g52)  # panvk of Mesa 25.0 offers Vulkan 1.0 there unless asked
+  mali-g52)  # without these variables, Mesa 25.0's panvk offers only Vulkan 1.0
     node=panfrost:7212 driver=panfrost compatible=arm,mali-bifrost
     more=(-E PAN_I_WANT_A_BROKEN_VULKAN_DRIVER=1 -E MESA_VK_VERSION_OVERRIDE=1.1) ;;
   mali-g610) node=panthor:a867 driver=panfrost compatible=arm,mali-valhall-csf ;;

@@ -95,7 +95,8 @@ def test_the_shape_of_the_input_chooses(
 
 
 def test_what_libvkq_says_of_shapes(any_device: vkq.Device, tmp_path: Path) -> None:
-    """libvkq uploads weights once: the second shape uses the same buffer and pipelines."""
+    """Errors of libvkq name the shapes of a file. libvkq uploads weights once: the file's second shape uses
+    the same buffer and pipelines."""
     path, model = tmp_path / "model.vkq", ctypes.c_void_p()
     path.write_bytes(file_of())
     sizes, one = (ctypes.c_uint64 * 2)(3, K), ctypes.create_string_buffer(64)
