@@ -78,8 +78,8 @@ def _without_multiplying(
     trial: HeldOut, found: Found, seen: Observed, progress: Callable[[str], None]
 ) -> tuple[Found, tuple[KeptLayer, ...]]:
     """Make element-wise operators float, and then equalize the channels that convolutions read from them.
-    Return the plan after the better of the two steps, or the given plan if neither gains more than
-    `ELEMENTWISE_GAIN`."""
+    Return the plan after the better of the two steps, or *found* if neither gains more than
+    `ELEMENTWISE_GAIN`, and a row for the operators that became float."""
     rest = elementwise(found.proto)
     floats = found.plan.floats | set(rest)
     new = trial(found.proto, dataclasses.replace(found.plan, floats=floats))

@@ -164,7 +164,8 @@ class LayerComparison:
                 give_back()
 
     def _add(self, site: Site, real: Run, got: Run) -> int:
-        """Add one value of one sample to the sums. Return its size in bytes."""
+        """Add one value of one sample to the sums. Return its size in bytes. *real* and *got* are the
+        sample's runs through the float and the quantized model."""
         own = self._own(site, {at: real.take(name) for at, name in site.reads.items()})
         x, y = real.take(site.real), got.take(site.there)
         if x.dtype.kind == "f" and x.size and x.shape == y.shape:

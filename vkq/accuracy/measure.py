@@ -55,8 +55,8 @@ class Agreement:
         self.sums: dict[str, list[Any]] = {}
 
     def add(self, real: Sequence[Array], got: Sequence[Array]) -> None:
-        """Add the outputs of both models for one sample. Outputs that are not float arrays of equal shape
-        are ignored."""
+        """Add the outputs for one sample: *real* of the float model, *got* of the other model. Outputs that
+        are not float arrays of equal shape are ignored."""
         for name, a, b in zip(self.names, real, got, strict=True):
             if not isinstance(a, np.ndarray) or a.dtype.kind != "f" or not a.size or a.shape != b.shape:
                 continue

@@ -51,8 +51,8 @@ def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
 
 
 def _rescale(editor: _Editor, first: Any, second: Any, s: Array) -> None:
-    """Divide the channels between two convolutions by the elements of s, and multiply the second weight by
-    them."""
+    """Divide the weight and bias of the convolution *first* by the elements of s, one for each output
+    channel, and multiply the weight of *second*, which reads these channels, by them."""
     w, v = editor.array(first.input[1]), editor.array(second.input[1])
     editor.set(first.input[1], w / s.reshape(-1, *(1 for _ in w.shape[1:])))
     if len(first.input) > 2 and first.input[2]:
@@ -121,7 +121,8 @@ def repeated(proto: Any, quantized: Any) -> Any:
 
 
 def _note(proto: Any, key: str, value: Any) -> None:
-    """Record the channel factors of a change in the model's metadata. `repeated` reads them."""
+    """Record *value*, the channel factors of a change, under a key of the model's metadata. `repeated` reads
+    them."""
     if value:
         package().helper.set_model_props(
             proto, {**{e.key: e.value for e in proto.metadata_props}, key: json.dumps(value)}

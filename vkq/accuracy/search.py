@@ -162,7 +162,8 @@ class Search:
     def _rules(
         self, proto: Any, seen: Observed, plan: QuantPlan, found: Found | None, what: str = ""
     ) -> Found:
-        """Try each rule for the ranges of all values, and keep the best."""
+        """Try each rule for the ranges of all values. Return the best result, which may be *found*, the best
+        result so far. *what*: a prefix of the steps' names."""
         for name in RULES:
             if found is not None and time.monotonic() > self.until:
                 break
@@ -176,7 +177,8 @@ class Search:
         return found
 
     def _equalize(self, found: Found) -> Found:
-        """Equalize the channels between layers, and choose the ranges again, which have changed."""
+        """Equalize the channels between layers, and choose ranges for the new model. Return the better of the
+        result and *found*."""
         proto, count = equalized(self.proto, self.seen)
         if not count or time.monotonic() > self.until:
             return found
@@ -188,7 +190,8 @@ class Search:
         return new
 
     def _values(self, found: Found) -> Found:
-        """Try all rules for each value alone, in the order of `_by_loss`."""
+        """Try all rules for each value alone, in the order of `_by_loss`. Each change that helps is the start
+        of the next. Return the last result."""
         before, changed = found, 0
         for name in self._by_loss(found):
             histogram = self.seen.histograms[name]
@@ -226,7 +229,7 @@ class Search:
         return sorted((name for name in made if name in self.seen.histograms), key=loss, reverse=True)
 
     def _correct(self, found: Found) -> Found:
-        """Correct biases (`corrected`), and keep the change if it helps."""
+        """Correct biases (`corrected`). Return the better of the result and *found*."""
         proto, count = corrected(found.proto, found.model(), self.seen)
         if not count or time.monotonic() > self.until:
             return found

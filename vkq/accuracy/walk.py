@@ -65,7 +65,7 @@ class Walk:
         return list(dict.fromkeys(self.held(n) for n in read_by(node) if n not in self.constants))
 
     def apply(self, node: Any, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Run one node. Return its results by name."""
+        """Run one node. Return its results by name. *values* has the node's inputs that are not constants."""
         if id(node) not in self._prepared:
             self._prepared[id(node)] = self._prepare(node, values)
         session, reads, results = self._prepared[id(node)]

@@ -132,7 +132,7 @@ class WorkArm:
 
     def _stack(self) -> None:
         """Record a submission whose warm run lasts at least ``submission_us`` by the device's timestamps.
-        While it is too short, increase its rounds at least twofold."""
+        While it is too short, at least double its passes."""
         sets, rounds = self.work.sets, self._least_passes
         while True:
             self.passes = rounds * len(sets)

@@ -181,7 +181,7 @@ def measure(
 
 
 def skip(contest: Contest, result: Result, reason: str, name: str = VKQ) -> None:
-    """Add the failure of a library that did not run the model."""
+    """Add the failure of the library *name*, which did not run the model."""
     result.failures.append(Failure(contest.name, "model", "", name, "skipped", reason, contest.command([])))
 
 

@@ -36,7 +36,8 @@ def _macs(graph: Graph, node: Node) -> int:
 
 
 def tables(nodes: Sequence[NodeTime], columns: int | None, wide: bool) -> list[str]:
-    """Return the lines of two tables: kernels sorted by time, and nodes sorted by time minus floor."""
+    """Return the lines of two tables: kernels sorted by time, and nodes sorted by time minus floor. With
+    *wide*, lines have their full length, and all nodes are shown, not only `SHOWN`."""
     if not nodes:
         return []
     total = sum(node.time_us for node in nodes) or 1.0

@@ -114,7 +114,7 @@ class Runner:
         return self._built[1], self._built[2]
 
     def _expected(self, case: Case, weights: data.Weights, x: data.Array, made: dict[Any, Any]) -> Expected:
-        """Return the reference's result.
+        """Return the reference's result. *made*: a cache of results for these weights.
 
         For few rows, most of the reference's time goes into reading the weights. So the result is computed
         once for `FEW_ROWS` rows, and cases with fewer rows use its first rows."""

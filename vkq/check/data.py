@@ -111,7 +111,8 @@ class Data:
         return bounded(y, size, op(*ones, magnitude=True, **points), self.problem.gemm_k)
 
     def expected_floats(self, x: Array, dtype: str, activation: Activation) -> Expected:
-        """Return the reference's result for float32 x with a float weight, with its bound."""
+        """Return the reference's result for float32 x with a float weight, and the allowed error of each
+        element."""
         op, operands = OF_FLOATS[type(self.problem)], (x, self.floats(dtype), None, self.float_bias)
         size = op(*operands, magnitude=True, **self.options)
         return Expected.of_sum(op(*operands, activation, **self.options), size, self.problem.gemm_k)

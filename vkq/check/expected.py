@@ -33,15 +33,15 @@ class Expected:
 
     @classmethod
     def of_half(cls, y: Array, size: Array, ones: Array, k: int) -> Expected:
-        """Return the expected result with x rounded to float16 (bound: `vkq.reference.floats`). *ones*:
-        *size* computed with x = 1."""
+        """Return the expected result with x rounded to float16 (bound: `vkq.reference.floats`). *size* and
+        *k*: as in `of_sum`. *ones*: *size* computed with x = 1."""
         sums = (k + 4) * 4 * UNIT_ROUNDOFF
         return cls(y, (sums + HALF_ROUNDOFF) * (1 + sums) * size + HALF_NORMAL * ones)
 
     @classmethod
     def of_half_sums(cls, y: Array, size: Array, ones: Array, k: int) -> Expected:
         """Return the expected result if groups of 16 products are summed in float16 (bound:
-        `vkq.reference.floats`)."""
+        `vkq.reference.floats`). Parameters: as in `of_half`."""
         rounded = (1 + HALF_ROUNDOFF) ** 18 - 1
         bound = (rounded + (k + 4) * UNIT_ROUNDOFF) * size + (1 + rounded) * (
             HALF_NORMAL + HALF_FLUSHED
@@ -52,7 +52,7 @@ class Expected:
     def of_half_rows(cls, y: Array, size: Array, ones: Array, k: int) -> Expected:
         """Return the expected float16 result for float16 x and weights in groups (bound:
         `vkq.reference.linear_grouped`). The bound is infinite where the result may exceed the largest
-        float16."""
+        float16. Parameters: as in `of_half`."""
         sums = (k + 4) * 4 * UNIT_ROUNDOFF * size + HALF_NORMAL * (1 + ones)
         bound = sums + HALF_ROUNDOFF * np.abs(y)
         return cls(y, np.where(np.abs(y) + bound >= HALF_LARGEST, np.inf, bound), "float16")

@@ -110,7 +110,8 @@ class Replayer:
         return Replay(self.work.name, self.work.path, ran, len(wrong), operator, said, state)
 
     def _once(self, number: int) -> tuple[str, str] | None:
-        """Run once; return (the first wrong operator, its symptom), or None if all results are correct."""
+        """Do run *number* (from 0); return (the first wrong operator, its symptom), or None if all results
+        are correct."""
         turn = number % INPUTS
         self.x.write(self.work.inputs[turn])
         self._poison(GARBAGE[number % 2])

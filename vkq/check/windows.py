@@ -67,7 +67,8 @@ def _parameters(rng: np.random.Generator, dtype: QDType) -> QParams:
 
 
 def _sides(rng: np.random.Generator, large: bool, most: float = LONGEST) -> tuple[int, int]:
-    """Return height and width: small, or of a large area, often a single row or column."""
+    """Return height and width. They are small, or, if *large*, have an area of up to 2**most, often in a
+    single row or column."""
     if not large:
         h, w = (int(v) for v in rng.integers(1, 14, 2))
         return h, w

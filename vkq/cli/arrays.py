@@ -72,7 +72,8 @@ def _of_archive(path: Path, wanted: Wanted) -> Iterator[tuple[str, Array]]:
 def _array(
     file: IO[bytes], size: int, what: str, wanted: Callable[[str, tuple[int, ...]], bool]
 ) -> Array | None:
-    """Return the array in a file of *size* bytes; None if it is not wanted."""
+    """Return the array in a file of *size* bytes; None if *wanted* refuses its type and shape. *what*: the
+    array's name in error messages."""
     shape, fortran, dtype = _header(file)
     begin = file.tell()
     if dtype.hasobject or dtype.names or dtype.kind not in "biufc":

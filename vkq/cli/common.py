@@ -149,8 +149,8 @@ def device_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    """Yield the items. On a terminal, work longer than 2 s shows a progress line on stderr, which disappears
-    at the end."""
+    """Yield the items. On a terminal, work longer than 2 s shows a progress line on stderr: *what*, and how
+    many of *total* items are done. The line disappears at the end."""
     start, shown = time.monotonic(), False
     try:
         for number, item in enumerate(items, 1):

@@ -114,8 +114,9 @@ def _print(
 
 
 def _lines(shown: Sequence[tuple[str, compare.Change]], wide: bool) -> Iterator[str]:
-    """Yield lines with the ratio, the medians in us, and the case. A long name is shortened. If its
-    shortened form is not unique, the full name is printed on the line above."""
+    """Yield lines with the ratio, the medians in us, and the case. Unless *wide*, a long name is shortened;
+    if its shortened form is not unique, the full name is printed on the line above. With *wide*, lines also
+    have the ratio's interval."""
     options = [_options(change) for _, change in shown]
     room = max(20, (columns() or 80) - 38 - max(map(len, options), default=0))
     names = distinct([change.new.case for _, change in shown], room)

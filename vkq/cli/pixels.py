@@ -85,7 +85,8 @@ def size_of(path: Path) -> tuple[int, int]:
 
 
 def _sized(image: Any, path: Path, size: tuple[int, int], channels: int, how: str, whole: bool) -> Any:
-    """Return a resized picture as (H, W, channels): floats in [0, 1] if *whole*, else bytes."""
+    """Return a picture resized to *size* (width, height), as (H, W, channels): floats in [0, 1] if *whole*,
+    else bytes. *how*: see `_fitted`."""
     from PIL import Image
 
     wide = _sixteen_bits(image, path)
@@ -101,7 +102,8 @@ def _sized(image: Any, path: Path, size: tuple[int, int], channels: int, how: st
 
 
 def _fitted(pillow: Any, image: Any, size: tuple[int, int], how: str) -> Any:
-    """Resize a picture to (width, height)."""
+    """Resize a picture to *size* (width, height). *how*: "stretch" ignores the ratio of the sides, "crop"
+    cuts what exceeds the size, and any other word adds black borders."""
     bilinear = pillow.Resampling.BILINEAR
     if how == "stretch":
         return image.resize(size, bilinear)

@@ -32,7 +32,7 @@ def groups_in_time(
     c: Capabilities, total: int, macs: int, size: int = 0, own: verdict.Verdict | None = None
 ) -> int:
     """Return the maximum number of workgroups of one dispatch that end before a watchdog would act. All
-    *total* workgroups together do *macs* multiply-adds on *size* bytes."""
+    *total* workgroups together do *macs* multiply-adds on *size* bytes. *own*: see `macs_in_time`."""
     most = _most_macs(c, own)
     fit = total if macs <= most else total * most // macs
     copied = _bytes_in_time(c, own)

@@ -41,7 +41,8 @@ class Spec:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def check(self, what: str) -> Spec:
-        """Return this spec; raise an error if the value would have more than LARGEST_BYTES."""
+        """Return this spec. Raise an error, which calls the value *what*, if the value would have a negative
+        dim or more than LARGEST_BYTES."""
         if min(self.shape, default=0) < 0 or self.nbytes > LARGEST_BYTES:
             raise ModelError(
                 f"{what} would be {self}; its dims must be 0 or more, its size {LARGEST_BYTES} bytes at most"

@@ -164,8 +164,8 @@ class Transform:
         return y
 
     def _passes(self, b: Builder, y: Value, blocks: Blocks, prime: int, arrays: int, way: str) -> None:
-        """Add the in-place passes along both axes of all blocks. The inverse transform runs the passes in the
-        opposite order."""
+        """Add the in-place passes along both axes of all blocks in *y*. *way*: "forward"; any other way is
+        the inverse transform, which runs the passes in the opposite order."""
         found = list(_axis_passes(blocks))
         for inner, radix, span in found if way == "forward" else reversed(found):
             variant = catalog().find("integer_transform_pass__radix", way=way, radix=f"r{radix}")

@@ -106,9 +106,10 @@ def _first_wrong(
     near: tuple[Float32, Float32], want: npt.NDArray[np.int8], ra: np.float32, rb: np.float32,
     offset: np.float32,
 ) -> float:  # fmt: skip
-    """Return a number just below the smallest distance of a wrong sum from its nearest integer, or 1 if no
-    sum is wrong. Compute each sum in every way that a device may: in both orders of the operands, with each
-    product fused with its addition or rounded before it."""
+    """Compute the sum of the products ``near[0] * ra`` and ``near[1] * rb`` and of *offset* in every way that
+    a device may: in both orders, with each product fused with its addition or rounded before it. A sum is
+    wrong if its nearest integer is not *want*. Return a number just below the smallest distance of a wrong
+    sum from its nearest integer, or 1 if no sum is wrong."""
     safe = 1.0
     for (x, rx), (z, rz) in itertools.permutations(zip(near, (ra, rb), strict=True)):
         for inner in (z * rz + offset, fused_multiply_add(z, rz, offset)):

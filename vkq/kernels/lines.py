@@ -35,7 +35,7 @@ def beyond(count: int, length: int) -> str | None:
 
 
 def running_along(b: Builder, x: Value, axis: int, how: str, exclusive: bool, backwards: bool) -> Value:
-    """Add a running sum or product of float32 or int32 values along an axis to a plan."""
+    """Add a running sum (*how* is "add") or product of float32 or int32 values along an axis to a plan."""
     shape = x.spec.shape
     y = b.new(Spec(shape, x.spec.dtype))
     if y.spec.size:
@@ -259,8 +259,9 @@ def per_result(
     name: str, inputs: str, results: str, words: tuple[str, ...], soft: bool, rounds: str,
     write: Callable[[KernelWriter, Number], None], fours: frozenset[int] = frozenset(),
 ) -> Written:  # fmt: skip
-    """Return a kernel with one invocation for each of ``count`` results. fours: the indices of the buffers
-    whose elements are vectors of four words."""
+    """Return a kernel with one invocation for each of ``count`` results; *write* adds the invocation's code.
+    inputs, results: the names of the buffers. words: the names of the push constants after ``count``. fours:
+    the indices of the buffers whose elements are vectors of four words."""
     ways = [*((each, "read") for each in inputs.split()), *((each, "write") for each in results.split())]
 
     def module() -> bytes:

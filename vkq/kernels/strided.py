@@ -98,8 +98,8 @@ def _written(
     half: bool,
     element: Callable[[KernelWriter, Number], Number],
 ) -> Written:
-    """Return a kernel whose invocations each store one word: one 32-bit element, or two float16
-    elements."""
+    """Return a kernel whose invocations each store one word: one 32-bit element, or, if *half*, two float16
+    elements. *element* computes one element. *words*: the number of push constants after ``count``."""
     per = 2 if half else 1
 
     def module() -> bytes:

@@ -26,8 +26,8 @@ def joined(op: str, kind: str) -> Callable[[Number, Number], Number]:
 
 
 def running(how: str, x: Array, exclusive: bool) -> Array:
-    """Return running sums or products along the last axis. Result i includes element i, unless
-    *exclusive*."""
+    """Return running sums (*how* is "add") or products along the last axis. Result i includes element i,
+    unless *exclusive*."""
     if x.dtype.name not in KINDS or x.dtype == bool:
         function: Any = np.cumsum if how == "add" else np.cumprod
         found = function(x, -1, dtype=x.dtype)

@@ -84,13 +84,15 @@ class BatchCheck:
 
 
 def _graph(model: Model, shapes: Shapes, given: Mapping[str, Array], more: int) -> Graph:
-    """Return the model's graph for a batch with *more* elements more."""
+    """Return the model's graph for a batch with *more* additional elements. *given*: the arrays of the inputs
+    whose values the graph depends on."""
     known = {name: np.concatenate([x, *[x[:1]] * more]) for name, x in given.items()}
     return fixed(model, known).at({name: (shape[0] + more, *shape[1:]) for name, shape in shapes.items()})
 
 
 def _axes(one: Graph, more: Graph, count: int) -> dict[str, int]:
-    """Map every value that depends on the inputs to its batch axis, or to `MIXED` if it has none."""
+    """Map every value that depends on the inputs to its batch axis, or to `MIXED` if it has none. *one* and
+    *more* are the graphs for *count* and for *count* + 1 elements."""
     found = dict.fromkeys(one.inputs, 0)
     for node in one.nodes:
         read = {name: found[name] for name in node.inputs if name in found}

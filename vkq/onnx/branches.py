@@ -63,8 +63,8 @@ class _Inside:
         return self.read(onnx.helper.make_model(alone, opset_imports=imports, ir_version=10))
 
     def place(self, model: Any, given: Mapping[str, str], number: int = 0) -> list[str]:
-        """Add the nodes of a subgraph under new names, and return the new names of its results. *given*
-        maps its inputs to the values that replace them."""
+        """Add the nodes of a subgraph under new names, and return the new names of its results. *given* maps
+        its inputs to the values that replace them. *number* makes the names unique."""
         known = {"": "", **{old: name for old, (name, _) in self.outside.items()}, **given}
         prefix = f"{self.node.outputs[0] or self.node.source}/{self.node.attributes['op']}/{number}"
 

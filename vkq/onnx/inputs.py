@@ -104,7 +104,7 @@ def resident(argument: Argument, value: Tensor, device: Device) -> Tensor:
 
 def held(name: str, array: Array, kind: str = "input") -> Array:
     """Return an array in the type that a device stores: uint8 for bool, int32 for int64. Raises
-    ArgumentError if a number does not fit int32."""
+    ArgumentError, which calls the array ``kind name``, if a number does not fit int32."""
     if array.dtype == np.bool_:
         return array.view(np.uint8)
     if array.dtype.kind != "i" or array.dtype.itemsize < 8:

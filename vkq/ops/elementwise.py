@@ -144,8 +144,8 @@ def formula(
     b: Builder, op: BinaryOp, xq: QParams, zq: QParams, yq: QParams, activation: Activation = None,
     form: str = "auto",
 ) -> tuple[BinaryFormula, Resident, dict[str, int | float]]:  # fmt: skip
-    """Return the float formula of an operator, the table of its results, and push constants of
-    combine.glslh."""
+    """Return the float formula of an operator, the table of its results, and push constants of combine.glslh.
+    If *form* is not "auto", all results are read from the table."""
     numbers = arithmetic(op, xq, zq, yq) if form == "auto" else BY_TABLE
     low, high = (bound - shift(yq.dtype) for bound in activation_bounds(activation, yq))
     key = (op, xq, zq, yq, low, high)

@@ -52,7 +52,8 @@ def _matrix(b: Builder, x: Value, otherwise: tuple[int, ...]) -> Value:
 
 def _spread(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int]) -> tuple[Value, int]:
     """Return the matrices broadcast to the *leading* axes, and the stride in elements from one matrix to
-    the next. If the leading axes only repeat one matrix, the matrix is stored once, and the stride is 0."""
+    the next. *last*: the shape of one matrix. If the leading axes only repeat one matrix, the matrix is
+    stored once, and the stride is 0."""
     own = x.spec.shape[:-2]
     if math.prod(own) == 1:
         return x, 0

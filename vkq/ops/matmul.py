@@ -210,8 +210,8 @@ def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int
 
 
 def _rows(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int], heads: int = 1) -> Value:
-    """Return x as (batch * rows, K) in the matrix layout; leading axes that broadcast are copied. If
-    *heads* heads are stored side by side, return (batch / heads * rows, heads * K)."""
+    """Return x as (batch * rows, K) in the matrix layout; *last* is (rows, K). Leading axes that broadcast
+    are copied. If *heads* heads are stored side by side, return (batch / heads * rows, heads * K)."""
     shape = x.spec.shape
     if heads > 1:
         return reshaped(b, x, (shape[0] * shape[1], shape[2]), MATRIX)

@@ -81,7 +81,8 @@ def device_of(op: str, operands: Sequence[Operand | None], device: Device | int 
 
 
 def take(op: str, name: str, x: Operand, device: Device, dtypes: tuple[str, ...] = BYTES) -> Tensor:
-    """Return an operand as a Tensor; a NumPy array is uploaded in its default layout."""
+    """Return the operand *name* of the operator *op* as a Tensor; a NumPy array is uploaded in its default
+    layout. Raises DTypeError if its dtype is not in *dtypes*."""
     if isinstance(x, Tensor):
         if x.dtype not in dtypes:
             raise DTypeError(f"{op}: {name} has dtype {x.dtype}; it must be {_words(dtypes)}")

@@ -121,7 +121,8 @@ def _inputs(graph: Graph) -> dict[str, npt.NDArray[Any]]:
 def _planned(
     graph: Graph, device: Device, kind: str, names: Sequence[str], answers: tuple[bytes, ...]
 ) -> FilePlan:
-    """Return the plan of a graph with row-major arrays as inputs and outputs."""
+    """Return the plan of a graph with row-major arrays as inputs, and the values *names* as outputs. *kind*:
+    the kind of devices that the plan is for."""
     b = Builder(device)
     with device.programs.together():
         values = {name: _dense_in(b, graph.specs[name]) for name in graph.inputs}

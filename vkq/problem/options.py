@@ -69,8 +69,8 @@ class ConvOptions:
 
 
 def checked_int(op: str, what: str, value: Any, least: int) -> int:
-    """Return the value as an int; raises DTypeError if it is not an integer, ArgumentError if it is less than
-    *least*.
+    """Return the value as an int. Raises DTypeError if it is not an integer, ArgumentError if it is less than
+    *least*. Errors name the operator *op* and the option *what*.
 
     >>> checked_int("conv2d", "groups", np.int64(3), 1)
     3
@@ -108,7 +108,7 @@ def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def pair(op: str, what: str, value: Ints, least: int) -> Pair:
-    """Return an int or (vertical, horizontal) as a pair.
+    """Return an int or (vertical, horizontal) as a pair. Parameters and errors: as in `checked_int`.
 
     >>> pair("conv2d", "stride", 2, 1), pair("conv2d", "stride", [1, 2], 1)
     ((2, 2), (1, 2))

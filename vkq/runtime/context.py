@@ -41,9 +41,9 @@ _open: weakref.WeakSet[Closes] = weakref.WeakSet()
 def open_context(
     which: int | str | None, given: Capabilities | None, tune: str
 ) -> tuple[Capabilities, bool, Any]:
-    """Open the device for the arguments of `vkq.Device`. Return its capabilities, a flag, and the open
-    context. The flag is True if a test replaced the capabilities that Vulkan reports; another process would
-    not see the replacement."""
+    """Open the device for the arguments of `vkq.Device`; *given* are capabilities that replace those of the
+    device. Return the capabilities, a flag, and the open context. The flag is True if a test replaced the
+    capabilities that Vulkan reports; another process would not see the replacement."""
     extension = native_module()  # imported first: if the import fails, nothing is left open
     physical, found = choose_device(given.index if which is None and given else which)
     if tune not in ("auto", "off"):

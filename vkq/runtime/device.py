@@ -257,7 +257,7 @@ class Device(OfOneProcess):
             self._local.explicit = previous
 
     def groups_per_dispatch(self, total: int, macs: int, size: int = 0) -> int:
-        """Return how many of *total* workgroups (together *macs* multiply-adds) one dispatch may have."""
+        """Return how many of *total* workgroups (*macs* multiply-adds, *size* bytes) a dispatch may have."""
         return groups_in_time(self.capabilities, total, macs, size, self.verdict)
 
     def seconds_of(self, macs: int, size: int) -> float:

@@ -75,8 +75,8 @@ class KernelWriter(ModuleWriter):
     # ------------------------------------------------------------------------------------------------- steps
 
     def step(self, op: str, kind: Kind, *operands: Number) -> Number:
-        """Add an operation and return the name of its result. If the current basic block already computes
-        the operation on these operands, return the name of that result."""
+        """Add an operation and return its result, of the type *kind*. If the current basic block already
+        computes the operation on these operands, return that result."""
         ids = tuple(self._id(operand) for operand in operands)
         key = (op, *ids)
         found = self._block.get(key)

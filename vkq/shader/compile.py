@@ -59,8 +59,8 @@ class Sources:
         return found
 
     def find(self, wanted: str, beside: Path | None) -> Path | None:
-        """Return the file of an included name, searched in the including file's folder and the include
-        folders."""
+        """Return the file of the included name *wanted*, searched in *beside*, the including file's folder,
+        and then in the include folders. Return None if it is in none of them."""
         key = beside, wanted
         if key not in self._found:
             places = (folder / wanted for folder in self.looked(beside))
@@ -68,7 +68,7 @@ class Sources:
         return self._found[key]
 
     def looked(self, beside: Path | None) -> list[Path]:
-        """Return the folders to search for an included name, in order."""
+        """Return the folders to search for an included name, in order. *beside*: see `find`."""
         return [folder for folder in ([beside] if beside else []) + self.folders if folder.is_dir()]
 
 
@@ -108,7 +108,7 @@ def expand(
 
 
 def _expanded(text: str, first: int, path: Path, name: str, sources: Sources, virtual: Includes) -> str:
-    """Return the text below the #version line."""
+    """Return the text below the #version line, whose first line has number *first*, with all includes."""
     parts, count = [], 0
     for part in _body(text, first, path.parent, name, sources, dict(virtual), (name,)):
         parts.append(part)

@@ -14,7 +14,7 @@ BUILT_INS = {"group": 26, "groups": 24, "local": 27}
 
 
 def put(to: list[int], op: int, *operands: int) -> None:
-    """Append an instruction."""
+    """Append an instruction of SPIR-V to the words *to*."""
     to += [(len(operands) + 1) << 16 | op, *operands]
 
 

@@ -163,8 +163,8 @@ def _code(code: FlatTable) -> str:
 
 
 def _numbers(table: FlatTable, name: str, count: int, optional: bool = False) -> tuple[int, ...]:
-    """Return the tensor numbers in the field *name*. Raises ModelError for numbers that no tensor has; -1 is
-    allowed if *optional*."""
+    """Return the tensor numbers in the field *name*. Raises ModelError for a number that none of the *count*
+    tensors has; -1 is allowed if *optional*."""
     found = tuple(table.array(name).tolist())
     least = -1 if optional else 0
     for number in found:

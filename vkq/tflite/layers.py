@@ -118,8 +118,8 @@ def _convolution(
 
 
 def weight_scales(low: Lowering, number: int, channels: int, axis: int) -> tuple[Array, Array | None]:
-    """Return the scales of a weight (1 or one for each output channel), and its zero points, None if all are
-    0."""
+    """Return the scales of the weight with tensor number *number* (1 or one for each output channel, along
+    *axis*), and its zero points, None if all are 0."""
     tensor = low.tensor(number)
     scales, points = tensor.scales, tensor.zero_points
     if tensor.dtype not in BYTES or scales.size not in (1, channels) or not are_scales(scales).all():
@@ -222,7 +222,7 @@ def _transposed_padding(
     stride: Sequence[int],
 ) -> tuple[tuple[int, int, int, int], tuple[int, int]]:  # fmt: skip
     """Return (top, left, bottom, right) to crop from the result of a transposed convolution, and the numbers
-    of rows and columns to add at its end."""
+    of rows and columns to add at its end. *size*, *wanted*: (rows, columns) of input and result."""
     before, after, added = [], [], []
     for given, out, k, step in zip(size, wanted, kernel, stride, strict=True):
         whole = (given - 1) * step + k

@@ -99,8 +99,8 @@ class Lowering:
         return self.tensor(number).dtype
 
     def array(self, number: int, what: str) -> Array:
-        """Return the array of a constant or of a tensor computed from constants. Raises Unsupported for other
-        tensors."""
+        """Return the array of a constant or of a tensor computed from constants. Raises Unsupported, which
+        calls the tensor *what*, for other tensors."""
         self.tensor(number)
         if number not in self.arrays:
             raise Unsupported(f"its {what} is computed from the model's inputs; it must be a constant")

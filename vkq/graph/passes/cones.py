@@ -50,8 +50,9 @@ def _computed(
 def _key(
     cone: Sequence[Node], name: str, given: Mapping[str, Array], constants: Mapping[str, Array]
 ) -> Hashable | None:
-    """Return a cache key of everything that determines the result, independent of the names of values.
-    Return None if the key would be too large or not hashable."""
+    """Return a cache key of everything that determines the value *name*: the types and shapes of the arrays
+    in *given*, the constants and the nodes. The key does not contain names of values. Return None if the key
+    would be too large or not hashable."""
     known: dict[str, Hashable] = {
         root: (i, array.dtype.str, array.shape, array.strides)
         for i, (root, array) in enumerate(given.items())

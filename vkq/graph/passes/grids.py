@@ -30,7 +30,9 @@ def grid_sample(w: Words) -> bool:
 
 
 def _coordinate(w: Words, index: int, size: int, border: bool) -> str:
-    """Emit the fractional row or column in the image for each grid point. Return the result's name."""
+    """Emit the fractional row or column in the image for each grid point, computed from element *index* of
+    the point. *size*: the image's rows or columns. *border*: move points outside the image to its border.
+    Return the result's name."""
     shape = w.spec(1).shape[:3]
     own = w.reshape(w.part(w.node.inputs[1], 3, index, index + 1), shape)
     shifted = w.emit("Add", [own, w.constant(1.0, "float32")])

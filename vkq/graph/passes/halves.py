@@ -65,7 +65,8 @@ class _Halves:
         return True
 
     def _passed(self, node: Node, wide: str) -> bool:
-        """Remove a Cast of a value that has become float32, and let its readers read the float32 value."""
+        """Remove a Cast of a float16 value, and let its readers read *wide*, the float32 value that replaces
+        the value."""
         if node.attributes["to"] == SINGLE:
             self.sweep.alias(node.outputs[0], wide)
         else:

@@ -112,8 +112,9 @@ def _clamped(sweep: Sweep, name: str, q: QParams, bounds: Bounds, node: Node) ->
 
 
 def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
-    """Fuse a layer and the quantize of its result into one node with an int32 bias. If the types of x and the
-    result differ, keep both nodes and return False."""
+    """Fuse the layer *made* and *node*, the quantize of its result, into one layer with the result's
+    parameters q and an int32 bias. If the types of x and the result differ, keep both nodes and return
+    False."""
     attributes, inputs = dict(made.attributes), list(made.inputs)
     x: QParams | None = attributes["a" if made.op == "matmul" else "x"]
     if x is None or x.dtype != q.dtype:

@@ -121,7 +121,7 @@ class _Types:
         return self.ranges.get(name)
 
     def _keep(self, node: Node, whole: Sequence[str]) -> None:
-        """Keep a node, and let it compute in int32."""
+        """Keep a node, and let it compute in int32. *whole*: the integer inputs that it computes with."""
         names = {name: self._held(name) for name in whole}
         inputs = tuple(names.get(name, name) for name in node.inputs)
         self.sweep.keep(dataclasses.replace(node, inputs=inputs))
@@ -155,7 +155,8 @@ class _Types:
         return True
 
     def _stays_wide(self, node: Node, found: Range | None) -> bool:
-        """Keep a node in int64. Casts of its int32 inputs state why a device refuses them."""
+        """Keep a node in int64. Casts of its int32 inputs state why a device refuses them. *found*: the range
+        of the node's results, or None if it is unknown."""
         self.wide.append(node)
         said = f"from {found[0]} to {found[1]}" if found else "of an unknown range"
         why = f"{node}: its results, {said}, may exceed int32, and a device has no int64"
