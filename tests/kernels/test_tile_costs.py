@@ -56,15 +56,16 @@ def test_a_step_is_the_difference_of_two_depths(small: vkq.Device, monkeypatch: 
         return 500.0 + 3.0 * k * workgroups
 
     monkeypatch.setattr(measuring, "_nanoseconds", clock)
-    assert measuring.cost(small, int8_tile()) == (96.0, 96.0)
+    assert int8_tile().cost(small) == (96.0, 96.0)
     assert asked == [(64, 32, 128), (64, 32, 256), (128, 64, 128), (128, 64, 256)]
     monkeypatch.setattr(measuring, "_nanoseconds", lambda *_: 500.0)
     with pytest.raises(NoCost, match="cannot distinguish k = 128 from k = 256"):
-        measuring.cost(small, int8_tile())
+        int8_tile().cost(small)
 
 
 def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child measures the tile of the table, and begins no tile that it must skip."""
+    """The child measures a repack, dot products and the tile of the table, and begins no tile that it must
+    skip."""
     ran: list[str] = []
     run = Recording.run
 
@@ -79,17 +80,21 @@ def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch
     monkeypatch.setattr(measuring, "choose_path", lambda device: type("Coopmat", (), {"path": "coopmat"}))
     said: list[dict[str, Any]] = []
     measuring.run(small, lambda **what: said.append(what), 600.0, {(TILES, "128x256")})
-    assert [each["begin"] for each in said if "begin" in each] == [[TILES, TILE]]
-    (end,) = (each for each in said if "end" in each)
-    if "wrong" not in end:  # otherwise the clock is too coarse for so little work
-        assert end["ns"][0] >= end["ns"][1] > 0
-    else:
-        assert "cannot distinguish" in end["wrong"]
+    assert [each["begin"] for each in said if "begin" in each] == [
+        [TILES, n] for n in ("repack", "dot", TILE)
+    ]
+    repack, *ends = (each for each in said if "end" in each)
+    assert min(repack["ns"]) > 0
+    for end in ends:
+        if "wrong" not in end:  # otherwise the clock is too coarse for so little work
+            assert end["ns"][0] >= end["ns"][1] > 0
+        else:
+            assert "cannot distinguish" in end["wrong"]
     assert ran
 
 
 def test_a_tile_that_computes_wrong_has_no_cost(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    measuring.verify(small, int8_tile())
+    int8_tile().verify(small)
     true = compare.Linear
 
     def wrong(w: Any, *rest: Any, **options: Any) -> Any:
@@ -99,7 +104,7 @@ def test_a_tile_that_computes_wrong_has_no_cost(small: vkq.Device, monkeypatch: 
 
     monkeypatch.setattr(compare, "Linear", wrong)
     with pytest.raises(NoCost, match=r"64x32: [1-6][0-9]? of 2048 elements differ"):
-        measuring.verify(small, int8_tile())
+        int8_tile().verify(small)
 
 
 def test_tiles_of_float16_are_measured_too(
@@ -127,12 +132,12 @@ def test_tiles_of_float16_are_measured_too(
     monkeypatch.setattr(measuring, "_require", required)
     (tile,) = (tile for tile in measuring.float_tiles(strict_device) if tile.table == FLOAT16.cycles)
     assert tile.name == "32x32"
-    measuring.verify(strict_device, tile)
+    tile.verify(strict_device)
     with contextlib.suppress(NoCost):  # a clock may be too coarse for so little work
-        measuring.cost(strict_device, tile)
+        tile.cost(strict_device)
     assert any("gemm_q8csw" in name and "32x32" in name for name in ran), ran
     monkeypatch.setattr(measuring, "_nanoseconds", lambda device, tile, m, n, k: 100.0 + k * m)
-    assert measuring.cost(strict_device, tile) == (32.0 * 32, 16.0 * 32)
+    assert tile.cost(strict_device) == (32.0 * 32, 16.0 * 32)
 
 
 def test_what_is_measured_is_in_the_seed_s_unit_and_decides() -> None:

@@ -24,13 +24,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .. import spawn
 from ..device import verdict
-from ..device.costs import INT8, SEED, CostTable, in_seed_units
+from ..device.costs import AS_GIVEN, DOT_TILE, INT8, SEED, CostTable, in_seed_units
 from ..device.first_sight import COMPILE_S, LATE
 from ..device.profiles import families, profile
 from ..device.tuner import TILES, Choice, current
@@ -39,6 +40,8 @@ from ..kernels import matrix_tiles, matrix_units
 from ..kernels.half import kind_of
 from ..kernels.half_configs import FLOAT16, PARTS_OF_FLOAT32, STRAIGHT, WORDS
 from ..kernels.matrix_tiles import Tiling
+from ..layout.extent import BLOCKED
+from ..ops.repack import to_layout
 from ..probe.matrices import lacking, lacking_half
 from ..runtime.device import Device
 from ..runtime.plan import Plan
@@ -51,6 +54,7 @@ SAMPLE_S, LEAST = 0.03, 3  # a candidate is timed for at least SAMPLE_S seconds,
 TILE_S, LEAST_OF_TILE = 0.005, 5  # minimum seconds and runs for each timed call with a tile
 PER_CORE = 2  # workgroups for each core in the calls that time workgroups sharing a core
 DEPTHS = (512, 2048)  # the two sizes of K that are timed
+SIDES = (8, 512)  # the two sizes of the 16-channel images that are repacked
 
 Say = Callable[..., None]
 
@@ -94,8 +98,7 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
     now = {(family.name, current(family, device.capabilities)) for family in families()}
     tiles = {}
     if choose_path(device).path == COOPMAT:
-        # Measure small tiles first, because they compile fastest.
-        tiles = {tile.name: tile for tile in sorted(int8_tiles(), key=lambda tile: math.prod(tile.size))}
+        tiles = {one.name: one for one in int8_costs()}
         jobs += [(TILES, name) for name in tiles]
     start = time.perf_counter()
     for family, name in sorted(jobs, key=lambda job: (job not in now, job[0] != TILES)):
@@ -104,7 +107,7 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
         if time.perf_counter() - start > seconds:
             return
         say(begin=[family, name], spent=time.perf_counter() - start)
-        told = _tile(device, tiles[name]) if family == TILES else _timed(subjects[family], {family: name})
+        told = _cost(device, tiles[name]) if family == TILES else _timed(subjects[family], {family: name})
         say(end=name, spent=time.perf_counter() - start, **told)
 
 
@@ -119,12 +122,12 @@ def _timed(subject: Subject, choice: Choice) -> dict[str, Any]:
     return {"us": trial.time_us}
 
 
-def _tile(device: Device, tile: TimedTile) -> dict[str, Any]:
-    """Verify and time a tile of matrix units. Return ``{"ns": [alone, shared]}``, or ``{"wrong": why}``."""
+def _cost(device: Device, timed: TimedTile | TimedRepack) -> dict[str, Any]:
+    """Verify and time a tile or a repack. Return ``{"ns": [two costs]}``, or ``{"wrong": why}``."""
     try:
         with _in_time():
-            verify(device, tile)
-        return {"ns": list(cost(device, tile))}
+            timed.verify(device)
+        return {"ns": list(timed.cost(device))}
     except NoCost as error:
         return {"wrong": str(error)}
 
@@ -159,8 +162,59 @@ class TimedTile:
     step: int = matrix_tiles.STEP
 
     def subject(self, device: Device, m: int, n: int, k: int) -> Subject:
-        path = COOPMAT if self.dtype is np.int8 else "auto"
+        path = {INT8: COOPMAT, AS_GIVEN: without_matrices(device).path}.get(self.table, "auto")
         return Subject.of(device, f"linear[M={m},K={k},N={n}]/scheme={self.scheme}", path)
+
+    def verify(self, device: Device) -> None:
+        """Raise NoCost if the product is wrong, or if the layer runs another tile."""
+        subject = self.subject(device, *self.size, self.depths[0])
+        _require(Chosen(subject.layer, self.choice).plan(subject.x.spec), self)
+        if error := subject.tried(self.choice).error:
+            raise NoCost(f"tile {self.name}: {error}")
+
+    def cost(self, device: Device) -> tuple[float, float]:
+        """Return two times of a step of a tile in nanoseconds: for a workgroup alone on its core, and for a
+        workgroup that shares its core. Raises NoCost if they cannot be measured."""
+        (rows, columns), first, last = self.size, self.depths[0], self.depths[-1]
+        cores = profile(device.capabilities).multiprocessors
+        times = []
+        for m, n, workgroups in ((rows, columns, 1), (rows * cores, PER_CORE * columns, PER_CORE)):
+            at = [_nanoseconds(device, self, m, n, k) for k in self.depths]
+            took, steps = (at[-1] - at[0], (last - first) / self.step) if last > first else (at[0], 1)
+            if took <= 0:
+                raise NoCost(f"{self.choice}: the clock cannot distinguish k = {first} from k = {last}")
+            times.append(took / steps / workgroups)
+        return max(times), times[1]
+
+
+class TimedRepack:
+    """A repack of an image for matrix units."""
+
+    table, name = AS_GIVEN, "repack"
+
+    def verify(self, device: Device) -> None:
+        """Raise NoCost if the repacked image is wrong."""
+        image = np.arange(-64, 64, dtype=np.int8).reshape(1, 32, 2, 2)
+        if not np.array_equal(to_layout(Tensor.from_numpy(image, device), BLOCKED).numpy(), image):
+            raise NoCost("the repack of an image is wrong")
+
+    def cost(self, device: Device) -> tuple[float, float]:
+        """Return the nanoseconds for a small image, and for each million bytes more."""
+        small, large = (self._nanoseconds(device, side) for side in SIDES)
+        return small, max(large - small, 1.0) * 1e6 / (16 * (SIDES[1] ** 2 - SIDES[0] ** 2))
+
+    def _nanoseconds(self, device: Device, side: int) -> float:
+        x, trial = Tensor(device, (1, 16, side, side), "int8"), Trial({}, ())
+        trial.record(device, Chosen(partial(to_layout, layout=BLOCKED), {}), x)
+        trial.sample(TILE_S, LEAST_OF_TILE)
+        return 1e3 * (trial.time_us or math.inf)
+
+
+def int8_costs() -> list[TimedTile | TimedRepack]:
+    """Return what is measured for int8 products: what `AS_GIVEN` needs, then the tiles of matrix units, the
+    smallest first, because they compile fastest."""
+    dots = TimedTile(AS_GIVEN, "dot", {}, (DOT_TILE, DOT_TILE), "q8ta_q8csw_q8to", np.int8, DEPTHS)
+    return [TimedRepack(), dots, *sorted(int8_tiles(), key=lambda tile: math.prod(tile.size))]
 
 
 def int8_tiles() -> Iterator[TimedTile]:
@@ -191,35 +245,13 @@ def measured_costs(device: Device, told: Callable[[str], None] = lambda _: None)
     """Measure the tiles of all products that the device's matrix units can run. Return their cost tables,
     scaled by `in_seed_units`. The function *told* gets the name of each tile before it is measured."""
     found: dict[str, dict[str, tuple[float, float]]] = {}
-    for tile in (*(int8_tiles() if lacking(device.capabilities) is None else ()), *float_tiles(device)):
-        told(f"{tile.table}: {tile.name}")
+    int8 = int8_costs() if lacking(device.capabilities) is None else ()
+    for one in (*int8, *float_tiles(device)):
+        told(f"{one.table}: {one.name}")
         with contextlib.suppress(NoCost):
-            verify(device, tile)
-            found.setdefault(tile.table, {})[tile.name] = cost(device, tile)
+            one.verify(device)
+            found.setdefault(one.table, {})[one.name] = one.cost(device)
     return in_seed_units(found)
-
-
-def verify(device: Device, tile: TimedTile) -> None:
-    """Raise NoCost if the tile's product is wrong, or if the layer runs another tile."""
-    subject = tile.subject(device, *tile.size, tile.depths[0])
-    _require(Chosen(subject.layer, tile.choice).plan(subject.x.spec), tile)
-    if error := subject.tried(tile.choice).error:
-        raise NoCost(f"tile {tile.name}: {error}")
-
-
-def cost(device: Device, tile: TimedTile) -> tuple[float, float]:
-    """Return two times of a step of a tile in nanoseconds: for a workgroup alone on its core, and for a
-    workgroup that shares its core. Raises NoCost if they cannot be measured."""
-    (rows, columns), first, last = tile.size, tile.depths[0], tile.depths[-1]
-    cores = profile(device.capabilities).multiprocessors
-    times = []
-    for m, n, workgroups in ((rows, columns, 1), (rows * cores, PER_CORE * columns, PER_CORE)):
-        at = [_nanoseconds(device, tile, m, n, k) for k in tile.depths]
-        took, steps = (at[-1] - at[0], (last - first) / tile.step) if last > first else (at[0], 1)
-        if took <= 0:
-            raise NoCost(f"{tile.choice}: the clock cannot distinguish k = {first} from k = {last}")
-        times.append(took / steps / workgroups)
-    return max(times), times[1]
 
 
 def _nanoseconds(device: Device, tile: TimedTile, m: int, n: int, k: int) -> float:
@@ -242,6 +274,7 @@ def _nanoseconds(device: Device, tile: TimedTile, m: int, n: int, k: int) -> flo
 
 def _require(plan: Plan, tile: TimedTile) -> None:
     """Raise NoCost if the plan runs another tile, as it does if the device has too little memory for
-    *tile*."""
-    if all(step.program is None or step.program.variant.axes.get("tile") != tile.name for step in plan.steps):
+    *tile*. Dot products run the default tile, whose size may be another one."""
+    ran = (step.program.variant.axes.get("tile") for step in plan.steps if step.program)
+    if tile.choice and tile.name not in ran:
         raise NoCost(f"tile {tile.name} does not run here: {', '.join(plan.variants)}")

@@ -73,8 +73,7 @@ def run(options: argparse.Namespace) -> int:
             _export(device, options.export)
         names = [name for each in options.problem for name in _names(device, each)]
         checks = [catalogue.check_of(name) for name in dict.fromkeys(names)]
-        path = choose_path(device, options.path).path
-        found = list(progress(_each(device, checks, path, options), len(checks), "tuning"))
+        found = list(progress(_each(device, checks, options), len(checks), "tuning"))
     if not found:
         return 0
     if options.json:
@@ -113,11 +112,9 @@ def _export(device: Device, file: Path) -> None:
     print(f"{file}: {sum(map(len, costs.values()))} tiles of {c.name}, {found['cores']} cores")
 
 
-def _each(
-    device: Device, checks: list[Check], path: str, options: argparse.Namespace
-) -> Iterator[dict[str, Any]]:
+def _each(device: Device, checks: list[Check], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for check in checks:
-        taken = "auto" if check.scheme in FLOAT else path
+        taken = "auto" if check.scheme in FLOAT else options.path
         if options.regret:
             yield _regret(device, check, taken)
         else:
@@ -151,7 +148,7 @@ def _regret(device: Device, check: Check, path: str) -> dict[str, Any]:
 
 
 def _report(device: Device, check: Check, path: str, trials: list[Trial], best: Trial) -> dict[str, Any]:
-    usual = trials[0].time_us
+    usual, path = trials[0].time_us, choose_path(device, path).path
     return {
         "problem": check.name, "path": path, "device": device.name, "kept": best.name,
         "speedup": round(usual / best.time_us, 3) if usual and best.time_us else None,

@@ -26,6 +26,7 @@ VARIABLE, FRESH = "VKQ_TUNE", "fresh"
 # workgroup that shares the core. Tiles of more than ROOM results have equal costs, because only one workgroup
 # fits on a core.
 LONE, ROOM = 1.4, 1 << 14
+DOT_TILE = 64  # rows and columns of a workgroup's results, for which `as_given_cycles` states its cost
 
 
 class CostTable(dict[str, Any]):
@@ -62,6 +63,10 @@ class Costs:
     matrix_gathered_cycles: Tiles
     matrix_gathered_part_cycles: tuple[float, ...]
     matrix_gathered_once: float
+    # int8 products of x in another layout than that of matrix units. `dot`: the two costs of a step of a
+    # workgroup of dot products (DOT_TILE x DOT_TILE results), which reads x as it is. `repack`: cycles of the
+    # dispatch that repacks a small x, and cycles for each million bytes more.
+    as_given_cycles: Tiles
     integer_tile_cycles: Tiles  # exact integer correlations
     # `tiles`: multiply-adds in a cycle of a core's dot products. `multiply`: how many of these one 32-bit
     # multiplication costs. `chunk`: cycles for each KiB of pixels loaded into shared memory. `part`: cycles
@@ -115,6 +120,8 @@ SEED: Mapping[str, Any] = {
     "matrix_gathered_cycles": _tiles("128x128 128x64 64x64 64x64_deep", 3.0, 0.25, 1),
     "matrix_gathered_part_cycles": (213, 928, 2723),
     "matrix_gathered_once": 2900,
+    # Where nobody measured them, dot products never replace matrix units.
+    "as_given_cycles": CostTable(dot=(math.inf, math.inf), repack=(0, 0)),
     "integer_tile_cycles": _tiles("16x8x128 16x8x64 16x8x32 16x16x64 16x16x32", 2.5),
     "integer_costs": CostTable(tiles=62, multiply=2.1, chunk=54, part=0.125),
     "half_tile_cycles": _tiles("128x256 128x128 128x64 64x128 64x64 32x64 32x32 16x64", 6.2),
@@ -136,7 +143,8 @@ SEED: Mapping[str, Any] = {
     ),
     "half_pixel_costs": CostTable(float32=15, float16=10, straight=4),
 }
-INT8 = "matrix_tile_cycles"
+INT8, AS_GIVEN = "matrix_tile_cycles", "as_given_cycles"
+TABLES = {name: table for table in (INT8, AS_GIVEN) for name in SEED[table]}  # what first sight measures
 DIRECT = ("straight_tile_cycles", "words_tile_cycles")  # kernels that load fragments from memory
 
 
@@ -190,9 +198,13 @@ def _like(seed: Any, given: Any, where: str) -> Any:
 def in_seed_units(found: Mapping[str, Mapping[str, tuple[float, float]]]) -> CostTable:
     """Return tables of `Costs` from measured times. All times are scaled by one factor, so that the median
     ratio of seed to time becomes 1: unmeasured tiles keep their seed, and must stay comparable. Entries of a
-    tile after its two costs keep their seed, too."""
+    tile after its two costs keep their seed, too. `AS_GIVEN` has no seed, so it is scaled only."""
     seeds = {name: {tile: SEED[name][tile] for tile in table} for name, table in found.items()}
-    ratios = [seeds[name][tile][1] / pair[1] for name, table in found.items() for tile, pair in table.items()]
+    ratios = [
+        seeds[name][tile][1] / pair[1]
+        for name, table in found.items() if name != AS_GIVEN
+        for tile, pair in table.items()
+    ]  # fmt: skip
     unit = statistics.median(ratios) if ratios else 1.0
     scaled = {
         name: {

@@ -28,7 +28,7 @@ from .._version import __version__
 from ..errors import ArgumentError
 from ..turns import Turns
 from .capabilities import Capabilities
-from .costs import FRESH, INT8, SEED, VARIABLE, in_seed_units
+from .costs import FRESH, TABLES, VARIABLE, in_seed_units
 from .profiles import (
     PICKS,
     Family,
@@ -47,7 +47,8 @@ TILES = "tiles of matrix units"  # the name under which costs of int8 tiles are 
 Choice = Mapping[str, str]  # kind of kernel -> name
 Rankings = dict[str, list[str]]
 # The outcome of a candidate: its microseconds, or the reason why it is rejected. For `TILES`, the nanoseconds
-# of a step along k for a workgroup that runs alone on a core, and for one that shares the core.
+# of a step along k for a workgroup that runs alone on a core, and for one that shares the core (for a repack:
+# once, and for each million bytes).
 Outcome = float | tuple[float, float] | str
 T = TypeVar("T")
 
@@ -248,8 +249,11 @@ def choices(found: Mapping[str, Measured] | None) -> tuple[tuple[str, Any], ...]
         one = (found or {}).get(family.name)
         fields |= family.candidates.get(one.taken, {}) if one else {}
     if tiles := (found or {}).get(TILES):
-        costs = {name: one for name, one in tiles.outcomes.items() if isinstance(one, tuple)}
-        fields |= in_seed_units({INT8: costs})
+        costs: dict[str, dict[str, tuple[float, float]]] = {}
+        for name, cost in tiles.outcomes.items():
+            if isinstance(cost, tuple):
+                costs.setdefault(TABLES[name], {})[name] = cost
+        fields |= in_seed_units(costs)
     return tuple(sorted(fields.items()))
 
 
@@ -265,7 +269,7 @@ def outcome_of(name: str, value: Any) -> Outcome:
     wrong."""
     if isinstance(value, str) or _is_time(value):
         return cast(Outcome, value)
-    if name in SEED[INT8] and isinstance(value, list) and len(value) == 2 and all(map(_is_time, value)):
+    if name in TABLES and isinstance(value, list) and len(value) == 2 and all(map(_is_time, value)):
         return value[0], value[1]
     raise ValueError(f"{name}: {value!r} is not a measurement")
 

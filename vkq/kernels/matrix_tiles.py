@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import math
 
+from ..device.costs import DOT_TILE
 from ..device.profiles import Profile
 from .split import MOST_TILES
 
@@ -140,3 +141,17 @@ def tilings(
     return tuple(
         sorted(able, key=lambda one: (not one.short, one.cycles(known, rows, n, k, groups, summed, gathered)))
     )
+
+
+def is_faster_as_given(known: Profile, rows: int, n: int, k: int) -> bool:
+    """Return True if a product of an x in a layout that dot products read is faster by dot products than on
+    matrix units, for which x is repacked first. A product alone: in a network, x has the layout of matrix
+    units already."""
+    alone, together = known.as_given_cycles["dot"]
+    once, each_million = known.as_given_cycles["repack"]
+    share = -(-rows // DOT_TILE) * -(-n // DOT_TILE) / known.multiprocessors
+    dots = k / STEP * max(alone, together * share)
+    padded = k + -k % TURN
+    # The cost of a tile without a loop includes the time to start a dispatch, which dot products take, too.
+    units = min(one.cycles(known, rows, n, padded) for one in tilings(known, rows, n, k) if not one.short)
+    return bool(dots < once + each_million * rows * k / 1e6 + units)

@@ -24,6 +24,7 @@ from .implicit import Implicit
 from .matrix_conv import MatrixConv, conv_cycles, conv_shader
 from .matrix_implicit import MatrixImplicit, MatrixPatches, implicit_cycles
 from .matrix_stem import CHANNELS, TAPS, MatrixStem, stem_shader
+from .matrix_tiles import is_faster_as_given
 from .matrix_units import MatrixGemm, whole_blocks
 from .method import Convolution, Kernel, Method, not_depthwise
 from .pointwise import MatrixPointwise, Pointwise
@@ -241,16 +242,19 @@ def check_name(name: str) -> None:
         raise ArgumentError(f"conv2d: method is {name!r}; it must be one of {', '.join(names())}")
 
 
-def method_for(c: Convolution, p: Conv2dProblem, name: str = "auto") -> tuple[Method, str]:
+def method_for(
+    c: Convolution, p: Conv2dProblem, name: str = "auto", given: str = ""
+) -> tuple[Method, str]:  # fmt: skip
     """Return the method for a convolution and a problem, and the reason for it. "auto" is the first method
-    that can compute the problem and has a reason to; another *name* is the method with that name.
+    that can compute the problem and has a reason to; another *name* is the method with that name. *given*:
+    the layout of x, if the convolution is a plan of its own; "" in a network, which chooses x's layout.
 
     Raises ArgumentError for an unknown name, and MethodError with the reason if the requested method cannot
     compute the problem.
     """
     check_name(name)
     if name == "auto" and is_asked(KIND):
-        return _picked(c, p)
+        return _picked(c, p, given)
     able: list[Method] = []
     reason: str | None = ""
     for method in METHODS:
@@ -262,7 +266,7 @@ def method_for(c: Convolution, p: Conv2dProblem, name: str = "auto") -> tuple[Me
         reason = method.refusal(c, p)
         if reason is None:
             able.append(method)
-            if merit := method.merit(c, p):
+            if merit := _merit(method, c, p, given):
                 return method, merit if name == "auto" else "requested by name"
     if not able:
         raise MethodError(
@@ -271,11 +275,20 @@ def method_for(c: Convolution, p: Conv2dProblem, name: str = "auto") -> tuple[Me
     return able[0], "requested by name"
 
 
-def _picked(c: Convolution, p: Conv2dProblem) -> tuple[Method, str]:
+def _merit(method: Method, c: Convolution, p: Conv2dProblem, given: str) -> str | None:
+    """Return the reason for "auto" to use a method, or None. A 1x1 convolution of a small image that is given
+    in kPackedInt8_4W4C has no reason to use matrix units: it takes less time than a repack of the image."""
+    as_given = given == IMAGE and method.takes == BLOCKED and _not_pointwise(c, p) is None
+    if as_given and is_faster_as_given(profile(c.device.capabilities), p.gemm_m, p.oc, p.ic):
+        return None
+    return method.merit(c, p)
+
+
+def _picked(c: Convolution, p: Conv2dProblem, given: str) -> tuple[Method, str]:
     """Return the method that the tuner picked, if it can compute the problem. Otherwise, return the first
     method that "auto" has a reason to use."""
     able = [one for one in METHODS if one.floats != c.integer and one.refusal(c, p) is None]
-    merits = {one: one.merit(c, p) for one in able}
+    merits = {one: _merit(one, c, p, given) for one in able}
     best_first = sorted(able, key=lambda one: not merits[one])
     method = ranked(KIND, best_first, lambda one: f"{one.name} of {one.takes}")[0]
     return method, merits[method] or "it was the fastest when it was tuned"

@@ -123,12 +123,13 @@ class Conv2d(Layer[Conv2dProblem]):
     def _problem(self, x_shape: Sequence[int]) -> Conv2dProblem:
         return Conv2dProblem.with_options(x_shape, self.weight_shape, self._options)
 
-    def _method(self, problem: Conv2dProblem) -> tuple[Method, str]:
-        key = problem, preference()
+    def _method(self, problem: Conv2dProblem, given: str = "") -> tuple[Method, str]:
+        key = problem, given, preference()
         found = self._methods.get(key)
         if found is None:
             with tuner.tuned(self.device.capabilities, problem.name, self.scheme):
-                found = keep(self._methods, key, methods.method_for(self._convolution, problem, self.method))
+                method = methods.method_for(self._convolution, problem, self.method, given)
+                found = keep(self._methods, key, method)
         return found
 
     def _kernel(self, method: Method, problem: Conv2dProblem) -> Kernel:
@@ -181,7 +182,7 @@ class Conv2d(Layer[Conv2dProblem]):
         over it, so nothing may read *other* afterwards. *layout*: the layout of the result, if the method
         supports several."""
         (p, _), given = self._problem_of(x.spec.shape), x
-        method, reason = self._method(p)
+        method, reason = self._method(p, x.spec.layout if b.alone else "")
         b.why("method", method.name)
         b.why("method_reason", reason)
         layout = layout if layout in method.layouts else method.layout_of(x.spec)

@@ -179,7 +179,7 @@ class Layer(OfOneProcess, Generic[P]):
         key = x, preference()
         found = self._plans.get(key)
         if found is None:
-            b = Builder(self.device)
+            b = Builder(self.device, alone=self.path == "auto")
             y = self.build(b, b.input(x))
             found = keep(self._plans, key, b.plan(y))
         return found

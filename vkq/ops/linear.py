@@ -9,12 +9,15 @@ from typing import Any, Literal, cast
 import numpy.typing as npt
 
 from ..arguments import checked
+from ..device.profiles import profile
+from ..device.tuner import ranked
 from ..errors import ArgumentError
 from ..kernels.after import After
 from ..kernels.float_product import FloatProduct
 from ..kernels.floats import FloatGemm
 from ..kernels.gemm import Rows
 from ..kernels.grouped import GroupedGemm
+from ..kernels.matrix_tiles import is_faster_as_given
 from ..kernels.matrix_units import MatrixGemm, Pixels
 from ..kernels.repack import reshaped
 from ..kernels.weights import Arithmetic
@@ -31,6 +34,7 @@ from .layer import Layer, as_tuned
 from .torch_modules import operands
 
 METHODS = ("auto", "gemv", "tiled", "staged")
+KIND = "layout of a linear layer"  # the name of this choice in the tuner's rankings (`vkq.device.tuner`)
 
 
 class Linear(Layer[LinearProblem]):
@@ -182,6 +186,9 @@ class Linear(Layer[LinearProblem]):
         """Add the layer to a plan. *other* is memory for the result. If the epilogue adds a residual,
         *other* is the residual; nothing may read it afterwards."""
         p, layout = self._problem_of(x.spec.shape)
+        if b.alone and (layout, x.spec.layout) == (BLOCKED, MATRIX):
+            dots = is_faster_as_given(profile(self.device.capabilities), p.m, p.n, p.k)
+            layout = ranked(KIND, (MATRIX, BLOCKED) if dots else (BLOCKED, MATRIX))[0]
         # In this layout, a word holds channels of one pixel of an image, but the product reads rows.
         image = layout == BLOCKED and len(x.spec.shape) == 4
         if image and x.spec.dtype in BYTES:

@@ -35,10 +35,12 @@ class Value:
 
 
 class Builder:
-    """The builder of one plan: add the inputs, then the steps in order, then call `plan`."""
+    """The builder of one plan: add the inputs, then the steps in order, then call `plan`. *alone*: the plan
+    is one layer, whose choice of kernels counts a repack of its input. In a network, other layers write the
+    input in the layout that the layer needs."""
 
-    def __init__(self, device: Device):
-        self.device = device
+    def __init__(self, device: Device, alone: bool = False):
+        self.device, self.alone = device, alone
         self._inputs: list[Value] = []
         self._given: set[int] = set()  # the slots of inputs
         self._bytes: list[int] = []
