@@ -47,7 +47,7 @@ uvec2 score(uint row, uint i) {
 
 bool less(uvec2 a, uvec2 b) { return a.y == b.y ? a.x < b.x : int(a.y) < int(b.y); }
 
-// The w component is 0 until a position has been found.
+// Return the better of two positions (score in x and y, index in z; w is 0 if there is no position).
 uvec4 better(uvec4 a, uvec4 b) {
   if (a.w == 0u || b.w == 0u) return a.w == 0u ? b : a;
   if (a.xy == b.xy) return a.z < b.z ? a : b;

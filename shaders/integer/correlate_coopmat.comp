@@ -104,8 +104,8 @@ void store_step(uint slot, uint stage) {
           next_w[slot][i];
 }
 
-// A chunk's lines follow each other along k without gaps, even if WORDS is odd. Then the words beyond the
-// last line are multiplied by zeros.
+// Return the offset in shared memory of a subgroup's positions for step t. A chunk's lines follow each other
+// along k without gaps. If WORDS is odd, the words beyond the last line are multiplied by zeros.
 uint x_place(uint t, uint stage) {
   uint run = min(t, p.steps - 1u) * W_RUNS, line = run / WORDS;
   return subgroup_m / TH * (LINES * PITCH) + run + line * (PITCH - WORDS);

@@ -218,7 +218,8 @@ def native_plan(
     scratch: Mapping[int, tuple[int, int]],
     scratch_bytes: int,
 ) -> Any:
-    """Return the extension's object for these steps."""
+    """Return the extension's form of a plan. *slots*, *inputs*: the numbers of slots and of inputs.
+    *outputs*: the results' slots. *scratch*: slot -> (offset, bytes) in scratch memory."""
     return native_module().Plan(
         [
             (

@@ -275,4 +275,4 @@ def _given(x: Inputs) -> list[Spec]:
 
 
 def _nothing(node: Node, arrays: Sequence[Array | None]) -> None:
-    """Return None: such a node is not computed in advance."""
+    """Return None, so that a node with this function is not computed in advance."""

@@ -82,9 +82,9 @@ def _of_one(node: Node, rank: int, lead: int) -> tuple[Array, Array] | None:
 
 
 def _of_two(sweep: Sweep, node: Node, at: int, lead: int) -> tuple[Array, Array] | None:
-    """Return the arguments (results, row) of `_chosen` for an operator of two operands. The first *lead*
-    axes of a value are the axes of the ids. Operand *at* has the gathered rows. Return None if the other
-    operand is computed, or differs along one of these axes."""
+    """Return the arguments (results, row) of `_chosen` for an operator of two operands. Operand *at* has the
+    gathered rows; its first *lead* axes are the axes of the ids. Return None if the other operand is not a
+    constant, or if its elements differ along these axes."""
     array, shapes = sweep.array(node.inputs[1 - at]), [sweep.specs[name].shape for name in node.inputs]
     if array is None or shapes[at] != sweep.specs[node.outputs[0]].shape:
         return None

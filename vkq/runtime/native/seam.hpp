@@ -27,7 +27,7 @@ void throwPending();
 // Makes calls number `nth` to `nth + times - 1` of this function fail. `nth` counts from 1; 0 injects
 // nothing. The name "*" matches every function; "" ends the injection.
 void inject(const std::string &call, uint64_t nth, VkResult result, uint64_t times);
-uint64_t injectedCalls();  // the number of matching calls since then
+uint64_t injectedCalls();  // the number of matching calls since `inject`
 VkResult injected(const char *call);
 
 template <typename F, typename... A>
