@@ -112,6 +112,34 @@ def test_forms(device: vkq.Device, name: str) -> None:
 
 
 @pytest.mark.usefixtures("always")
+@pytest.mark.parametrize(
+    ("window", "low", "positions"), [(0, 0, True), (4, 0, True), (4, 3, True), (0, -1, False)]
+)
+def test_masks_by_positions_of_the_run(device: vkq.Device, window: int, low: int, positions: bool) -> None:
+    """A mask that hides the keys after each query's position becomes these positions. If a position may be
+    below 0, a query may see no key, and the mask stays a bias."""
+    mask = [op("Max", "at least", "a"), op("Min", "a most", "place"), op("LessOrEqual", "key place", "f")]
+    if window:
+        mask += [
+            op("Sub", "place wide", "first"),
+            op("Greater", "key first", "near"),
+            op("And", "f near", "g"),
+        ]
+    mask += [op("Where", f"{'g' if window else 'f'} s0 lowest", "s")]
+    fed = FED | {"at": np.array([[3], [7]], np.int32) + np.arange(7, dtype=np.int32)}
+    fed["at"] = fed["at"].reshape(2, 1, 7, 1)
+    constants = {
+        "least": np.int32(low), "most": np.int32(10), "key": np.arange(11, dtype=np.int32),
+        "wide": np.int32(window), "lowest": LOW,
+    }  # fmt: skip
+    if not window:
+        del constants["wide"]
+    node = compared(device, model(plain(mask), fed, constants, "float32"), fed)
+    assert (len(node.inputs) == 5) == positions
+    assert node.attributes["seen"] == (Seen(True, 0, window) if positions else Seen())
+
+
+@pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_operands_lie_as_they_are(device: vkq.Device, dtype: str) -> None:
     """Attention reads and writes (batch, tokens, heads, elements), and several heads share keys: neither a

@@ -27,9 +27,10 @@ def operands(sizes: AttentionSizes, dtype: str = "float32", seed: int = 0) -> li
 
 def run(
     device: vkq.Device, sizes: AttentionSizes, given: list[np.ndarray], seen: Seen, bias: np.ndarray | None,
-    scale: float, tokens_first: bool = False,
+    scale: float, tokens_first: bool = False, places: np.ndarray | None = None,
 ) -> Any:  # fmt: skip
-    """Run attention on a device. *tokens_first*: operands and result are (batch, tokens, heads, elements)."""
+    """Run attention on a device. *tokens_first*: operands and result are (batch, tokens, heads, elements).
+    *places*: positions of the queries; *bias* is then None."""
     s = sizes
     shapes = [x.shape for x in given] + [(s.batch, s.heads, s.queries, s.width)]
     steps = [Strides.of(shape) for shape in shapes]
@@ -41,10 +42,11 @@ def run(
 
     def build(b: Any, q: Any, k: Any, v: Any, more: Any = None) -> Any:
         added = (more, Strides.of(bias.shape)) if bias is not None else None
-        return attended(b, (q, k, v), tuple(steps), s, Spec(result, "float32"), scale, seen, added)  # type: ignore[arg-type]
+        at = more if places is not None else None
+        return attended(b, (q, k, v), tuple(steps), s, Spec(result, "float32"), scale, seen, added, False, at)  # type: ignore[arg-type]
 
-    named = dict(zip("qkvb", [*given, *([bias] if bias is not None else [])], strict=False))
-    y = operand.apply("attention", build, named, (), device, None, ("float32", "float16"))
+    named = dict(zip("qkvb", [*given, *[x for x in (bias, places) if x is not None]], strict=False))
+    y = operand.apply("attention", build, named, (), device, None, ("float32", "float16", "int32"))
     return y.transpose(0, 2, 1, 3) if tokens_first else y
 
 
@@ -101,6 +103,30 @@ def test_hidden_keys_infinities_and_nan(device: vkq.Device) -> None:
     np.testing.assert_allclose(want[0, 3], np.broadcast_to(given[2][0, 3].mean(0), (3, 12)), atol=1e-5)
     assert np.isposinf(want[0, 5, :, 3]).all()
     assert np.isfinite(np.delete(want, (2, 4, 5), axis=1)).all()
+
+
+PLACES = {
+    "one query, a part of the keys": (AttentionSizes(2, 8, 2, 1, 700, 32, 40), 0, [[300], [1]]),
+    "parts that no query sees": (AttentionSizes(1, 4, 1, 2, 600, 16, 16), 0, [[130, 131]]),
+    "one line for all batches": (AttentionSizes(3, 2, 2, 5, 90, 24, 16), 0, [[40, 41, 42, 43, 44]]),
+    "any order, beyond the last key": (AttentionSizes(2, 2, 1, 3, 75, 8, 8), 0, [[0, 74, 9], [99, 5, 60]]),
+    "a window, rows of several heads": (AttentionSizes(1, 4, 1, 3, 260, 16, 24), 50, [[200, 120, 210]]),
+    "tiles of rows": (AttentionSizes(1, 2, 1, 70, 150, 16, 16), 0, [list(range(80, 150))]),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_positions_of_the_run(device: vkq.Device, name: str) -> None:
+    """Queries see the keys up to positions in a buffer. Keys after the last position are not read: NaN there
+    changes nothing."""
+    sizes, window, lines = PLACES[name]
+    places, seen, given = np.array(lines, np.int32), Seen(True, 0, window), operands(sizes)
+    want = attention(*given, 0.25, seen, None, False, places)
+    for i, line in enumerate(np.broadcast_to(places, (sizes.batch, sizes.queries))):
+        tile = Tile.of(sizes.lines, sizes.width).keys
+        end = (int(line.max()) // tile + 1) * tile
+        given[1][i, :, end:], given[2][i, :, end:] = np.nan, np.nan
+    same(run(device, sizes, given, seen, None, 0.25, places=places), want)
 
 
 def test_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:

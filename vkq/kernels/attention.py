@@ -64,9 +64,11 @@ def attended(
     seen: Seen,
     bias: tuple[Value, Strides] | None = None,
     guarded: bool = False,
+    places: Value | None = None,
 ) -> Value:
     """Add attention to a plan. q, k and v are float32 or float16. *strides*: the strides of q, k, v and y,
-    in this order. *bias* is float32 and is added to the scores."""
+    in this order. *bias* is float32 and is added to the scores. *places*: int32 (batch or 1, queries), at
+    least 0, the positions of the queries among the keys, in place of those of *seen*, which is causal."""
     result = b.new(y)
     if not y.size:
         return result
@@ -77,16 +79,18 @@ def attended(
     form = AttentionForm(
         sizes.depth, sizes.width, Tile.of(lines, sizes.width), (q.spec.dtype, k.spec.dtype, v.spec.dtype),
         seen.causal, bias is not None, guarded, b.device.soft_float, span if apart else 0, apart,
+        places is not None,
     )  # fmt: skip
+    start = seen.start if places is None else Strides.of((*places.spec.shape, 1, 1)).batch
     push: dict[str, int | float] = {
         "matrices": sizes.batch * sizes.groups * max(parts, 1), "groups": sizes.groups, "lines": lines,
-        "queries": sizes.queries, "keys": sizes.keys, "scale": scale, "start": seen.start,
+        "queries": sizes.queries, "keys": sizes.keys, "scale": scale, "start": start,
         "window": seen.window, "k_column": strides[1].column, "b_column": bias[1].column if bias else 0,
     }  # fmt: skip
     for name, one in zip("qkvyb", (*strides, bias[1] if bias else Strides(0, 0, 0)), strict=True):
         push |= {f"{name}_{stride}": getattr(one, stride) for stride in STRIDES}
     sums = b.words(sizes.batch * sizes.groups * parts * lines * (sizes.width + 2)) if apart else result
-    slots = [*operands, *([bias[0]] if bias else []), sums]
+    slots = [*operands, *([bias[0]] if bias else []), *([places] if places else []), sums]
     b.dispatch(b.device.program(written(form)), slots, push, macs=rounds(sizes))
     if apart:
         joined_parts(b, sums, result, sizes, (parts, guarded), strides[3])
@@ -118,13 +122,14 @@ def rounds(sizes: AttentionSizes) -> int:
 def written(form: AttentionForm) -> Written:
     """Return the shader that is generated for a form."""
     tile = form.tile
-    names = ["q", "k", "v", *["bias"] * form.biased]
+    names = ["q", "k", "v", *["bias"] * form.biased, *["places"] * form.placed]
     bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(names)]
     bindings.append(Binding(len(names), "y", "write", "uint"))
     push = tuple(PushConstant(n, "float" if n == "scale" else "uint", 4 * i) for i, n in enumerate(WORDS))
     each = rounds_of(form.depth, tile)
     about = f"{form.depth}.{form.width}.{tile.rows}x{tile.keys}.{'-'.join(form.types)}"
-    about += ".causal" * form.causal + ".bias" * form.biased + ".guarded" * form.guarded
+    about += (".placed" if form.placed else ".causal") * form.causal
+    about += ".bias" * form.biased + ".guarded" * form.guarded
     about += f".by{form.span}" * bool(form.span)
     return Written(
         "attention__tiles", f"attention__tiles:{about}", "attention in tiles of keys", tuple(bindings), push,

@@ -20,7 +20,7 @@ WORDS = (
 class AttentionForm:
     """The properties for which a kernel is compiled. span: the number of keys that a workgroup reads (0:
     all). apart: the kernel stores sums, largest scores and sums of weights for another kernel, which joins
-    them."""
+    them. placed: the kernel reads the positions of the queries from a buffer."""
 
     depth: int
     width: int
@@ -32,6 +32,7 @@ class AttentionForm:
     soft: bool
     span: int
     apart: bool
+    placed: bool
 
 
 @dataclasses.dataclass(frozen=True)

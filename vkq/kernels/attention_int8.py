@@ -45,7 +45,7 @@ def attended_int8(b: Builder, x: Int8Operands, rules: Int8Rules) -> Value:
     apart = parts > 1 or x.sink is not None
     form = Int8Form(
         width, width, Tile.of(lines, width), ("float32", "int8", "int8"), True, x.bias is not None,
-        rules.guarded, b.device.soft_float, span if parts > 1 else 0, apart, rules.causal,
+        rules.guarded, b.device.soft_float, span if parts > 1 else 0, apart, True, rules.causal,
         rules.causal and rules.follows, rules.softcap,
     )  # fmt: skip
     sums = b.words(batch * groups * parts * lines * (width + 2)) if apart else y

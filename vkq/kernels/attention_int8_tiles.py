@@ -17,8 +17,8 @@ from .attention_parts import PartsKernel
 @dataclasses.dataclass(frozen=True)
 class Int8Form(AttentionForm):
     """The properties for which a kernel is compiled. ordered, follows, softcap: `Int8Rules.causal`,
-    ``follows`` and ``softcap``. ``causal`` is always True: each row has a last key. If not ordered, this is
-    the last key of the cache."""
+    ``follows`` and ``softcap``. ``causal`` and ``placed`` are always True: each row has a last key, from the
+    buffer of lengths. If not ordered, this is the last key of the cache."""
 
     ordered: bool
     follows: bool
@@ -29,9 +29,6 @@ class Int8AttentionKernel(PartsKernel):
     """The writer of an attention kernel whose keys and values are words."""
 
     form: Int8Form
-
-    def reads(self) -> int:
-        return 4 + self.form.biased
 
     def run(self) -> int:
         """Return how many neighbouring columns of the results an invocation computes: the four columns of a

@@ -24,13 +24,43 @@ class PartsKernel(AttentionKernel):
         return matrix
 
     def bounds(self) -> tuple[Number, Number]:
-        """Return the begin and the end of the range of keys that the workgroup reads."""
-        begin, end = super().bounds()
+        begin, end = self.seen_bounds()
         if not self.form.span:
             return begin, end
         low = self.part * self.form.span
         high = low + self.form.span
         return (begin < low).where(low, begin), (end < high).where(end, high)
+
+    def seen_bounds(self) -> tuple[Number, Number]:
+        """Return the begin and the end of the range of keys to which the workgroup's rows attend. The begin
+        is rounded down to a tile."""
+        k, keys = self.k, self.keys
+        if not self.form.causal:
+            return k.constant(0, "u"), keys
+        if self.form.placed:
+            return self.placed_bounds()
+        last = self.first + (self.tile.rows - 1)
+        (head, first), (end_head, end) = self.query(k.constant(0, "u")), self.query(last - self.first)
+        one = head.equals(end_head)  # if the rows belong to several heads, any query may be among them
+        end = self.position(one.where(end, self.queries - 1)) + 1
+        return self.begin_of(self.position(one.where(first, 0))), (end < keys).where(end, keys)
+
+    def begin_of(self, first: Number) -> Number:
+        """Return the first key that a query at position *first* attends to, rounded down to a tile."""
+        begin = (first + 1).i - self.word("window").i
+        return ((begin < 0) | self.word("window").equals(0)).where(0, begin).u & (2**32 - self.tile.keys)
+
+    def placed_bounds(self) -> tuple[Number, Number]:
+        """Return `seen_bounds` from the positions of all rows of the tile, which may be in any order."""
+        k = self.k
+        zero, rows, one, last = (k.constant(n, "u") for n in (0, self.tile.rows, 1, 2**31 - 1))
+
+        def turn(row: Number, state: tuple[Number, ...]) -> tuple[Number, ...]:
+            place = self.position(self.query(row)[1])
+            return (place < state[0]).where(place, state[0]), (state[1] < place).where(place, state[1])
+
+        first, end = k.loop(zero, rows, one, (last, zero), turn, rolled=True)
+        return self.begin_of(first), (end < self.keys).where(end + 1, self.keys)
 
     def finish(self, state: tuple[Number, ...]) -> None:
         """Store the results. With ``apart``, store for each row the weighted sums, the largest score and

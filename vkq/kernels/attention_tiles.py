@@ -53,7 +53,7 @@ class AttentionKernel:
 
     def reads(self) -> int:
         """Return how many buffers the kernel reads."""
-        return 3 + self.form.biased
+        return 3 + self.form.biased + self.form.placed
 
     def run(self) -> int:
         """Return how many neighbouring columns of the results an invocation computes."""
@@ -65,8 +65,10 @@ class AttentionKernel:
         return number
 
     def position(self, query: Number) -> Number:
-        """Return the position of a query among the keys."""
-        return query + self.word("start")
+        """Return the position of a query among the keys. A buffer of positions has the distance "start"
+        between batches."""
+        start = self.word("start")
+        return self.k.load(self.y - 1, self.batch * start + query) if self.form.placed else query + start
 
     def word(self, name: str) -> Number:
         return self.k.word(WORDS.index(name))
@@ -126,18 +128,8 @@ class AttentionKernel:
         return max(rows * PART // LANES, 1)
 
     def bounds(self) -> tuple[Number, Number]:
-        """Return the begin and the end of the range of keys to which the workgroup's rows attend. The begin
-        is rounded down to a tile."""
-        k, keys = self.k, self.keys
-        if not self.form.causal:
-            return k.constant(0, "u"), keys
-        last = self.first + (self.tile.rows - 1)
-        (head, first), (end_head, end) = self.query(k.constant(0, "u")), self.query(last - self.first)
-        one = head.equals(end_head)  # if the rows belong to several heads, any query may be among them
-        end = self.position(one.where(end, self.queries - 1)) + 1
-        begin = (self.position(one.where(first, 0)) + 1).i - self.word("window").i
-        begin = ((begin < 0) | self.word("window").equals(0)).where(0, begin).u & (2**32 - self.tile.keys)
-        return begin, (end < keys).where(end, keys)
+        """Return the begin and the end of the range of keys that the workgroup reads."""
+        raise NotImplementedError
 
     def turn(
         self, c: Number, state: tuple[Number, ...], end: Number, q_rows: list[Number]

@@ -65,7 +65,7 @@ def span_of(lines: int, width: int) -> int:
 
 
 def spans(keys: int, lines: int, width: int) -> list[range]:
-    """Return the parts of the keys."""
+    """Return the parts into which the keys are divided, for *lines* rows and values of *width* elements."""
     size = span_of(lines, width)
     return [range(first, min(first + size, keys)) for first in range(0, max(keys, 1), size)]
 
@@ -80,9 +80,11 @@ class Seen:
     start: int = 0
     window: int = 0
 
-    def flags(self, queries: int, keys: int) -> Array:
-        """Return a Boolean array (queries, keys): True if the query attends to the key."""
-        place, key = self.start + np.arange(queries)[:, None], np.arange(keys)[None]
+    def flags(self, queries: int, keys: int, places: Array | None = None) -> Array:
+        """Return Booleans, True if the query attends to the key: (queries, keys), or (batch, queries, keys)
+        with *places* (batch, queries), the positions of the queries among the keys."""
+        given = self.start + np.arange(queries) if places is None else places
+        place, key = given[..., None], np.arange(keys)
         if not self.causal:
             return np.ones((queries, keys), np.bool_)
         found: Array = (key <= place) & ((key > place - self.window) | (self.window == 0))
@@ -114,16 +116,19 @@ def weighed(total: Number, inverse: Number, guarded: bool) -> Number:
 
 def attention(
     q: Array, k: Array, v: Array, scale: float, seen: Seen | None = None, bias: Array | None = None,
-    guarded: bool = False,
+    guarded: bool = False, places: Array | None = None,
 ) -> Array:  # fmt: skip
     """Return softmax(q k^T * scale + bias) v, (B, H, S, e), in the steps that devices compute.
 
     q (B, H, S, d), k (B, G, T, d) and v (B, G, T, e) are float32, and H is a multiple of G. bias broadcasts
-    to (B, H, S, T). guarded: replace NaN weights by 0; a query that attends to no key has NaN weights."""
+    to (B, H, S, T). guarded: replace NaN weights by 0; a query that attends to no key has NaN weights.
+    places: int32 (B or 1, S), positions of the queries, which replace those of a causal *seen*."""
     (batch, heads, queries, d), (groups, keys) = q.shape, k.shape[1:3]
     lines, count = heads // groups * queries, batch * groups
-    flags = (seen or Seen()).flags(queries, keys)
-    shown = np.broadcast_to(flags, (heads // groups, queries, keys)).reshape(lines, keys)
+    flags = (seen or Seen()).flags(queries, keys, places).reshape(-1, 1, 1, queries, keys)
+    shown = np.broadcast_to(flags, (batch, groups, heads // groups, queries, keys)).reshape(
+        count, lines, keys
+    )
     own = None
     if bias is not None:
         own = np.broadcast_to(bias, (batch, heads, queries, keys)).reshape(count, lines, keys)
@@ -140,7 +145,7 @@ def _rows(
 ) -> Array:
     def scores_of(part: slice) -> Array:
         own = None if bias is None else bias[:, :, part]
-        return np.where(shown[:, part], _scores(q, k[:, part], scale, own), HIDDEN)
+        return np.where(shown[:, :, part], _scores(q, k[:, part], scale, own), HIDDEN)
 
     tile = Tile.of(q.shape[1], v.shape[2])
     parts = spans(v.shape[1], q.shape[1], v.shape[2])

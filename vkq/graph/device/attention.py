@@ -39,11 +39,11 @@ def _attention(context: Context, node: Node) -> Value:
     shapes = [*(x.spec.shape for x in operands), context.graph.specs[node.outputs[0]].shape]
     strides = [_strides(shape, axes) for shape, axes in zip(shapes, a["axes"], strict=True)]
     sizes = AttentionSizes(batch, heads, groups, queries, keys, depth, width)
-    bias = context.value(node.inputs[3]) if len(node.inputs) > 3 else None
+    bias, places = (context.value(node.input(i)) if node.input(i) else None for i in (3, 4))
     return attended(
         b, (operands[0], operands[1], operands[2]), (strides[0], strides[1], strides[2], strides[3]),
         sizes, Spec(shapes[3], "float32"), a["scale"], a["seen"],
-        None if bias is None else (bias, _broadcast(bias.spec.shape)), a["guarded"],
+        None if bias is None else (bias, _broadcast(bias.spec.shape)), a["guarded"], places,
     )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Attention as one operator (`vkq.numerics.attention`), and attention to an int8 cache.
 
-attention: inputs q, k, v and an optional bias, which is added to scores; attributes ``scale``, ``seen``,
-``guarded`` (`vkq.numerics.attention.attention`). ``axes`` has four permutations. ``axes[0]`` to ``axes[2]``
+attention: inputs q, k, v, an optional bias, which is added to scores, and optional int32 positions of the
+queries (batch or 1, queries); attributes ``scale``, ``seen``, ``guarded``
+(`vkq.numerics.attention.attention`). ``axes`` has four permutations. ``axes[0]`` to ``axes[2]``
 bring the axes of q, k and v into the order (batch, heads, tokens, features). ``axes[3]`` is the order of the
 result's axes; the result is float32. ``fused``: why this node was fused, as a text for reports.
 
@@ -55,7 +56,8 @@ def _infer(x: Inputs) -> list[Spec]:
 def _compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     a = node.attributes
     q, k, v = (there(x[i]).astype(np.float32).transpose(a["axes"][i]) for i in range(3))
-    y = attention(q, k, v, a["scale"], a["seen"], x[3] if len(x) > 3 else None, a["guarded"])
+    bias, places = (x[i] if i < len(x) else None for i in (3, 4))
+    y = attention(q, k, v, a["scale"], a["seen"], bias, a["guarded"], places)
     return one(y.transpose([a["axes"][3].index(i) for i in range(4)]))
 
 

@@ -12,7 +12,8 @@ from ...numerics.attention import Seen
 from ..graph import Array
 from ..operators.attention import Axes
 from ..operators.movement import permutation
-from .sweep import Sweep
+from .ranges import INT32, Range, fits, result_range
+from .sweep import Sweep, scalar
 
 # If a mask adds LEAST or less to the score of a key, the key is hidden: its softmax weight is 0 for every
 # score.
@@ -122,16 +123,22 @@ def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
 # ---------------------------------------------------------------------------------------------------- masks
 
 
-def masks(sweep: Sweep, added: Sequence[Mask], shape: tuple[int, ...]) -> tuple[Seen, str]:
-    """Return the rule that decides by position which keys a query sees, and the name of the bias that is
-    added to the scores ("" for none)."""
-    seen, bias = Seen(), ""
+def masks(
+    sweep: Sweep, added: Sequence[Mask], shape: tuple[int, ...], placing: bool = True
+) -> tuple[Seen, str, str]:
+    """Return the rule that decides by position which keys a query sees, the name of the bias that is added
+    to the scores, and the name of the queries' positions in the run ("" for none). Without *placing*, a mask
+    by such positions becomes a bias."""
+    seen, bias, places = Seen(), "", ""
     for one in added:
         name, array = one.name, sweep.array(one.name)
         shown = None if array is None else _shown(array, one)
         found = None if shown is None or seen.causal else causal(shown, *shape[2:])
+        by_run = placed(sweep, one, shape) if placing and array is None and not seen.causal else None
         if found is not None:
             seen = found
+        elif by_run is not None:
+            seen, places = Seen(True, 0, by_run[1]), by_run[0]
         elif one.low is None:
             wide = name if sweep.specs[name].dtype == "float32" else sweep.emit("Cast", [name], to="float32")
             bias = sweep.emit("Add", [bias, wide]) if bias else wide
@@ -139,7 +146,61 @@ def masks(sweep: Sweep, added: Sequence[Mask], shape: tuple[int, ...]) -> tuple[
             low, zero = (sweep.constant(np.asarray(x, np.float32), "number") for x in (one.low, 0.0))
             parts = [bias or zero, low]
             bias = sweep.emit("Where", [name, *(parts[::-1] if one.inverted else parts)])
-    return seen, bias
+    return seen, bias, places
+
+
+def placed(sweep: Sweep, mask: Mask, shape: tuple[int, ...]) -> tuple[str, int] | None:
+    """Return (name of the queries' positions, window) if the mask hides the keys after each query's position
+    in the run, and with a window all keys but the last *window* of the others. The positions are int32
+    (batch or 1, queries). Return None for other masks, or if a query might see no key."""
+    if mask.low is None or mask.inverted or mask.low > LEAST:
+        return None
+    both, window = sweep.producer(mask.name, "And"), 0
+    seen, near = both.inputs if both is not None else (mask.name, "")
+    made = sweep.producer(seen, "LessOrEqual")
+    if made is None or not _counted(sweep, made.inputs[0], shape[3]):
+        return None
+    place = made.inputs[1]
+    if near:
+        window = _window(sweep, near, made.inputs)
+        if window <= 0:
+            return None
+    own, (low, high) = sweep.specs[place], range_of(sweep, place)
+    if own.dtype != "int32" or own.shape not in ((1, 1, shape[2], 1), (shape[0], 1, shape[2], 1)):
+        return None
+    if low < 0 or (window and high >= shape[3]):
+        return None
+    return sweep.reshape(place, (own.shape[0], shape[2])), window
+
+
+def _counted(sweep: Sweep, name: str, count: int) -> bool:
+    """Return True if a value is constant and has the numbers 0 to *count* - 1 along its last axis."""
+    array = sweep.array(name)
+    return array is not None and array.size == array.shape[-1] == count and np.array_equal(
+        array.reshape(-1), np.arange(count)
+    )  # fmt: skip
+
+
+def _window(sweep: Sweep, name: str, compared: Sequence[str]) -> int:
+    """Return n if the flags *name* are key > place - n for the key and the place in *compared*; else 0."""
+    made = sweep.producer(name, "Greater")
+    first = sweep.producer(made.inputs[1], "Sub") if made is not None else None
+    if made is None or first is None or [made.inputs[0], first.inputs[0]] != list(compared):
+        return 0
+    return int(scalar(sweep.array(first.inputs[1])) or 0)
+
+
+def range_of(sweep: Sweep, name: str, steps: int = 16) -> Range:
+    """Return the least and the largest value that an int32 value may have, from at most *steps* nodes on
+    each way back from it."""
+    array, made = sweep.array(name), sweep.producer(name)
+    if array is not None:
+        return (int(array.min()), int(array.max())) if array.size else (0, 0)
+    if made is None or not steps or sweep.specs[name].dtype != "int32":
+        return INT32
+    given = [range_of(sweep, x, steps - 1) for x in made.inputs if x]
+    found = result_range(made, given, sweep.specs)
+    return found if found is not None and fits(found) else INT32
 
 
 def _shown(array: Array, mask: Mask) -> Array | None:

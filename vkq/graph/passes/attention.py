@@ -151,8 +151,8 @@ def _fused(sweep: Sweep, node: Node, weights: Softmaxed, shape: Sequence[int]) -
     like = (batch, sizes.groups, keys)
     if shapes[1] != (*like, sizes.depth) or shapes[2] != (*like, sizes.width) or not gains(sizes):
         return False
-    seen, bias = masks(sweep, weights.added, whole)
-    inputs = [q.name, k.name, v.name, *([bias] if bias else [])]
+    seen, bias, places = masks(sweep, weights.added, whole)
+    inputs = [q.name, k.name, v.name, *([bias, places] if places else [bias] if bias else [])]
     old = sweep.old.specs[node.outputs[0]]
     direct = old.dtype == "float32" and old.shape == (batch, heads, queries, sizes.width)
     y = sweep.emit(

@@ -90,7 +90,7 @@ def attend_cached(
         return False
     if {k.width, v.width} != {width} or v.factor != 1.0 or width > MOST_WIDTH:
         return False
-    seen, bias = masks(sweep, scores.added, whole)
+    seen, bias, _ = masks(sweep, scores.added, whole, placing=False)
     if seen.causal and seen.start not in (0, keys - queries):
         return False
     rows = axes[0], axes[2], axes[1], axes[3]
