@@ -179,6 +179,8 @@ struct MatrixAcc {
     uint one_ = tile[half_ / 8u][half_ / 2u % 4u] >> 16u * (half_ % 2u) & 0xffffu;               \
     matrix.k[i_ / 4u][i_ % 4u] = one_ | one_ << 16u;                                             \
   }
+#define multiply_sums(total, factors) \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) total.e[i_] *= factors.e[i_]
 #define add_scaled(total, scales, sums) \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) total.e[i_] += scales.e[i_] * sums.e[i_]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 
 from ..layout.extent import Spec
 from ..numerics.attention import LANES, Seen, Tile, span_of
@@ -81,20 +82,29 @@ def attended(
         seen.causal, bias is not None, guarded, b.device.soft_float, span if apart else 0, apart,
         places is not None,
     )  # fmt: skip
-    start = seen.start if places is None else Strides.of((*places.spec.shape, 1, 1)).batch
-    push: dict[str, int | float] = {
-        "matrices": sizes.batch * sizes.groups * max(parts, 1), "groups": sizes.groups, "lines": lines,
-        "queries": sizes.queries, "keys": sizes.keys, "scale": scale, "start": start,
-        "window": seen.window, "k_column": strides[1].column, "b_column": bias[1].column if bias else 0,
-    }  # fmt: skip
-    for name, one in zip("qkvyb", (*strides, bias[1] if bias else Strides(0, 0, 0)), strict=True):
-        push |= {f"{name}_{stride}": getattr(one, stride) for stride in STRIDES}
+    push = numbers(sizes, (*strides, bias[1] if bias else None), scale, seen, places)
+    push |= {"matrices": sizes.batch * sizes.groups * max(parts, 1), "k_column": strides[1].column}
     sums = b.words(sizes.batch * sizes.groups * parts * lines * (sizes.width + 2)) if apart else result
     slots = [*operands, *([bias[0]] if bias else []), *([places] if places else []), sums]
     b.dispatch(b.device.program(written(form)), slots, push, macs=rounds(sizes))
     if apart:
         joined_parts(b, sums, result, sizes, (parts, guarded), strides[3])
     return result
+
+
+def numbers(
+    sizes: AttentionSizes, strides: Sequence[Strides | None], scale: float, seen: Seen, places: Value | None
+) -> dict[str, int | float]:
+    """Return the push constants of attention. *strides*: those of q, k, v, y and the bias."""
+    push: dict[str, int | float] = {
+        "matrices": sizes.batch * sizes.groups, "groups": sizes.groups, "lines": sizes.lines,
+        "queries": sizes.queries, "keys": sizes.keys, "scale": scale, "window": seen.window,
+        "start": seen.start if places is None else Strides.of((*places.spec.shape, 1, 1)).batch,
+    }  # fmt: skip
+    given = [one or Strides(0, 0, 0, 0) for one in strides]
+    for name, one in zip("qkvyb", given, strict=True):
+        push |= {f"{name}_{stride}": getattr(one, stride) for stride in STRIDES}
+    return push | {"b_column": given[4].column}
 
 
 def joined_parts(

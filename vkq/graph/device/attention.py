@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...kernels.attention import AttentionSizes, Strides, attended
 from ...kernels.attention_cache import appended
+from ...kernels.attention_half import HalfAttention
 from ...kernels.attention_int8 import Int8Operands, attended_int8
 from ...kernels.rotary import rotated
 from ...kernels.strided import contiguous
@@ -40,11 +41,13 @@ def _attention(context: Context, node: Node) -> Value:
     strides = [_strides(shape, axes) for shape, axes in zip(shapes, a["axes"], strict=True)]
     sizes = AttentionSizes(batch, heads, groups, queries, keys, depth, width)
     bias, places = (context.value(node.input(i)) if node.input(i) else None for i in (3, 4))
-    return attended(
-        b, (operands[0], operands[1], operands[2]), (strides[0], strides[1], strides[2], strides[3]),
-        sizes, Spec(shapes[3], "float32"), a["scale"], a["seen"],
-        None if bias is None else (bias, _broadcast(bias.spec.shape)), a["guarded"], places,
-    )  # fmt: skip
+    added = None if bias is None else (bias, _broadcast(bias.spec.shape))
+    q, k, v = operands
+    rest = sizes, Spec(shapes[3], "float32"), a["scale"], a["seen"], added, a["guarded"], places
+    units = HalfAttention.of(b.device, (q.spec.dtype, k.spec.dtype, v.spec.dtype), strides, sizes)
+    if isinstance(units, HalfAttention):
+        return units.build(b, (q, k, v), strides, *rest)
+    return attended(b, (q, k, v), (strides[0], strides[1], strides[2], strides[3]), *rest)
 
 
 def _append_cache(context: Context, node: Node) -> Value:

@@ -1,0 +1,268 @@
+// Attention of float16 keys and values on float16 matrix units, without the matrix of scores in memory: y =
+// softmax(q k^T * scale + bias) v with float32 sums. Queries (float32 or float16) and weights are rounded to
+// float16. Keys are processed in tiles, with a running maximum of the scores, as in vkq/numerics/attention.py.
+//
+// Memory    q, k, v and y have any strides (in elements) of batch, head and row; columns are contiguous.
+//           Strides of q, k and v are multiples of 8, strides of y of 4. The heads that share keys are one
+//           matrix: its lines are the queries of the first of these heads, then those of the second, ...
+// Threads   a workgroup computes ROWS lines of one matrix. A subgroup multiplies all lines by its own keys of
+//           a tile, then all weights by its own columns of v. An invocation computes the weights of one line
+//           and of 1 / PARTS of the keys of a tile.
+//
+//   tile (uvec4):  [q: ROWS x depth | TILE keys x depth, or values: TILE x width
+//                   | scores, then results: ROWS x TILE float | weights: ROWS x TILE | factors: ROWS float]
+//
+//                  <- TILE keys ->                        <---- width ---->
+//              ^  +---+---+---+---+                   ^  +---+---+---+---+
+//   ROWS lines |  | 0 | 1 | 2 | 3 |  -> weights ->    |  | 0 | 1 | 2 | 3 |   a column of blocks: a subgroup
+//              v  +---+---+---+---+                   v  +---+---+---+---+
+#version 450
+#pragma use_vulkan_memory_model
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_control_flow_attributes : require
+
+#include "sizes.glslh"
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 128;
+layout(constant_id = 1) const uint ROWS = 64;     // whole matrices, at most LOCAL_X
+layout(constant_id = 2) const uint TILE = 64;     // keys in shared memory at a time: MN (or more) a subgroup
+layout(constant_id = 3) const uint DEPTH16 = 4;   // depth / 16
+layout(constant_id = 4) const uint WIDTH16 = 4;   // width / 16
+layout(constant_id = 5) const bool Q_HALF = false;
+layout(constant_id = 6) const bool BIASED = false;
+layout(constant_id = 7) const bool CAUSAL = false;
+layout(constant_id = 8) const bool PLACED = false;   // `places` has the positions of the queries
+layout(constant_id = 9) const bool GUARDED = false;  // results of lines that see no key are 0, not NaN
+#include "coopmat_half_types.glslh"
+
+layout(set = 0, binding = 0) readonly buffer Q { uvec4 q[]; };
+layout(set = 0, binding = 1) readonly buffer K { uvec4 k[]; };
+layout(set = 0, binding = 2) readonly buffer V { uvec4 v[]; };
+layout(set = 0, binding = 3) readonly buffer Bias { float bias[]; };
+layout(set = 0, binding = 4) readonly buffer Places { uint places[]; };
+layout(set = 0, binding = 5) writeonly buffer Y { vec4 y[]; };
+
+#include "push.glslh"
+#include "workgroup.glslh"
+
+const uint SUBGROUPS = LOCAL_X / SUBGROUP, DOWN = ROWS / MM;  // DOWN: matrices of lines
+const uint KEYS_ACROSS = TILE / (SUBGROUPS * MN);             // matrices of keys for each subgroup
+const uint ACROSS = 16u / MN, VALUED = (WIDTH16 + SUBGROUPS - 1u) / SUBGROUPS;  // VALUED: blocks of 16 columns
+const uint PARTS = LOCAL_X / ROWS, OWN4 = TILE / 4u / PARTS;  // OWN4: keys of an invocation, divided by 4
+// Strides in uvec4, each with one of padding against bank conflicts.
+const uint D_ROW = 2u * DEPTH16 + 1u, V_ROW = 2u * WIDTH16 + 1u, S_ROW = TILE / 4u + 1u, P_ROW = TILE / 8u + 1u;
+const uint STAGED_AT = ROWS * D_ROW, SCORES_AT = STAGED_AT + TILE * (D_ROW > V_ROW ? D_ROW : V_ROW);
+const uint WEIGHTS_AT = SCORES_AT + ROWS * S_ROW, FACTORS_AT = WEIGHTS_AT + ROWS * P_ROW;
+shared uvec4 tile[FACTORS_AT + ROWS / 4u];
+shared float part_tops[LOCAL_X], part_sums[LOCAL_X];
+shared uint first_keys[ROWS], last_keys[ROWS];  // the keys that a line sees
+shared uint begin_of_all, end_of_all;           // the keys that any line sees
+// Logarithms to base 2 of weights, before the maximum is subtracted: the least one, and less than that.
+const float LEAST = -1e38, NOTHING = -2e38;
+
+uint me = gl_LocalInvocationIndex, row = me % ROWS, part = me / ROWS;
+uint batch, head, first, end;  // the workgroup's batch, head of keys, first line; the end of the keys it sees
+MatrixAcc results[VALUED][ACROSS][DOWN];
+
+// Return (head of the queries, query) of a line of the workgroup; beyond the last line, those of the last.
+uvec2 query_of(uint line) {
+  uint at = min(first + line, p.lines - 1u), nth = at / p.queries;
+  return uvec2(head * (p.lines / p.queries) + nth, at - nth * p.queries);
+}
+
+// Find the keys that each line sees, and all keys that the workgroup reads.
+void find_keys() {
+  if (me == 0u) {
+    begin_of_all = p.keys;
+    end_of_all = 0u;
+  }
+  barrier();
+  if (me < ROWS) {
+    uint query = query_of(me).y, place = p.keys - 1u, low = 0u;
+    if (CAUSAL) {
+      place = PLACED ? places[batch * p.start + query] : p.start + query;
+      if (p.window != 0u && place + 1u > p.window) low = place + 1u - p.window;
+      place = min(place, p.keys - 1u);
+    }
+    first_keys[me] = low;
+    last_keys[me] = place;
+    atomicMin(begin_of_all, low);
+    atomicMax(end_of_all, place + 1u);
+  }
+  barrier();
+}
+
+uvec2 halves_of(uvec4 four) {
+  vec4 x = uintBitsToFloat(four);
+  return uvec2(packHalf2x16(x.xy), packHalf2x16(x.zw));
+}
+
+void load_queries() {
+  for (uint i = me; i < ROWS * 2u * DEPTH16; i += LOCAL_X) {
+    uint line = i / (2u * DEPTH16), run = i % (2u * DEPTH16);
+    uvec2 one = query_of(line);
+    uint at = batch * p.q_batch + one.x * p.q_head + one.y * p.q_row + 8u * run;
+    tile[line * D_ROW + run] =
+        Q_HALF ? q[at / 8u] : uvec4(halves_of(q[at / 4u]), halves_of(q[at / 4u + 1u]));
+  }
+}
+
+// Copy TILE rows of k or v from key `begin` on into shared memory. Rows that no line sees become 0, because
+// they may hold NaN.
+#define LOAD_ROWS(of, runs, stride, of_batch, of_head, of_row, begin)                                \
+  [[unroll]] for (uint turn_ = 0u; turn_ < (TILE * (runs) + LOCAL_X - 1u) / LOCAL_X; turn_++) {      \
+    uint i_ = turn_ * LOCAL_X + me, key_ = i_ / (runs), run_ = i_ % (runs);                          \
+    uint at_ = batch * (of_batch) + head * (of_head) + min((begin) + key_, end - 1u) * (of_row) + 8u * run_; \
+    uvec4 found_ = of[at_ / 8u];                                                                     \
+    if (key_ < TILE) tile[STAGED_AT + key_ * (stride) + run_] = (begin) + key_ < end ? found_ : uvec4(0u); \
+  }
+
+void compute_scores() {
+  MatrixAcc scores[KEYS_ACROSS][DOWN];
+  [[unroll]] for (uint j = 0u; j < KEYS_ACROSS; j++)
+    [[unroll]] for (uint i = 0u; i < DOWN; i++) scores[j][i] = matrix_of_zeros();
+  uint own = gl_SubgroupID * KEYS_ACROSS * MN;
+  [[unroll]] for (uint d = 0u; d < 16u * DEPTH16; d += MK) {
+    MatrixW left[DOWN];
+    [[unroll]] for (uint i = 0u; i < DOWN; i++)
+      coopMatLoad(left[i], tile, i * MM * D_ROW + d / 8u, D_ROW, gl_CooperativeMatrixLayoutRowMajor);
+    [[unroll]] for (uint j = 0u; j < KEYS_ACROSS; j++) {
+      MatrixX right;
+      coopMatLoad(right, tile, STAGED_AT + (own + j * MN) * D_ROW + d / 8u, D_ROW,
+          gl_CooperativeMatrixLayoutColumnMajor);
+      [[unroll]] for (uint i = 0u; i < DOWN; i++)
+        scores[j][i] = coopMatMulAdd(left[i], right, scores[j][i]);
+    }
+  }
+  [[unroll]] for (uint j = 0u; j < KEYS_ACROSS; j++)
+    [[unroll]] for (uint i = 0u; i < DOWN; i++)
+      coopMatStore(scores[j][i], tile, SCORES_AT + i * MM * S_ROW + (own + j * MN) / 4u, S_ROW,
+          gl_CooperativeMatrixLayoutRowMajor);
+}
+
+// Return the logarithms of four weights of this invocation's line from key `key` on; NOTHING for hidden keys.
+vec4 logarithms(uint at, uint key, uint bias_row) {
+  vec4 found = uintBitsToFloat(tile[at]) * p.scale;
+  [[unroll]] for (uint c = 0u; c < 4u; c++) {
+    bool shown = key + c >= first_keys[row] && key + c <= last_keys[row];
+    if (BIASED) {
+      float one = bias[bias_row + min(key + c, p.keys - 1u) * p.b_column];
+      shown = shown && !(isinf(one) && one < 0.0);
+      found[c] += one * 1.44269504;
+    }
+    found[c] = shown ? found[c] < LEAST ? LEAST : found[c] : NOTHING;
+  }
+  return found;
+}
+
+// Replace the scores of the tile from key `begin` on by weights. `top`, `sum`: this line's maximum, and the
+// sum of this invocation's weights. Loads the tile's values meanwhile.
+void compute_weights(uint begin, uint bias_row, inout float top, inout float sum) {
+  vec4 own[OWN4];
+  float largest = top;
+  [[unroll]] for (uint i = 0u; i < OWN4; i++) {
+    uint four = part * OWN4 + i;
+    own[i] = logarithms(SCORES_AT + row * S_ROW + four, begin + 4u * four, bias_row);
+    largest = max(largest, max(max(own[i].x, own[i].y), max(own[i].z, own[i].w)));
+  }
+  part_tops[me] = largest;
+  barrier();
+  [[unroll]] for (uint i = 0u; i < PARTS; i++) largest = max(largest, part_tops[row + i * ROWS]);
+  float factor = exp2(top - largest);
+  sum *= factor;
+  [[unroll]] for (uint i = 0u; i < OWN4; i += 2u) {
+    uvec4 words;
+    [[unroll]] for (uint w = 0u; w < 4u; w++) {
+      vec2 both = w % 2u == 0u ? own[i + w / 2u].xy : own[i + w / 2u].zw;
+      both = vec2(both.x == NOTHING ? 0.0 : exp2(both.x - largest),
+          both.y == NOTHING ? 0.0 : exp2(both.y - largest));
+      words[w] = packHalf2x16(both);
+      both = unpackHalf2x16(words[w]);
+      sum += both.x + both.y;
+    }
+    tile[WEIGHTS_AT + row * P_ROW + (part * OWN4 + i) / 2u] = words;
+  }
+  if (part == 0u) tile[FACTORS_AT + row / 4u][row % 4u] = floatBitsToUint(factor);
+  top = largest;
+}
+
+// Return the index of the `nth` block of 16 columns that this subgroup computes. If v has no such block,
+// return the last block, which is then computed twice.
+uint block_of(uint nth) { return min(nth * SUBGROUPS + gl_SubgroupID, WIDTH16 - 1u); }
+
+void multiply_values() {
+  [[unroll]] for (uint i = 0u; i < DOWN; i++) {
+    MatrixAcc factors;
+    load_scales(factors, 4u * FACTORS_AT + i * MM);
+    [[unroll]] for (uint n = 0u; n < VALUED; n++)
+      [[unroll]] for (uint j = 0u; j < ACROSS; j++) { multiply_sums(results[n][j][i], factors); }
+  }
+  [[unroll]] for (uint s = 0u; s < TILE; s += MK) {
+    MatrixW left[DOWN];
+    [[unroll]] for (uint i = 0u; i < DOWN; i++)
+      coopMatLoad(left[i], tile, WEIGHTS_AT + i * MM * P_ROW + s / 8u, P_ROW,
+          gl_CooperativeMatrixLayoutRowMajor);
+    [[unroll]] for (uint n = 0u; n < VALUED; n++)
+      [[unroll]] for (uint j = 0u; j < ACROSS; j++) {
+        MatrixX right;
+        load_matrix_of_lines(right, STAGED_AT + s * V_ROW + 2u * block_of(n) + j * MN / 8u, V_ROW);
+        [[unroll]] for (uint i = 0u; i < DOWN; i++)
+          results[n][j][i] = coopMatMulAdd(left[i], right, results[n][j][i]);
+      }
+  }
+}
+
+// Divide the results by the sums of the weights, and store them, 16 columns of each subgroup at a time.
+void store_all() {
+  [[unroll]] for (uint n = 0u; n < VALUED; n++) {
+    [[unroll]] for (uint j = 0u; j < ACROSS; j++)
+      [[unroll]] for (uint i = 0u; i < DOWN; i++)
+        coopMatStore(results[n][j][i], tile, SCORES_AT + i * MM * S_ROW + 4u * gl_SubgroupID + j * MN / 4u, S_ROW,
+            gl_CooperativeMatrixLayoutRowMajor);
+    barrier();
+    [[unroll]] for (uint turn = 0u; turn < ROWS * 4u * SUBGROUPS / LOCAL_X; turn++) {
+      uint i = turn * LOCAL_X + me, line = i / (4u * SUBGROUPS), four = i % (4u * SUBGROUPS);
+      uint column = 16u * n * SUBGROUPS + 4u * four;
+      float sum = part_sums[line];
+      [[unroll]] for (uint other = 1u; other < PARTS; other++) sum += part_sums[line + other * ROWS];
+      vec4 found = uintBitsToFloat(tile[SCORES_AT + line * S_ROW + four]) * (1.0 / sum);
+      if (GUARDED && sum == 0.0) found = vec4(0.0);
+      uvec2 one = query_of(line);
+      uint at = batch * p.y_batch + one.x * p.y_head + one.y * p.y_row + column;
+      if (first + line < p.lines && column < 16u * WIDTH16) y[at / 4u] = found;
+    }
+    barrier();
+  }
+}
+
+void main() {
+  uint tiles = ceil_div(p.lines, ROWS), group = workgroup_index(), matrix = group / tiles;
+  batch = matrix / p.groups;
+  head = matrix % p.groups;
+  first = (tiles - 1u - group % tiles) * ROWS;  // the last lines, which may see the most keys, begin first
+  find_keys();
+  end = end_of_all;
+  load_queries();
+  uvec2 own = query_of(row);
+  uint bias_row = BIASED ? batch * p.b_batch + own.x * p.b_head + own.y * p.b_row : 0u;
+  float top = NOTHING, sum = 0.0;
+  [[unroll]] for (uint n = 0u; n < VALUED; n++)
+    [[unroll]] for (uint j = 0u; j < ACROSS; j++)
+      [[unroll]] for (uint i = 0u; i < DOWN; i++) results[n][j][i] = matrix_of_zeros();
+  [[dont_unroll]] for (uint begin = begin_of_all / TILE * TILE; begin < end; begin += TILE) {
+    LOAD_ROWS(k, 2u * DEPTH16, D_ROW, p.k_batch, p.k_head, p.k_row, begin)
+    barrier();
+    compute_scores();
+    barrier();
+    LOAD_ROWS(v, 2u * WIDTH16, V_ROW, p.v_batch, p.v_head, p.v_row, begin)
+    compute_weights(begin, bias_row, top, sum);
+    barrier();
+    multiply_values();
+    barrier();
+  }
+  part_sums[me] = sum;
+  store_all();
+}

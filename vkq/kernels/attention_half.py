@@ -1,0 +1,111 @@
+"""Attention of float16 keys and values on float16 matrix units (shaders/matmul/attention_coopmat.comp).
+
+Queries and weights are rounded to float16, and sums are float32. A result differs from the exact one by at
+most (2^-10 + 2 d + (keys + 4 tiles) 2^-23) A + keys 2^-24 V: A is the sum of the magnitudes of its terms
+weight * v, V is the largest magnitude of v, and d bounds the error of a score, 2^-10 times the scale and the
+sum of the magnitudes of the products q * k (with float16 queries (depth + 8) 2^-23 times that)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from ..device.profiles import profile
+from ..layout.extent import Spec
+from ..numerics.attention import Seen
+from ..probe.matrices import Matrices, advertised_half
+from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
+from ..runtime.program import refusals
+from ..select.path import half_refusal
+from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
+from .attention import AttentionSizes, Strides, numbers, rounds
+
+SHADER = "attention__coopmat"
+ROWS = (64, 32, 16)  # lines of a workgroup
+LEAST_LINES = 16  # with fewer lines, most of a matrix would be empty
+INVOCATIONS, TILE, MOST_COLUMNS = 128, 64, 256
+LOG2E = math.log2(math.e)
+
+
+@dataclasses.dataclass(frozen=True)
+class HalfAttention:
+    """Attention on a device's float16 matrix units. constants: the shader's specialization constants.
+    matrices: the shape of the matrices."""
+
+    device: Device
+    constants: dict[str, Constant]
+    matrices: Matrices
+
+    @classmethod
+    def of(
+        cls, device: Device, dtypes: tuple[str, str, str], strides: Sequence[Strides], sizes: AttentionSizes
+    ) -> HalfAttention | str:
+        """Return the attention, or the reason why matrix units do not compute it. dtypes: those of q, k and
+        v. strides: those of q, k, v and y."""
+        if dtypes[1:] != ("float16", "float16"):
+            return "keys and values are not float16"
+        if sizes.lines < LEAST_LINES:
+            return f"{sizes.lines} queries share keys; matrix units need {LEAST_LINES}"
+        if sizes.depth % 16 or sizes.width % 16 or max(sizes.depth, sizes.width) > MOST_COLUMNS:
+            given = f"a key has {sizes.depth} elements, a value {sizes.width}"
+            return f"{given}; matrix units need multiples of 16 up to {MOST_COLUMNS}"
+        steps = [n for one in strides[:3] for n in (one.batch, one.head, one.row)]
+        if any(one.column != 1 for one in strides) or any(n % 8 for n in steps):
+            return "neighbouring elements of a head do not lie together in memory, in runs of 8"
+        if why := half_refusal(device):
+            return why
+        able = [x for x in cls._all(device, sizes, dtypes[0] == "float16") if x._runs()]
+        cores = profile(device.capabilities).multiprocessors
+        full = (x for x in able if x.workgroups(sizes) >= cores)
+        return next(full, able[-1] if able else "no tile fits the device's shared memory")
+
+    @classmethod
+    def _all(cls, device: Device, sizes: AttentionSizes, half: bool) -> Sequence[HalfAttention]:
+        """Return the attention with each tile, the one with most lines first."""
+        found = []
+        for rows in ROWS:
+            for one in advertised_half(device.capabilities):
+                groups = INVOCATIONS // one.subgroup
+                fits = rows % one.m == 0 and TILE % (groups * one.n) == 0 and 16 * groups <= TILE
+                if fits and 16 % one.k == 0 and 16 % one.n == 0 and rows <= max(ROWS[-1], 2 * sizes.lines):
+                    tile: dict[str, Constant] = {"LOCAL_X": INVOCATIONS, "ROWS": rows, "TILE": TILE}
+                    tile |= {"DEPTH16": sizes.depth // 16, "WIDTH16": sizes.width // 16, "Q_HALF": half}
+                    found.append(cls(device, tile | one.shape_constants, one))
+        return found
+
+    def _runs(self) -> bool:
+        variant = catalog().find(SHADER)
+        return not refusals(variant, variant.constants(self.constants), self.device.capabilities)
+
+    def workgroups(self, sizes: AttentionSizes) -> int:
+        return sizes.batch * sizes.groups * -(-sizes.lines // int(self.constants["ROWS"]))
+
+    def build(
+        self,
+        b: Builder,
+        operands: tuple[Value, Value, Value],
+        strides: Sequence[Strides],
+        sizes: AttentionSizes,
+        y: Spec,
+        scale: float,
+        seen: Seen,
+        bias: tuple[Value, Strides] | None,
+        guarded: bool,
+        places: Value | None,
+    ) -> Value:
+        """Add the dispatch to a plan, and return the result. The arguments are those of
+        `vkq.kernels.attention.attended`."""
+        result = b.new(y)
+        how: dict[str, Constant] = {
+            "BIASED": bias is not None, "CAUSAL": seen.causal, "PLACED": places is not None,
+            "GUARDED": guarded,
+        }  # fmt: skip
+        program = self.device.program(catalog().find(SHADER), self.constants | how, self.matrices.subgroup)
+        push = numbers(sizes, (*strides, bias[1] if bias else None), scale * LOG2E, seen, places)
+        slots = [*operands, bias[0] if bias else operands[0], places or operands[0], result]
+        b.why("path", f"float16 matrices, {self.matrices}, sums in float32")
+        b.dispatch(program, slots, push, macs=rounds(sizes))
+        return result
