@@ -106,7 +106,7 @@ def test_words_in_place_of_texels(device: vkq.Device, name: str, method: str, pa
     """Words and texels give the same bytes: the device reads words if it prefers texels, and texels if it
     prefers words, and results equal the oracle's."""
     known = profile(device.capabilities)
-    flipped = {"texels": not known.texels, "gemv_texels": not known.gemv_texels, "depthwise_lines": True}
+    flipped = {"texels": not known.texels, "lane_loads": not known.lane_loads, "depthwise_lines": ()}
     with preferred(flipped):
         plan, tensors, want = planned(device, name, kind, method, path)
         assert ("texels" in plan.variants[-1]) == flipped["texels"]

@@ -41,10 +41,9 @@ CONVOLUTIONS = (
 )
 
 # Profile fields that choose the depthwise kernels that read vectors.
-VECTORS = {"depthwise_lines_float": 0, "depthwise_words_float": 96}
+VECTORS = {"lane_loads": False, "registers": "plenty"}
 SHARING: dict[str, Any] = {  # profile fields that make lanes and rows share x
-    "float_lanes": True, "depthwise_lines_float": 4, "depthwise_words_float": 0, "staged": None,
-    "gemv_rows_float": 0,
+    "lane_loads": True, "registers": "enough", "staged": None, "gemv_rows_float": 0,
 }  # fmt: skip
 
 
@@ -154,7 +153,7 @@ def test_lines_that_are_no_whole_vectors(device: vkq.Device) -> None:
 def test_every_number_of_rows(
     device: vkq.Device, rows: int, unroll: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    profile_says(monkeypatch, floats, gemv_unroll=unroll)
+    profile_says(monkeypatch, floats, registers="few" if unroll == 2 else "enough")
     monkeypatch.setattr(floats.gemv, "max_rows", lambda *_, **__: rows)
     sixteen_bits.provide(device, monkeypatch)
     for k in (37, 64):  # with k = 37 the last vector of a row is partial
@@ -178,7 +177,7 @@ def test_weights_read_ahead(
 ) -> None:
     """A GEMV that prefetches weights is within the error bound for whole and partial slices of x, for
     subgroups without work, and for columns that do not fill a workgroup."""
-    profile_says(monkeypatch, floats, gemv_ahead=True)
+    profile_says(monkeypatch, floats, registers="plenty")
     monkeypatch.setattr(floats.gemv, "AHEAD_COLUMNS", ((0, columns),))
     sixteen_bits.provide(device, monkeypatch)
     monkeypatch.setattr(floats.gemv, "max_rows", lambda *_, **__: rows)
@@ -197,7 +196,7 @@ def test_rows_read_ahead_replay_the_same_bytes(
 ) -> None:
     """A GEMV that prefetches weights gives the same bytes in 200 runs, whatever memory held before.
     Infinity and NaN affect only their own rows."""
-    profile_says(monkeypatch, floats, gemv_ahead=True)
+    profile_says(monkeypatch, floats, registers="plenty")
     sixteen_bits.provide(device, monkeypatch)
     data, x, _ = expected("linear[M=3,K=1030,N=9]", 5)
     x[1, 1029], x[2, 3] = np.nan, np.inf
@@ -211,7 +210,7 @@ def test_rows_read_ahead_replay_the_same_bytes(
     np.testing.assert_array_equal(y[2], np.inf * np.sign(w[:, 3].astype(np.float32)))
 
 
-@preferred({"float_lanes": False})
+@preferred({"lane_loads": False})
 def test_without_16_bit_storage_float16_rows_are_converted(software_device: vkq.Device) -> None:
     """Without 16-bit storage, layers convert float16 rows to float32 first. Quantized results are computed
     from float32, without a conversion to float16."""

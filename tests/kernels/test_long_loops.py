@@ -21,8 +21,8 @@ def ending(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
     monkeypatch.setattr(type(device), "loop_limit", EVERYWHERE)
     for module in (gemm, floats, gemv, grouped):
         profile_says(
-            monkeypatch, module, gemv_columns=16, float_lanes=False, staged=None, gemv_ahead=False,
-            texels=False, gemv_texels=False, gemv_rows_shared=0,
+            monkeypatch, module, gemv_columns=16, lane_loads=False, staged=None, registers="enough",
+            texels=False, gemv_rows_shared=0,
         )  # fmt: skip
     return device
 

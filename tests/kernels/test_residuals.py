@@ -71,7 +71,7 @@ def added(
 @pytest.mark.parametrize("texels", [False, True])
 @pytest.mark.parametrize(("rows", "method"), [(1, "gemv"), (3, "gemv"), (7, "tiled"), (33, "staged")])
 def test_rows(device: vkq.Device, rows: int, method: str, texels: bool, dtype: str, tables: int) -> None:
-    with preferred({"texels": texels, "gemv_texels": texels}):
+    with preferred({"texels": texels, "lane_loads": texels}):
         name = added(device, f"linear[M={rows},K=70,N=37]", dtype, method=method, tables=tables)
     assert ("texels" if texels and method != "staged" else "split" if method == "gemv" else method) in name
 

@@ -170,7 +170,7 @@ def test_in_turn(device: vkq.Device, layouts: tuple[int, int], monkeypatch: pyte
     """A device with few registers loads the elements again in each pass, and gives NumPy's bytes."""
     used, program = [], vkq.Device.program
     monkeypatch.setattr(vkq.Device, "program", lambda *a: used.append(program(*a)) or used[-1])
-    changed = dataclasses.replace(device.capabilities, choices=(("rows_in_turn", True),))
+    changed = dataclasses.replace(device.capabilities, choices=(("registers", "few"),))
     monkeypatch.setattr(device, "capabilities", changed)
     check_bytes(device, QParams(0.0511, 3), QParams(0.0317, 9), layouts, 784)
     # 128 lanes; the default variant is 128x2.
@@ -178,8 +178,8 @@ def test_in_turn(device: vkq.Device, layouts: tuple[int, int], monkeypatch: pyte
 
 
 def test_few_registers() -> None:
-    assert profile(reported("videocore-7.1")).rows_in_turn
-    assert not profile(reported("mali-g610")).rows_in_turn
+    assert profile(reported("videocore-7.1")).registers == "few"
+    assert profile(reported("mali-g610")).registers == "some"
 
 
 def test_scales_share_a_kernel(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,8 +48,8 @@ def other(monkeypatch: pytest.MonkeyPatch, device: vkq.Device) -> str:
     """Make the device read words if it prefers texels, and texels if it prefers words. Return "words" or
     "texels": the operands that it now reads."""
     known = profile(device.capabilities)
-    flipped = {"texels": not known.texels, "gemv_texels": not known.gemv_texels}
-    profile_says(monkeypatch, gemm, **flipped, tile_unroll=3 - known.tile_unroll, staged=None)
+    flipped = {"texels": not known.texels, "lane_loads": not known.lane_loads}
+    profile_says(monkeypatch, gemm, **flipped, staged=None)
     return "words" if known.texels else "texels"
 
 
@@ -171,7 +171,7 @@ def test_a_depthwise_convolution_whose_image_is_too_long(device: vkq.Device) -> 
     for most, read in ((10, "texels"), (9, "4w4c")):
         limited = work.doctored(device.capabilities, maxTexelBufferElements=most)
         with (
-            preferred({"texels": True, "depthwise_lines": True}),
+            preferred({"texels": True, "depthwise_lines": ()}),
             vkq.Device(capabilities=limited) as small,
         ):
             one = layer(small, "conv2d[N=1,IC=3,H=5,W=6,OC=3,KH=3,KW=3,padding=1,groups=3]", "s8s8")
@@ -181,7 +181,7 @@ def test_a_depthwise_convolution_whose_image_is_too_long(device: vkq.Device) -> 
 
 @pytest.mark.parametrize("rows", [1, 9])
 def test_no_view_is_empty(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    profile_says(monkeypatch, gemm, texels=True, gemv_texels=True, staged=None)
+    profile_says(monkeypatch, gemm, texels=True, lane_loads=True, staged=None)
     layer(device, f"linear[M={rows},K=0,N=5]", "u8s8").check()
 
 

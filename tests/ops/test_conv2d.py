@@ -135,7 +135,7 @@ LARGE_BIAS = "conv2d[N=1,IC=5,H=10,W=18,OC=5,KH=3,KW=3,padding=1,groups=5]"
 def test_depthwise_on_dot_products(device, name, path):
     """Depthwise convolutions on dot products are exact for 3x3 and 5x5 kernels, strides 1 and 2, and
     partial blocks of rows, columns and channels. With weight zero points they also sum x."""
-    with preferred({"depthwise_lines": False}):
+    with preferred({"depthwise_lines": None}):
         # Products have one form with and without zero points. So for each image only one path also runs
         # without zero points.
         without = EVERY or COLUMNS.index(name) % 3 == PATHS.index(path)
@@ -159,7 +159,7 @@ def test_depthwise_on_dot_products_of_lines(device, name):
             data = random_data(parse(name), np.random.default_rng(6), w_zero_points=points)
             if name == LARGE_BIAS:
                 data = dataclasses.replace(data, bias=data.bias + np.int32(1 << 22))
-            with preferred({"depthwise_lines": True, "depthwise_shares": shares, "texels": texels}):
+            with preferred({"depthwise_lines": shares, "texels": texels}):
                 layer = layer_of(data, device, data.y_q, path="dot_s8s8")
                 x = vkq.Tensor.from_numpy(data.x, device, layout, data.x_q)
                 found = layer.plan(x.spec).variants[0]
@@ -194,7 +194,7 @@ def test_direct_with_groups_that_straddle_words(device, name, path):
 )
 def test_direct_with_one_channel_after_the_other(device, path, name):
     data = random_data(parse(name), np.random.default_rng(4), "uint8", w_zero_points="channel")
-    with preferred({"direct_in_turn": True}):
+    with preferred({"registers": "few"}):
         check(data, device, method="direct", path=path)
 
 

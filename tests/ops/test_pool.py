@@ -72,7 +72,7 @@ def unrolled(
     device._plans.clear()
     if request.param == "shared":
         monkeypatch.setattr("vkq.kernels.pooling.sharers", lambda taps: SHARERS)
-    with preferred({"unrolled_windows": request.param == "unrolled"}):
+    with preferred({"registers": "plenty" if request.param == "unrolled" else "enough"}):
         yield
     device._plans.clear()
 

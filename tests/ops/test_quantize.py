@@ -73,7 +73,7 @@ def test_images_with_ties_in_both_forms(layout: str, device: vkq.Device) -> None
         x = rng.integers(0, 2**32, (2, 21, 5, 6), dtype=np.uint32).view(np.float32)
         ties = ((rng.integers(-140, 140, x.shape) + 0.5) * np.float64(q.scale)).astype(np.float32)
         x = np.where(rng.random(x.shape) < 0.3, x, ties)
-        with preferred({"quantize_ahead": ahead}):
+        with preferred({"unrolled_loops": ahead}):
             got = vkq.quantize(vkq.Tensor.from_numpy(x, device), q, layout=layout).numpy()
         assert_same_bits(got, quantize(x, q))
 

@@ -114,13 +114,13 @@ def test_lanes_that_share_pixels_keep_the_order(
 
 
 @pytest.mark.parametrize(("stride", "width"), [(1, 12), (2, 9), (2, 16)])
-@pytest.mark.parametrize("lines", [0, 4])
+@pytest.mark.parametrize("lines", [False, True])
 def test_depthwise_kernels_keep_the_order(
-    device: vkq.Device, stride: int, width: int, lines: int, monkeypatch: pytest.MonkeyPatch
+    device: vkq.Device, stride: int, width: int, lines: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All depthwise kernels keep the order of additions: the kernel for rows, which the profile chooses,
     the kernel for whole vectors, and the kernel for single pixels, which computes all other rows."""
-    profile_says(monkeypatch, float_depthwise, depthwise_lines_float=lines)
+    profile_says(monkeypatch, float_depthwise, lane_loads=lines)
     variant = convolved(device, (6, 12, (3, 3), 6, stride, 1), width)
     by_vectors = width % 4 == 0 and (width + 4 - 3) // stride % 4 == 3
     assert variant.startswith(

@@ -149,7 +149,7 @@ def test_one_word_after_the_other(
 ) -> None:
     """Kernels that multiply one word at a time, as on devices with few registers, are correct for three
     rows, computed one or two at a time."""
-    profile_says(monkeypatch, grouped, grouped_in_turn=True, grouped_rows=rows, gemv_rows_shared=0)
+    profile_says(monkeypatch, grouped, registers="some", grouped_rows=rows, gemv_rows_shared=0)
     for group in (32, 16):
         w, x = weight(9, 416, bits, group, False, "float16"), numbers(3, 416)
         layer = vkq.Linear(w, method=method, device=device)

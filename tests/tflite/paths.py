@@ -40,11 +40,11 @@ STAGED = {"staged": "64x64", "staged_conv": "64x64", "gemv_rows": 1, "attention_
 PLAIN = {
     "tile": "4x4",
     "texels": False,
-    "gemv_texels": False,
-    "depthwise_lines": False,
-    "direct_in_turn": True,
+    "lane_loads": False,
+    "depthwise_lines": None,
+    "registers": "few",
 }
-TEXELS = {"texels": True, "gemv_texels": True, "depthwise_lines": True, "unrolled_windows": True}
+TEXELS = {"texels": True, "lane_loads": True, "depthwise_lines": (), "registers": "plenty"}
 # path -> (form of the inner products, overridden profile fields). "coopmat" uses matrix units, real or
 # emulated, and images in blocks of 16 channels.
 PATHS: dict[str, tuple[str, Mapping[str, Any]]] = {

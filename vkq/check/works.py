@@ -70,7 +70,7 @@ LARGE = (
 )
 TEXTURED = (REPLAYED[0], REPLAYED[2], REPLAYED[5])
 # profile fields that choose kernels with uniform texel buffers
-TEXELS = {"texels": True, "gemv_texels": True, "staged": None}
+TEXELS = {"texels": True, "lane_loads": True, "staged": None}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -150,7 +150,7 @@ def texels_read(c: Capabilities) -> str:
 
     def reads(c: Capabilities) -> bool:
         known = profile(c)
-        return known.texels or known.gemv_texels or known.float_lanes
+        return known.texels or known.lane_loads
 
     if not reads(c):
         return "unread"

@@ -8,6 +8,9 @@ from typing import Any
 
 from ..yamlfile import Node
 
+Registers = str  # one of REGISTERS: the registers that kernels may use (profiles.yaml)
+FEW, SOME, ENOUGH, PLENTY = REGISTERS = ("few", "some", "enough", "plenty")
+
 
 def value_of(annotation: str, node: Node) -> Any:
     """Return the value of a field with this annotation. Raises SpecError with the value's line if the value
@@ -26,15 +29,28 @@ def _sizes(node: Node) -> frozenset[tuple[int, ...]]:
     return frozenset(pairs)
 
 
+def _registers(node: Node) -> Registers:
+    if node.str() not in REGISTERS:
+        raise node.error(f"registers is {node.str()}; it must be one of {', '.join(REGISTERS)}")
+    return node.str()
+
+
+def _pairs(node: Node) -> tuple[tuple[int, int], ...] | None:
+    if node.node.value == "none":
+        return None
+    return tuple((int(number), one.int()) for number, one in node.items())
+
+
 READERS: dict[str, Callable[[Node], Any]] = {
     "bool": Node.bool,
     "int": Node.int,
     "str": Node.str,
+    "Registers": _registers,
     "int | None": lambda node: None if node.scalar() == "rows" else node.int(),
     "str | None": lambda node: None if node.str() == "none" else node.str(),
     "frozenset[tuple[int, int]]": _sizes,
     "Mapping[str, int]": lambda node: MappingProxyType({name: one.int() for name, one in node.items()}),
     "Mapping[int, int]": lambda node: MappingProxyType({int(name): one.int() for name, one in node.items()}),
-    "tuple[tuple[int, int], ...]": lambda node: tuple((int(n), one.int()) for n, one in node.items()),
+    "tuple[tuple[int, int], ...] | None": _pairs,
     "tuple[tuple[str, float], ...]": lambda node: tuple(_numbers(node.items()).items()),
 }

@@ -20,7 +20,7 @@ from ..yamlfile import load
 from . import costs
 from .capabilities import DEVICE_TYPES, Capabilities
 from .cores import told_cores
-from .profile_fields import value_of
+from .profile_fields import FEW, Registers, value_of
 
 FILE = Path(__file__).with_name("profiles.yaml")
 PICKS = "picks"  # the key of `picks` among the overrides of a `preferred` block
@@ -41,33 +41,21 @@ class Profile(costs.Costs):
     float16_k: int
     float16_words: bool
     texels: bool
-    gemv_texels: bool
-    float_lanes: bool
-    tile_unroll: int
+    lane_loads: bool
+    registers: Registers
     form: str | None
     avoid_local: frozenset[tuple[int, int]]
     gemv_rows: int
     gemv_rows_float: int
     gemv_rows_grouped: int
     gemv_rows_shared: int
-    gemv_ahead: bool
     gemv_invocations: int
-    gemv_invocations_few: int
     gemv_columns: int
     gemv_narrowest: int
-    gemv_unroll: int
     direct_blocks: int
-    direct_in_turn: bool
-    grouped_in_turn: bool
-    rows_in_turn: bool
     grouped_rows: int
-    quantize_ahead: bool
-    depthwise_lines: bool
-    depthwise_lines_float: int
-    depthwise_words_float: int
-    depthwise_shares: tuple[tuple[int, int], ...]
-    unrolled_windows: bool
-    unrolled_taps_float: int
+    depthwise_lines: tuple[tuple[int, int], ...] | None
+    unrolled_loops: bool
     mean_invocations: int
     macs_per_dispatch_log2: int
     wide_barriers: bool
@@ -90,6 +78,11 @@ class Profile(costs.Costs):
     @property
     def macs_per_dispatch(self) -> int:
         return 1 << self.macs_per_dispatch_log2
+
+    @property
+    def gemv_unroll(self) -> int:
+        """The number of blocks of k that an invocation of a GEMV loads at once."""
+        return 2 if self.registers == FEW else 4
 
     @property
     def reason(self) -> str:

@@ -94,7 +94,7 @@ class Dots:
 
     @staticmethod
     def by_lines(of: Direct) -> bool:
-        return of.form == "s8s8" and profile(of.device.capabilities).depthwise_lines
+        return of.form == "s8s8" and profile(of.device.capabilities).depthwise_lines is not None
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         of = self.of
@@ -148,7 +148,7 @@ def lines_of(known: Profile, p: Conv2dProblem) -> int:
     """Return the number of output rows that an invocation of depthwise_lines.glslh computes. With more rows,
     fewer pixels are read twice; with fewer rows, there are more invocations."""
     share = p.n * ceil4(p.oc) * p.oh * ceil4(p.ow) / known.multiprocessors
-    lines = next((lines for lines, most in known.depthwise_shares if share <= most), 4)
+    lines = next((lines for lines, most in known.depthwise_lines or () if share <= most), 4)
     return min(lines, 4 // p.stride[0])
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from ..device.profile_fields import FEW
 from ..device.profiles import profile
 from ..layout.extent import BLOCKED, IMAGE
 from ..problem.conv2d import Conv2dProblem
@@ -156,7 +157,7 @@ class Direct:
 
     def _constants(self) -> dict[str, Constant]:
         long_k = self.form == "float" and self.kh * self.kw * self.span > FLOAT_WORDS
-        return {"LONG_K": long_k, "IN_TURN": profile(self.device.capabilities).direct_in_turn}
+        return {"LONG_K": long_k, "IN_TURN": profile(self.device.capabilities).registers == FEW}
 
 
 def words_of(oc: int, group_ic: int, group_oc: int) -> int:

@@ -18,6 +18,7 @@ from .floats import PARAMETERS, Affine
 from .gemm import viewable
 from .weights import Int8, Int32, ceil4
 
+ROWS = 4  # output rows that an invocation computes: it loads each input row once for all of them
 MOST_TAPS = 25  # maximum number of taps: the loop over taps is unrolled
 
 
@@ -51,7 +52,7 @@ class FloatDepthwise:
         # The number of bytes of the parameters or of the weights, whichever is larger. The shader reads both
         # as texels.
         most_bytes = p.oc * max(4 * MOST_TAPS + 12, PARAMETERS * 16)
-        return profile(facts).depthwise_lines_float > 0 and small and viewable(facts, most_bytes)
+        return profile(facts).lane_loads and small and viewable(facts, most_bytes)
 
     def writes(self, x: Value) -> str:
         """Return the dtype of the results."""
@@ -65,7 +66,7 @@ class FloatDepthwise:
         variant = catalog().find(
             "conv2d_q8csw__depthwise", x="texels" if whole and dtype == "float32" else dtype
         )
-        rows = max(1, profile(facts).depthwise_lines_float // p.stride[0])
+        rows = ROWS // p.stride[0]
         constants = {
             "ROWS": rows, "ASIDE": -p.padding[1] % 4, "STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1],
             "KH": p.kh, "KW": p.kw, "FLOAT_WEIGHTS": self.floats,

@@ -21,6 +21,7 @@ from .gemm import INVOCATIONS
 from .weights import Int8, Int32, ceil4
 
 LONGEST = 60_000  # maximum loop iterations of an invocation in a dispatch: drivers may stop longer loops
+MOST_UNROLLED = 9  # taps of the largest kernel whose loop over rows may be unrolled, too
 TILES = ("8x8", "4x8", "4x4")  # tiles of an invocation, pixels x output channels, largest first
 
 
@@ -101,7 +102,8 @@ class FloatDirect:
             down *= 2
         across, down = known.local(INVOCATIONS // down, INVOCATIONS, INVOCATIONS)
         taps = self.kw if self.kw <= UNROLLED_TAPS else 0
-        lines = self.kh if not self.parts and self.kh * self.kw <= known.unrolled_taps_float else 0
+        whole = known.unrolled_loops and not self.parts and self.kh * self.kw <= MOST_UNROLLED
+        lines = self.kh if whole else 0
         kind: dict[str, Constant] = {
             "LOCAL_X": across, "LOCAL_Y": down, "SLIDE": v.slides, "KW": taps, "KH": lines,
         }  # fmt: skip

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ..device.profile_fields import PLENTY
 from ..device.profiles import profile
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
@@ -19,6 +20,7 @@ from .weights import Int8, Int32
 
 SHADER = "conv2d_q8csw__vectors"
 VECTOR, PIXELS = 4, 8  # elements of one load or store; pixels that an invocation computes
+MOST_WORDS = 96  # words that the pixels of an invocation may read, because registers hold them all
 INVOCATIONS, LONGEST = 128, 32  # maximum number of invocations of a workgroup: in all, and along an image row
 
 
@@ -49,12 +51,11 @@ class FloatVectors:
         """Return True if image rows are whole vectors, and the pixels of an invocation read few enough
         vectors."""
         whole = p.w % VECTOR == 0 and p.ow % VECTOR == 0 and min(p.kh, p.kw) > 0
-        if not whole:
+        if not (whole and profile(self.device.capabilities).registers == PLENTY):
             return False
-        known = profile(self.device.capabilities)
         columns = (PIXELS - 1) * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
         vectors = -(-(-p.padding[1] % VECTOR + columns) // VECTOR)
-        return p.kh * vectors * (VECTOR if dtype == "float32" else VECTOR // 2) <= known.depthwise_words_float
+        return p.kh * vectors * (VECTOR if dtype == "float32" else VECTOR // 2) <= MOST_WORDS
 
     def _tiles(self, p: Conv2dProblem) -> tuple[int, int, int, int]:
         """Return a workgroup's size in invocations (down, across), and the number of workgroups for a

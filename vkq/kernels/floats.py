@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
+from ..device.profile_fields import PLENTY
 from ..device.profiles import profile
 from ..device.refused import SHUFFLE
 from ..layout.pack import layout
@@ -156,7 +157,7 @@ class FloatGemm:
         most = max(1, gemv.max_rows(facts, int8=False))
         rows = next((n for n in GEMV_ROWS if n >= m), GEMV_ROWS[-1])
         rows = max(n for n in GEMV_ROWS if n <= min(rows, most))
-        if profile(facts).gemv_ahead and not share and self.k4 >= gemv.LEAST_AHEAD:
+        if profile(facts).registers == PLENTY and not share and self.k4 >= gemv.LEAST_AHEAD:
             variant = self._variant(GEMV_AHEAD, numbers, rows=str(rows))
             return self._program(variant, **gemv.ahead(facts, self.n4))
         variant = self._variant("gemv_q8csw__split", numbers, rows=str(rows))
@@ -266,7 +267,7 @@ class FloatImplicit:
 def lanes(capabilities: Capabilities) -> int:
     """Return the number of lanes of a subgroup if they should share loads of x on this device, else 0."""
     facts = capabilities.facts
-    if not (profile(capabilities).float_lanes and facts["subgroupSizeControl"]):
+    if not (profile(capabilities).lane_loads and facts["subgroupSizeControl"]):
         return 0
     size = int(facts["subgroupSize"])
     able = facts["computeFullSubgroups"] and facts["supportedOperations"] & SHUFFLE and size % 4 == 0

@@ -116,7 +116,7 @@ class Int8Gemm:
         constants = {**setting.local, **self.constants()}
         if not (known.texels and self._viewable(m4)):
             return self.device.program(self.variant("gemm_{}__tiled", tile=setting.tile), constants)
-        constants["UNROLL"] = known.tile_unroll
+        constants["UNROLL"] = 2 if known.lane_loads else 1
         return self.device.program(self.variant("gemm_{}__texels", tile=setting.tile), constants)
 
     def _viewable(self, m4: int) -> bool:
@@ -141,7 +141,7 @@ class Int8Gemm:
         local = gemv.split(c, self.n4, self.k4, rows, share=share)
         constants = {**local, **self.constants(-(-self.k4 // int(local["LOCAL_Y"])))}
         constants["UNROLL"] = known.gemv_unroll
-        texels = known.gemv_texels and self._viewable(ceil4(rows))
+        texels = known.lane_loads and self._viewable(ceil4(rows))
         kernel = "gemv_{}__texels" if texels else "gemv_{}__split"
         return self.device.program(self.variant(kernel, rows=str(max(1, min(rows, 4)))), constants)
 

@@ -10,7 +10,9 @@ from ..device.capabilities import Capabilities
 from ..device.profiles import profile
 from ..shader.spec import Value
 
-FEW_ROWS = 2  # up to this number of rows, a workgroup gets more invocations, so that more loads are in flight
+# With more rows than FEW_ROWS, a workgroup has at most MOST_OF_MANY invocations. With few rows it may have
+# more, so that more loads are in flight.
+FEW_ROWS, MOST_OF_MANY = 2, 256
 
 # Pairs: (least number of column blocks of the product, column blocks of a workgroup). If a product has few
 # columns, more invocations share the sum over k, so that workgroups fill the whole device. Two neighbouring
@@ -44,7 +46,7 @@ def split(
     if known.gemv_columns and not share:
         return {"LOCAL_X": known.gemv_columns, "LOCAL_Y": 1}
     most = int(capabilities.properties["maxComputeWorkGroupInvocations"])
-    wanted = known.gemv_invocations_few if rows <= FEW_ROWS else known.gemv_invocations
+    wanted = known.gemv_invocations if rows <= FEW_ROWS else min(MOST_OF_MANY, known.gemv_invocations)
     return shared_split(min(wanted, most, room), n4, k4, known.gemv_narrowest)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
+from ..device.profile_fields import FEW, SOME
 from ..device.profiles import profile
 from ..numerics.grouped import GroupedWeight
 from ..numerics.qparams import SMALLEST_SCALE
@@ -107,7 +108,7 @@ class GroupedGemm:
         known = profile(self.device.capabilities)
         rows = max(1, min(rows, known.grouped_rows))
         variant = catalog().find(GEMV, bits=bits, rows=str(rows), x=dtype)
-        how = {"IN_TURN": known.grouped_in_turn, "GROUPS": self.chunk_groups, **self.constants}
+        how = {"IN_TURN": known.registers in (FEW, SOME), "GROUPS": self.chunk_groups, **self.constants}
         program = self.device.program(variant, {**self.split(method == "gemv"), **how})
         if self.kernel == "tiled" or lets_loop(self.device, program.rounds({"k": self.k})):
             return program

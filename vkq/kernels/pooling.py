@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..device.capabilities import Capabilities
+from ..device.profile_fields import PLENTY
 from ..device.profiles import profile
 from ..numerics.qparams import QParams
 from ..problem.window import Window
@@ -28,7 +29,7 @@ def unrolled(c: Capabilities, window: Window) -> dict[str, Value]:
     kernel, stride = window.kernel[0], window.stride[0]
     square = window.kernel == (kernel, kernel) and window.stride == (stride, stride)
     small = square and kernel <= MOST_KERNEL and stride <= MOST_STRIDE and window.dilation == (1, 1)
-    if not (small and profile(c).unrolled_windows):
+    if not (small and profile(c).registers == PLENTY):
         return {}
     return {"LOCAL_X": INVOCATIONS, "KERNEL": kernel, "STRIDE": stride, "ASIDE": -window.padding[1] % 4}
 

@@ -44,7 +44,7 @@ def quantized(b: Builder, x: Value, q: QParams, layout: str | None = None) -> Va
 
 def quantize_constants(c: Capabilities) -> dict[str, Constant]:
     """Return the specialization constants of quantize_pixels.comp for a device."""
-    return {"LOAD_AHEAD": profile(c).quantize_ahead}
+    return {"LOAD_AHEAD": profile(c).unrolled_loops}
 
 
 def steps(q: QParams) -> dict[str, int | float]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ..device.profile_fields import FEW
 from ..device.profiles import profile
 from ..layout.extent import BLOCKED, MATRIX, Spec
 from ..numerics.bytes import divides, reciprocal
@@ -62,7 +63,7 @@ def rows_of(
         lanes, epsilon = lanes_of(length), float(np.float32(attributes.get("epsilon", 0.0)))
         whole, turns = length // (lanes * RUN), -(-length // (lanes * RUN))
         known = profile(b.device.capabilities)
-        ahead = 0 if known.rows_in_turn or turns > LANE_RUNS else turns
+        ahead = 0 if known.registers == FEW or turns > LANE_RUNS else turns
         form = RowForm(
             name, lanes, ahead, min(ahead, whole), inner > 1, inner == 1 and length % RUN == 0, epsilon,
             ends.chain, ends.operands, ends.x is not None, ends.y is not None, ends.real,
