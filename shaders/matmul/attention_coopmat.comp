@@ -153,7 +153,8 @@ vec4 logarithms(uint at, uint key, uint bias_row) {
       shown = shown && !(isinf(one) && one < 0.0);
       found[c] += one * 1.44269504;
     }
-    found[c] = shown ? found[c] < LEAST ? LEAST : found[c] : NOTHING;
+    float least = isnan(found[c]) ? found[c] : max(found[c], LEAST);
+    found[c] = shown ? least : NOTHING;
   }
   return found;
 }

@@ -19,6 +19,8 @@ from ..shader.assembler import KernelWriter
 from .attention_form import PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places, Split
 from .chain_shader import element
 
+# The number of keys whose values an invocation loads at a time, in tiles of at most FEW_ROWS rows.
+TOGETHER, FEW_ROWS = 8, 8
 Turn = Callable[[Number, tuple[Number, ...]], tuple[Number, ...]]
 
 
@@ -171,9 +173,12 @@ class AttentionKernel:
     def add_values(self, c: Number, end: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
         """Add the weighted values of the tile of keys that starts at key c to the sums. No row attends to
         keys from *end* on."""
-        left, zero, one = self.keys - c, *(self.k.constant(n, "u") for n in (0, 1))
+        left, many = self.keys - c, TOGETHER if self.tile.rows <= FEW_ROWS else UNROLLED
+        zero, one, step = (self.k.constant(n, "u") for n in (0, 1, many))
         count = (left < self.tile.keys).where(left, self.tile.keys)
-        return self.k.loop(zero, count, one, sums, lambda i, s: self.add_value(c, i, s))
+        whole = count & (2**32 - many)
+        sums = self.k.loop(zero, whole, step, sums, lambda i, s: self.add_keys(c, i, many, s))
+        return self.k.loop(whole, count, one, sums, lambda i, s: self.add_keys(c, i, 1, s))
 
     def over_own(self, state: tuple[Number, ...], turn: Turn) -> tuple[Number, ...]:
         """Write a loop that calls *turn* for each key of the tile whose weight this invocation computes.
@@ -182,14 +187,17 @@ class AttentionKernel:
         end, step = (k.constant(n, "u") for n in (self.tile.keys, self.tile.lanes))
         return k.loop(self.sub, end, step, state, turn)
 
-    def add_value(self, c: Number, i: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add the value of key c + i, times its weight, to the sums of this invocation's rows and columns."""
+    def add_keys(self, c: Number, i: Number, many: int, sums: tuple[Number, ...]) -> tuple[Number, ...]:
+        """Add the values of *many* keys from key c + i on, times their weights, to the sums of this
+        invocation's rows and columns. Load all values first, so that the loads overlap."""
         k, results = self.k, self.results
-        values = self.values(self.value_matrix + (c + i) * self.word("v_row"))
-        one = results.row * self.tile.keys + i + self.at.weights
-        weights = [k.exchange(one + n * self.tile.keys) for n in results.below]
-        products = (w * value for w in weights for value in values)
-        return tuple(one + product for one, product in zip(sums, products, strict=True))
+        loaded = [self.values(self.value_matrix + (c + (i + j)) * self.word("v_row")) for j in range(many)]
+        for j, values in enumerate(loaded):
+            one = results.row * self.tile.keys + (i + j) + self.at.weights
+            weights = [k.exchange(one + n * self.tile.keys) for n in results.below]
+            products = (w * value for w in weights for value in values)
+            sums = tuple(one + product for one, product in zip(sums, products, strict=True))
+        return sums
 
     def values(self, first: Number) -> list[Number]:
         """Load this invocation's columns of the value vector that begins at *first*."""
