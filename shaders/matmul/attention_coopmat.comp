@@ -1,6 +1,5 @@
-// Attention of float16 keys and values on float16 matrix units, without the matrix of scores in memory: y =
-// softmax(q k^T * scale + bias) v with float32 sums. Queries (float32 or float16) and weights are rounded to
-// float16. Keys are processed in tiles, with a running maximum of the scores, as in vkq/numerics/attention.py.
+// Attention on float16 matrix units, without the matrix of scores in memory: y = softmax(q k^T * scale + bias)
+// v with float32 sums. Operands (float32 or float16) and weights are rounded to float16. Keys are processed in tiles, with a running maximum of the scores, as in vkq/numerics/attention.py.
 //
 // Memory    q, k, v and y have any strides (in elements) of batch, head and row; columns are contiguous.
 //           Strides of q, k and v are multiples of 8, strides of y of 4. The heads that share keys are one
@@ -36,6 +35,7 @@ layout(constant_id = 6) const bool BIASED = false;
 layout(constant_id = 7) const bool CAUSAL = false;
 layout(constant_id = 8) const bool PLACED = false;   // `places` has the positions of the queries
 layout(constant_id = 9) const bool GUARDED = false;  // results of lines that see no key are 0, not NaN
+layout(constant_id = 14) const bool KV_HALF = true;
 #include "coopmat_half_types.glslh"
 
 layout(set = 0, binding = 0) readonly buffer Q { uvec4 q[]; };
@@ -116,7 +116,8 @@ void load_queries() {
   [[unroll]] for (uint turn_ = 0u; turn_ < (TILE * (runs) + LOCAL_X - 1u) / LOCAL_X; turn_++) {      \
     uint i_ = turn_ * LOCAL_X + me, key_ = i_ / (runs), run_ = i_ % (runs);                          \
     uint at_ = batch * (of_batch) + head * (of_head) + min((begin) + key_, end - 1u) * (of_row) + 8u * run_; \
-    uvec4 found_ = of[at_ / 8u];                                                                     \
+    uvec4 found_ = KV_HALF ? of[at_ / 8u]                                                            \
+                           : uvec4(halves_of(of[at_ / 4u]), halves_of(of[at_ / 4u + 1u]));           \
     if (key_ < TILE) tile[STAGED_AT + key_ * (stride) + run_] = (begin) + key_ < end ? found_ : uvec4(0u); \
   }
 

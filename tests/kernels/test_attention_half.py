@@ -1,4 +1,4 @@
-"""Tests of attention of float16 keys and values on float16 matrix units: results are within the bound that
+"""Tests of attention on float16 matrix units: results are within the bound that
 the kernel's module states. Devices without matrix units run emulated ones."""
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from vkq.numerics.attention import Seen
 from vkq.ops import operand
 from vkq.select.path import half_refusal
 
-# (dtype of q, sizes, rule, shape of the bias or positions of the queries, MxNxK). Emulation takes seconds for
-# each form of the shader, so every case combines several things.
-CASES: dict[str, tuple[str, AttentionSizes, Seen, Any, str]] = {
-    "ragged, shared keys": ("float16", AttentionSizes(2, 4, 2, 9, 131, 16, 48), Seen(), None, "16x8x16"),
-    "a wide head": ("float32", AttentionSizes(1, 1, 1, 20, 70, 32, 80), Seen(True, 50), None, "16x16x16"),
-    "a window": ("float16", AttentionSizes(1, 2, 1, 9, 231, 16, 16), Seen(True, 191, 17), None, "16x8x8"),
-    "a bias": ("float32", AttentionSizes(2, 2, 1, 9, 75, 16, 16), Seen(True, 57), (2, 1, 9, 75), "16x16x16"),
+HALVES, MIXED = ("float16", "float16", "float16"), ("float32", "float16", "float16")
+FLOATS = ("float32", "float32", "float32")
+# (dtypes of q, k and v, sizes, rule, shape of the bias or positions of the queries, MxNxK). Emulation takes
+# seconds for each form of the shader, so every case combines several things.
+CASES: dict[str, tuple[tuple[str, str, str], AttentionSizes, Seen, Any, str]] = {
+    "ragged, shared keys": (HALVES, AttentionSizes(2, 4, 2, 9, 131, 16, 48), Seen(), None, "16x8x16"),
+    "a wide head": (MIXED, AttentionSizes(1, 1, 1, 20, 70, 32, 80), Seen(True, 50), None, "16x16x16"),
+    "a window": (FLOATS, AttentionSizes(1, 2, 1, 9, 231, 16, 16), Seen(True, 191, 17), None, "16x8x8"),
+    "a bias": (MIXED, AttentionSizes(2, 2, 1, 9, 75, 16, 16), Seen(True, 57), (2, 1, 9, 75), "16x16x16"),
     "positions": (
-        "float32", AttentionSizes(2, 4, 1, 5, 150, 16, 16), Seen(True, 0, 70),
+        MIXED, AttentionSizes(2, 4, 1, 5, 150, 16, 16), Seen(True, 0, 70),
         [[0, 140, 9, 8, 3], [99, 5, 60, 7, 7]], "16x16x16",
     ),
 }  # fmt: skip
@@ -52,7 +54,7 @@ def run(
     moved = [Strides.of((b, t, h, c)) for b, h, t, c in shapes]
     steps = [Strides(one.batch, one.row, one.head, one.column) for one in moved]
     q, k, v = (np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in given)
-    units = HalfAttention.of(device, (q.dtype.name, k.dtype.name, v.dtype.name), steps, s)
+    units = HalfAttention.of(device, (q.dtype.name, k.dtype.name, v.dtype.name), steps, s, True)
     assert isinstance(units, HalfAttention), units
 
     def build(b: Any, q: Any, k: Any, v: Any, more: Any = None) -> Any:
@@ -79,20 +81,26 @@ def within_the_bound(
     scores = np.where(shown, scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
-    rounding = (depth + 8) * 2.0**-23 if given[0].dtype == np.float16 else 2.0**-10
-    apart = rounding * scale * np.where(shown, products, 0).max(-1, keepdims=True)
+    rounded = sum(x.dtype == np.float32 for x in given[:2])
+    apart = (
+        ((depth + 8) * 2.0**-23 + rounded * 2.0**-11)
+        * scale
+        * np.where(shown, products, 0).max(-1, keepdims=True)
+    )
     terms = (keys + 4 * -(-keys // TILE)) * 2.0**-23
-    bound = (2.0**-10 + 2 * apart + terms) * (weights @ np.abs(v)) + keys * 2.0**-24 * np.abs(v).max()
+    bound = (2.0**-10 * (1 + (given[2].dtype == np.float32)) + 2 * apart + terms) * (
+        weights @ np.abs(v)
+    ) + keys * 2.0**-24 * np.abs(v).max()
     assert (np.abs(got - weights @ v) <= bound).all(), (np.abs(got - weights @ v) / bound).max()
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_near_the_real_value(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    dtype, sizes, seen, more, shape = CASES[name]
+    dtypes, sizes, seen, more, shape = CASES[name]
     if half_refusal(any_device):
         emulated.emulate(any_device, monkeypatch, shape, form="f16")
-    given, scale = operands(sizes, "float16"), float(np.float32(sizes.depth**-0.5))
-    given[0] = operands(sizes, dtype)[0]
+    given, scale = operands(sizes, dtypes[1]), float(np.float32(sizes.depth**-0.5))
+    given[0] = operands(sizes, dtypes[0])[0]
     bias = places = None
     if isinstance(more, list):
         places = np.array(more, np.int32)
@@ -140,7 +148,6 @@ def test_replays(units: vkq.Device) -> None:
         np.testing.assert_array_equal(run(units, sizes, given, Seen(True, 70), None, 0.2), first)
 
 
-HALVES = ("float16", "float16", "float16")
 REFUSALS = {
     "keys and values are not float16": (("float16", "float32", "float16"), (16, 16, 16), 1),
     "15 queries share keys": (HALVES, (15, 16, 16), 1),

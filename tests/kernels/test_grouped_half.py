@@ -215,6 +215,33 @@ def test_tiles(number: int, name: str, strict_device: vkq.Device, monkeypatch: p
     assert_close(layer(x), x, w, bias, "relu")
 
 
+@pytest.mark.parametrize("split", [1, 2])
+def test_float32_rows_in_float16(
+    split: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With compute="float16", more than 16 float32 rows are rounded to float16, and results are float32.
+    Fewer rows, and columns that are no multiple of 4, are computed in float32."""
+    device = units(strict_device, monkeypatch, "16x16x16")
+    profile_says(monkeypatch, grouped_half, straight_tile_cycles={"32x64": (1, 1)})
+    monkeypatch.setattr(grouped_half, "K_SPLITS", (split,))
+    x = np.random.default_rng(3).standard_normal((17, 352), np.float32)
+    w, bias = weight(68, 352, 4, 32, False, "float16"), np.arange(68, dtype=np.float32)
+    layer = vkq.Linear(w, bias=bias, compute="float16", device=device)
+    assert layer.scheme == "q4gsw_f16"
+    shader = grouped_half.MANY.split if split > 1 else grouped_half.MANY.product
+    names = ("cast_float16__words:float16", f"{shader}:4.four.32x64")
+    assert layer.plan(Spec(x.shape, "float32")).variants == names
+    got, rounded = layer(x), x.astype(np.float16)
+    want = reference.linear_grouped(rounded, w, bias)
+    size = reference.linear_grouped(rounded, w, bias, magnitude=True)
+    assert got.dtype == np.float32
+    assert (np.abs(got - want) <= 4 * (352 + 4) * 2.0**-24 * size).all()
+    few = layer.plan(Spec((16, 352), "float32"))
+    odd = vkq.Linear(weight(67, 352, 4, 32, False, "float16"), compute="float16", device=device)
+    for plan in (few, odd.plan(Spec(x.shape, "float32"))):
+        assert not any("coopmat" in name for name in plan.variants)
+
+
 def test_elements_hold_codes_16_apart() -> None:
     """`packed_elements` stores each code at the index at which the shader reads it, and pads with zeros."""
     for bits, group in ((4, 32), (8, 64)):

@@ -3,6 +3,7 @@ returns text as soon as a character is complete."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import runpy
 import sys
@@ -18,7 +19,7 @@ import vkq
 import vkq.onnx
 from tests.conftest import ROOT
 from tests.onnx.language import Sizes, config, folder
-from vkq.onnx.language import _Cache
+from vkq.onnx.language import LONGEST, _Cache, _pieces
 
 PROMPT = [5, 9, 100, 0, 7, 7, 1]
 SIZES = Sizes()
@@ -44,6 +45,20 @@ def by_onnx_runtime(path: Path, prompt: list[int], count: int) -> tuple[list[int
         ids = [int(scores[-1].argmax())]
         tokens += ids
     return tokens, scores
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_pieces_of_a_prompt(again: bool) -> None:
+    """The pieces cover the prompt in order and have few lengths. Tokens that may be read again save runs."""
+    assert list(_pieces(0, again)) == []
+    for count in (1, 2, 3, 7, 64, 100, 255, 256, 257, 463, 1000):
+        pieces = list(_pieces(count, again))
+        assert all(len(piece) <= LONGEST and len(piece).bit_count() == 1 for piece in pieces)
+        assert [pieces[0].start, pieces[-1].stop] == [0, count]
+        for one, other in itertools.pairwise(pieces):
+            assert other.start <= one.stop < other.stop
+            assert again or other.start == one.stop
+        assert not again or len(pieces) <= -(-count // LONGEST) + 1
 
 
 def test_tokens_replay_one_recording(device: vkq.Device, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -332,7 +332,7 @@ def test_replays_give_the_same_bytes(method: str, device: vkq.Device) -> None:
         ({"bias": np.zeros(3)}, "bias has dtype float64; with a GroupedWeight it must be float32"),
         ({"bias": np.zeros(4, np.float32)}, r"bias has shape \(4,\)"),
         ({"path": "dot"}, "path dot needs int8 activations"),
-        ({"compute": "float16"}, "compute is 'float16' with a GroupedWeight, whose products are what x is"),
+        ({"compute": "float64"}, "compute is 'float64'; it must be one of float32, float16"),
     ],
 )
 def test_what_does_not_go_together(options: dict[str, Any], error: str, any_device: vkq.Device) -> None:

@@ -1,9 +1,10 @@
-"""Attention of float16 keys and values on float16 matrix units (shaders/matmul/attention_coopmat.comp).
+"""Attention on float16 matrix units (shaders/matmul/attention_coopmat.comp).
 
-Queries and weights are rounded to float16, and sums are float32. A result differs from the exact one by at
+Operands and weights are rounded to float16, and sums are float32. A result differs from the exact one by at
 most (2^-10 + 2 d + (keys + 4 tiles) 2^-23) A + keys 2^-24 V: A is the sum of the magnitudes of its terms
-weight * v, V is the largest magnitude of v, and d bounds the error of a score, 2^-10 times the scale and the
-sum of the magnitudes of the products q * k (with float16 queries (depth + 8) 2^-23 times that)."""
+weight * v, V is the largest magnitude of v, and d bounds the error of a score. With P, the scale times the
+sum of the magnitudes of the products q * k, d is ((depth + 8) 2^-23 + r 2^-11) P, where r is 1 if q is
+float32, and 2 if k is, too. If v is float32, 2^-9 replaces 2^-10."""
 
 from __future__ import annotations
 
@@ -41,11 +42,17 @@ class HalfAttention:
 
     @classmethod
     def of(
-        cls, device: Device, dtypes: tuple[str, str, str], strides: Sequence[Strides], sizes: AttentionSizes
+        cls,
+        device: Device,
+        dtypes: tuple[str, str, str],
+        strides: Sequence[Strides],
+        sizes: AttentionSizes,
+        rounds: bool = False,
     ) -> HalfAttention | str:
         """Return the attention, or the reason why matrix units do not compute it. dtypes: those of q, k and
-        v. strides: those of q, k, v and y."""
-        if dtypes[1:] != ("float16", "float16"):
+        v. strides: those of q, k, v and y. rounds: float32 keys and values may be rounded to float16."""
+        half = dtypes[1:] == ("float16", "float16")
+        if not half and not (rounds and dtypes[1] == dtypes[2]):
             return "keys and values are not float16"
         if sizes.lines < LEAST_LINES:
             return f"{sizes.lines} queries share keys; matrix units need {LEAST_LINES}"
@@ -57,13 +64,16 @@ class HalfAttention:
             return "neighbouring elements of a head do not lie together in memory, in runs of 8"
         if why := half_refusal(device):
             return why
-        able = [x for x in cls._all(device, sizes, dtypes[0] == "float16") if x._runs()]
+        types: dict[str, Constant] = {"Q_HALF": dtypes[0] == "float16", "KV_HALF": half}
+        able = [x for x in cls._all(device, sizes, types) if x._runs()]
         cores = profile(device.capabilities).multiprocessors
         full = (x for x in able if x.workgroups(sizes) >= cores)
         return next(full, able[-1] if able else "no tile fits the device's shared memory")
 
     @classmethod
-    def _all(cls, device: Device, sizes: AttentionSizes, half: bool) -> Sequence[HalfAttention]:
+    def _all(
+        cls, device: Device, sizes: AttentionSizes, types: dict[str, Constant]
+    ) -> Sequence[HalfAttention]:
         """Return the attention with each tile, the one with most lines first."""
         found = []
         for rows in ROWS:
@@ -72,7 +82,7 @@ class HalfAttention:
                 fits = rows % one.m == 0 and TILE % (groups * one.n) == 0 and 16 * groups <= TILE
                 if fits and 16 % one.k == 0 and 16 % one.n == 0 and rows <= max(ROWS[-1], 2 * sizes.lines):
                     tile: dict[str, Constant] = {"LOCAL_X": INVOCATIONS, "ROWS": rows, "TILE": TILE}
-                    tile |= {"DEPTH16": sizes.depth // 16, "WIDTH16": sizes.width // 16, "Q_HALF": half}
+                    tile |= {"DEPTH16": sizes.depth // 16, "WIDTH16": sizes.width // 16, **types}
                     found.append(cls(device, tile | one.shape_constants, one))
         return found
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from ..numerics.attention import HIDDEN, LANES, base, weighed, weight
 from ..numerics.elementary import maximum
@@ -11,6 +12,8 @@ from ..numerics.rational import add, divide, multiply
 from ..numerics.steps import Number
 from ..shader.assembler import KernelWriter
 
+TOGETHER = 8  # the number of parts whose numbers an invocation loads at a time, so that the loads overlap
+Turn = Callable[[tuple[Number, ...], list[Number]], tuple[Number, ...]]
 JOIN_WORDS = (
     "first_group", "count", "queries", "groups", "lines", "parts", "y_batch", "y_head", "y_row"
 )  # fmt: skip
@@ -47,22 +50,31 @@ def join_module(form: JoinForm) -> bytes:
     def place(part: Number) -> Number:
         return ((matrix * parts + part) * lines + line) * (width + 2)
 
-    def find(part: Number, state: tuple[Number, ...]) -> tuple[Number, ...]:
-        return (maximum(state[0], k.load(0, place(part) + width).f),)
+    whole, step = parts & (2**32 - TOGETHER), k.constant(TOGETHER, "u")
 
+    def over_parts(turn: Turn, state: tuple[Number, ...], offsets: tuple[Number, ...]) -> tuple[Number, ...]:
+        """Call *turn* for each part in order, with the numbers at *offsets* in the part's state."""
+
+        def turns(part: Number, state: tuple[Number, ...], many: int) -> tuple[Number, ...]:
+            firsts = [place(part + i) for i in range(many)]
+            for numbers in [[k.load(0, first + x).f for x in offsets] for first in firsts]:
+                state = turn(state, numbers)
+            return state
+
+        state = k.loop(zero, whole, step, state, lambda part, s: turns(part, s, TOGETHER))
+        return k.loop(whole, parts, one, state, lambda part, s: turns(part, s, 1))
+
+    ends = column.of(width), column.of(width + 1)
     sink = k.load(1, head).f if form.sunk else low
-    (largest,) = k.loop(zero, parts, one, (sink,), find)
+    (largest,) = over_parts(lambda state, x: (maximum(state[0], x[0]),), (sink,), ends[:1])
     subtracted = base(largest)
 
-    def join(part: Number, state: tuple[Number, ...]) -> tuple[Number, ...]:
-        first = place(part)
-        factor = weight(k.load(0, first + width).f, subtracted)
-        total = add(state[0], multiply(k.load(0, first + (width + 1)).f, factor))
-        return total, state[1] + k.load(0, first + column).f * factor
+    def join(state: tuple[Number, ...], x: list[Number]) -> tuple[Number, ...]:
+        factor = weight(x[0], subtracted)
+        return add(state[0], multiply(x[1], factor)), state[1] + x[2] * factor
 
-    total, found = k.loop(
-        zero, parts, one, (weight(sink, subtracted) if form.sunk else nothing, nothing), join
-    )
+    first = weight(sink, subtracted) if form.sunk else nothing
+    total, found = over_parts(join, (first, nothing), (*ends, column))
     by_batch, by_head, by_row = (k.word(i) for i in range(6, 9))
     to = batch * by_batch + head * by_head + (line - shared * queries) * by_row + column
     with k.when(at < count):

@@ -20,7 +20,7 @@ from .attention_form import PART, STRIDES, UNROLLED, WORDS, AttentionForm, Place
 from .chain_shader import element
 
 # The number of keys whose values an invocation loads at a time, in tiles of at most FEW_ROWS rows.
-TOGETHER, FEW_ROWS = 8, 8
+TOGETHER, FEW_ROWS = 16, 8
 Turn = Callable[[Number, tuple[Number, ...]], tuple[Number, ...]]
 
 

@@ -21,6 +21,7 @@ from ..select.path import pairs_refusal
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
+from .cast import converted
 from .grouped import GroupedGemm, parameters, words
 from .half_configs import K_SPLITS, LEAST_COLUMNS, GemmConfig, OperandKind, fits
 from .split import counters
@@ -82,11 +83,12 @@ def fills(outputs: int, rows: int, gemm: GroupedGemm) -> bool:
 
 
 class GroupedMatrices:
-    """Compute the product *gemm* for float16 rows on float16 matrix units. The device must list float16
-    matrices (`vkq.probe.matrices.advertised_half`) and multiply them correctly."""
+    """Compute the product *gemm* for float16 rows on float16 matrix units. With *rounds*, more than 16
+    float32 rows are rounded to float16; their results are float32. The device must list float16 matrices
+    (`vkq.probe.matrices.advertised_half`) and multiply them correctly."""
 
-    def __init__(self, gemm: GroupedGemm):
-        self.gemm = gemm
+    def __init__(self, gemm: GroupedGemm, rounds: bool = False):
+        self.gemm, self.rounds = gemm, rounds
         weight, device = gemm.weight, gemm.device
         points = weight.zero_points()
         self.zero = int(points.flat[0]) if points.size and gemm.whole else 0
@@ -100,7 +102,9 @@ class GroupedMatrices:
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
         """Return True if this kernel is faster for *rows* rows of this dtype and *n* columns."""
-        able = dtype == "float16" and n >= LEAST_COLUMNS and self.gemm.weight.group >= SMALLEST_GROUP
+        many = self.rounds and rows > FEW_ROWS[-1] and n % 4 == 0
+        able = (dtype == "float16" or many) and n >= LEAST_COLUMNS
+        able = able and self.gemm.weight.group >= SMALLEST_GROUP
         return able and (rows > 1 or self.pays_alone or self.at_once) and self.config(rows) is not None
 
     @property
@@ -129,8 +133,10 @@ class GroupedMatrices:
         gemm, config = self.gemm, self.config(rows)
         assert config is not None
         shared, steps = config.sharing(b, self.counters, rows, gemm.n, gemm.k, 1)
+        x = b.once(x, "float16", lambda: converted(b, x, "float16"))
         slots = [x, b.constant(self.codes), b.constant(self.parameters), y, *shared]
         constants = self._constants(config.variant, config.matrices)
+        constants |= {"Y_FLOAT": True} if y.spec.dtype == "float32" else {}
         program = gemm.device.program(config.variant, constants, config.matrices.subgroup)
         b.dispatch(program, slots, gemm.push(rows) | steps, gemm.macs(rows))
 

@@ -59,8 +59,9 @@ class Linear(Layer[LinearProblem]):
         path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All
             give the same bits. With float activations only "auto", or "portable", which computes float32
             products without matrix units.
-        compute: the arithmetic of products of float activations with an int8 or float weight: "float32", or
-            "float16" (schemes q8csw_f16, f32_f16, f16_f16), which rounds x and a float weight to float16.
+        compute: the arithmetic of products of float activations: "float32", or "float16" (schemes q8csw_f16,
+            q4gsw_f16, f32_f16, f16_f16), which rounds x and a float weight to float16. With a GroupedWeight,
+            it rounds more than 16 float32 rows, on matrix units only.
             With "float16", matrix units that pass the self-test compute the products, with float32 sums. A
             GPU without matrix units sums 16 products at a time in float16 if that passes the self-test. On
             other devices, and for few rows of int8 weights, the arithmetic is float32. ``explain`` names it.

@@ -18,7 +18,7 @@ from ..probe.matrices import HALF, advertised_half
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..select.path import Choice, half_refusal
-from .base import Checked, Given, Operands, Product, Scheme, Weight
+from .base import COMPUTE, Checked, Given, Operands, Product, Scheme, Weight
 
 
 class Q4gsw(Scheme):
@@ -26,16 +26,13 @@ class Q4gsw(Scheme):
     sum."""
 
     integer = False
-    one_compute = (
-        "a GroupedWeight, whose products are what x is, float32 or float16; leave it out, or give an int8"
-        " weight"
-    )
     inputs = ("float32", "float16")
 
     def __init__(self, operands: Operands):
         super().__init__(operands)
         op, bias = operands.op, operands.bias
-        self.name = f"q{operands.weight.bits}gsw"
+        self.half = operands.compute != COMPUTE[0]
+        self.name = f"q{operands.weight.bits}gsw" + "_f16" * self.half
         self._filled = operands.weight.filled()
         if operands.x is not None or operands.y is not None:
             given = "x_qparams" if operands.x is not None else "y_qparams"
@@ -68,8 +65,9 @@ class Q4gsw(Scheme):
         if self.operands.path == "portable" or half_refusal(device):
             return Choice("float", "float", "float activations: the weight is dequantized in the shader")
         shape = advertised_half(device.capabilities)[0]
-        reason = f"float activations: sums in float32, of float16 tensors on matrices of float16, {shape}"
-        return Choice("float", HALF, reason)
+        of = "many float32 rows (compute='float16') and" if self.half else ""
+        reason = f"float activations: sums in float32; {of} float16 tensors on matrices of float16, {shape}"
+        return Choice("float", HALF, reason.replace(";  ", "; "))
 
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
         if x.spec.dtype not in self.inputs:
@@ -89,5 +87,5 @@ class Q4gsw(Scheme):
         o = self.operands
         gemm = GroupedGemm(device, self._filled, o.bias, activation_range(o.activation))
         if form == HALF:
-            gemm.matrices = GroupedMatrices(gemm)
+            gemm.matrices = GroupedMatrices(gemm, self.half)
         return gemm

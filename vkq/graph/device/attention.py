@@ -44,7 +44,9 @@ def _attention(context: Context, node: Node) -> Value:
     added = None if bias is None else (bias, _broadcast(bias.spec.shape))
     q, k, v = operands
     rest = sizes, Spec(shapes[3], "float32"), a["scale"], a["seen"], added, a["guarded"], places
-    units = HalfAttention.of(b.device, (q.spec.dtype, k.spec.dtype, v.spec.dtype), strides, sizes)
+    units = HalfAttention.of(
+        b.device, (q.spec.dtype, k.spec.dtype, v.spec.dtype), strides, sizes, context.compute == "float16"
+    )
     if isinstance(units, HalfAttention):
         return units.build(b, (q, k, v), strides, *rest)
     return attended(b, (q, k, v), (strides[0], strides[1], strides[2], strides[3]), *rest)

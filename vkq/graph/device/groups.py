@@ -31,7 +31,7 @@ def _record(context: Context, node: Node) -> Value:
     def make() -> Linear:
         # The bias of a Gemm may also be a matrix of one row.
         bias = constants[node.inputs[BIAS]].astype(np.float32).reshape(-1) if node.input(BIAS) else None
-        return Linear(weight_of(node, constants), bias=bias, device=device)
+        return Linear(weight_of(node, constants), bias=bias, device=device, compute=context.compute)
 
     of = [constants.get(name) for name in node.inputs[1:]]
     layer = context.keep((node.op, node.outputs[0]), make, node.attributes, *of)
