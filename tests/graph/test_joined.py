@@ -1,6 +1,7 @@
 """Tests of operators fused into row functions (softmax, normalizations), and of attention heads: the passes
 do not change the results."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -89,4 +90,68 @@ def test_images_keep_their_kernels(device: vkq.Device) -> None:
     nodes: list[Any] = [op("Transpose", "x", "a", perm=(0, 2, 3, 1)), op("Reshape", "a whole", "y")]
     fed = bytes_of(2, 5, 3, 4)
     data = model(nodes, fed, {"y": 3}, whole=np.array([2, 12, 5]))
+    compared(device, data, fed)
+
+
+def skipped(dtype: int, *outputs: str) -> list[Any]:
+    """Return the nodes of a normalization of x + skip in float32, as SkipSimplifiedLayerNormalization. The
+    sum in *dtype* is "sum", and the normalized sum is "n"."""
+    nodes = [op("Cast", name, f"{name}32", to=1) for name in ("x", "skip")]
+    nodes += [op("Add", "x32 skip32", "total"), op("Cast", "total", "sum", to=dtype)]
+    nodes += [op("RMSNormalization", "total gamma", "m", axis=-1), op("Cast", "m", "n", to=dtype)]
+    return nodes
+
+
+@pytest.mark.parametrize("dtype", [1, 10], ids=["float32", "float16"])
+@pytest.mark.parametrize(
+    ("more", "results", "ops"),
+    [
+        ([op("Neg", "n", "y")], "y", ["rows"]),
+        ([op("Add", "sum n", "y")], "y", ["rows", "chain"]),
+        ([op("Transpose", "sum", "z"), op("Neg", "n", "y")], "y z", ["rows", "Transpose"]),
+        ([op("Transpose", "sum", "z"), op("Add", "z n", "y")], "y", ["rows", "Transpose", "chain"]),
+        ([op("Neg", "n", "y")], "y total", ["rows"]),
+    ],
+    ids=["unread", "in the chain", "before it", "through it", "a result"],
+)
+def test_a_residual_before(
+    any_device: vkq.Device, more: list[Any], results: str, ops: list[str], dtype: int
+) -> None:
+    """The dispatch of a normalization adds a residual, stores the sum if other nodes read it, and runs the
+    chain after the normalization unless this chain depends on the sum."""
+    held = np.float32 if dtype == 1 else np.float16
+    fed = {name: np.random.default_rng(i).normal(0, 2, (24, 24)) for i, name in enumerate(("x", "skip"))}
+    fed = {name: array.astype(held) for name, array in fed.items()}
+    nodes = [*skipped(dtype), *more]
+    if "z" in more[0].output:
+        nodes.insert(4, nodes.pop(6))  # the Transpose, directly after the sum
+    outputs = {name: 1 if name == "total" else dtype for name in results.split()}
+    data = model(nodes, fed, outputs, gamma=np.linspace(-1, 2, 24, dtype=np.float32))
+    data.opset_import[0].version = 23
+    graph = lower(read(data).at({name: array.shape for name, array in fed.items()}))
+    assert [node.op for node in graph.nodes] == ops
+    compared(any_device, data, fed)
+
+
+def test_few_buffers(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device whose shaders read and write at most four arrays, a dispatch of its own adds the
+    residual."""
+    fed = {
+        name: np.random.default_rng(i).normal(0, 2, (3, 24)).astype(np.float16)
+        for i, name in enumerate(("x", "skip"))
+    }
+    data = model([*skipped(10), op("Neg", "n", "y")], fed, {"y": 10, "sum": 10}, gamma=np.float32([1] * 24))
+    data.opset_import[0].version = 23
+    graph = lower(read(data).at({name: array.shape for name, array in fed.items()}))
+    assert plan_of(graph, device).variants == (
+        "rows__group:cast.cast.add.cast.normalize_root.mul.cast.neg.2x3",
+    )
+    properties = {**device.capabilities.properties, "maxPerStageDescriptorStorageBuffers": 4}
+    monkeypatch.setattr(
+        device, "capabilities", dataclasses.replace(device.capabilities, properties=properties)
+    )
+    assert plan_of(graph, device).variants == (
+        "chain__element:cast.cast.add.cast",
+        "rows__group:normalize_root.mul.cast.neg.2x3",
+    )
     compared(device, data, fed)

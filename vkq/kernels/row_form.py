@@ -8,7 +8,7 @@ from ..numerics.rows import FUNCTIONS
 from .chain_form import Chain
 
 # The kinds of a chain's inputs: the function's result (RESULT); one element (ONE); one element for each
-# position in a row (PLACES); an array of the shape of x (LIKE).
+# position in a row (PLACES); an array of the shape of the rows (LIKE).
 RESULT, ONE, PLACES, LIKE = range(4)
 
 
@@ -21,7 +21,8 @@ class RowForm:
     are not contiguous. *fours*: the elements are contiguous, and their number is a multiple of four.
     *x_bytes*, *y_bytes*: x, y are 8-bit. *y_real*: y is dequantized again. *divides*: see `Quantizer`.
     *normal*: no subnormal floats occur outside the chain. *soft*: the device needs software float arithmetic.
-    *x*, *y*: the layouts of x and y."""
+    *x*, *y*: the layouts of x and y. *prologue*: a chain whose first result is x; the kernel stores its
+    second result, if it has one. *reads*: the kind of each input of the prologue."""
 
     name: str
     lanes: int
@@ -40,10 +41,29 @@ class RowForm:
     x: str
     y: str
     soft: bool
+    prologue: Chain | None = None
+    reads: tuple[int, ...] = ()
+
+    @property
+    def loads(self) -> tuple[tuple[str, int], ...]:
+        """The type and the kind of each array that the kernel reads, in the order of its buffers."""
+        others = zip(self.chain.inputs if self.chain else (), self.operands, strict=True)
+        after = tuple((dtype, way) for dtype, way in others if way != RESULT)
+        if self.prologue is None:
+            return (("int8" if self.x_bytes else "float32", LIKE), *after)
+        return (*zip(self.prologue.inputs, self.reads, strict=True), *after)
 
     @property
     def y_buffer(self) -> int:
-        return 1 + sum(operand != RESULT for operand in self.operands)
+        return len(self.loads)
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The types of the results: y as stored, and the second result of the prologue."""
+        chain, before = self.chain, self.prologue
+        y = "float32" if chain is None else chain.types[chain.results[0]]
+        second = () if before is None else tuple(before.types[i] for i in before.results[1:])
+        return ("int8" if self.y_bytes and not self.y_real else y, *second)
 
     @property
     def chain_flushes(self) -> bool:
@@ -64,7 +84,8 @@ class RowForm:
     def vectors(self) -> frozenset[int]:
         """The indices of the buffers of float32 numbers that the kernel reads or writes as vectors of
         four."""
-        ways = zip(self.operands, self.chain.inputs if self.chain else (), strict=True)
-        others = [way != ONE and dtype == "float32" for way, dtype in ways if way != RESULT]
-        y = (self.y_real or not self.y_bytes) and FUNCTIONS[self.name].each is not None
-        return frozenset(i for i, four in enumerate((not self.x_bytes, *others, y)) if four and self.fours)
+        if not self.fours:
+            return frozenset()
+        read = [dtype == "float32" and way != ONE for dtype, way in self.loads]
+        write = [dtype == "float32" and FUNCTIONS[self.name].each is not None for dtype in self.stores]
+        return frozenset(i for i, four in enumerate((*read, *write)) if four)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..device.profile_fields import FEW
 from ..device.profiles import profile
-from ..layout.extent import BLOCKED, MATRIX, Spec
+from ..layout.extent import BLOCKED, CONTIGUOUS, MATRIX, Spec
 from ..numerics.bytes import divides, reciprocal
 from ..numerics.qparams import QParams
 from ..numerics.rows import FUNCTIONS, LANE_RUNS, MOST_LANES, RUN, always_normal, lanes_of
@@ -32,13 +32,17 @@ class Ends:
     """The dtype conversions and operators that a kernel applies before and after a function of rows. x: the
     parameters of 8-bit inputs. chain: a chain of elementwise operators for the results; operands: the kind of
     each input of the chain (RESULT, ... of `row_form`). y: the parameters of 8-bit results. real: True if the
-    8-bit results are dequantized again, so that the kernel stores float32."""
+    8-bit results are dequantized again, so that the kernel stores float32. prologue: a chain whose first
+    result is x, in float32; reads: the kind of each of its inputs. The kernel also stores the second result
+    of the prologue, if it has one."""
 
     x: QParams | None = None
     chain: Chain | None = None
     operands: tuple[int, ...] = ()
     y: QParams | None = None
     real: bool = False
+    prologue: Chain | None = None
+    reads: tuple[int, ...] = ()
 
 
 PLAIN = Ends()
@@ -52,32 +56,40 @@ def rows_of(
     from *axis* on. The result has the shape of x; a reduction removes the axes of the row. 8-bit arrays have
     one of LAYOUTS, and their rows are along the last axis. *operands*: the inputs of the chain except the
     function's result. *layout*: the layout of an 8-bit result."""
-    shape = x.spec.shape
+    return rows_after(b, name, [x, *operands], x.spec.shape, axis, count, attributes, ends, layout)[0]
+
+
+def rows_after(
+    b: Builder, name: str, inputs: Sequence[Value], shape: Sequence[int], axis: int, count: int,
+    attributes: Mapping[str, float], ends: Ends, layout: str = MATRIX,
+) -> list[Value]:  # fmt: skip
+    """Add a function of rows of an array of this *shape*, as `rows_of` does. *inputs*: the inputs of the
+    prologue, or x if there is none, and then the operands of `rows_of`. Rows with a prologue, and float16
+    results, are along the last axis; the length of rows with float16 results is a multiple of four. Return
+    the result, and the second result of the prologue if it has one."""
     length, inner = math.prod(shape[axis : axis + count]), math.prod(shape[axis + count :])
-    each = FUNCTIONS[name].each is not None
-    kept = shape if each else (*shape[:axis], *shape[axis + count :])
-    y = b.new(
-        Spec(kept, "float32") if ends.y is None or ends.real else Spec(kept, ends.y.dtype, layout, ends.y)
-    )
-    if y.spec.size:
-        lanes, epsilon = lanes_of(length), float(np.float32(attributes.get("epsilon", 0.0)))
-        whole, turns = length // (lanes * RUN), -(-length // (lanes * RUN))
-        known = profile(b.device.capabilities)
-        ahead = 0 if known.registers == FEW or turns > LANE_RUNS else turns
-        form = RowForm(
-            name, lanes, ahead, min(ahead, whole), inner > 1, inner == 1 and length % RUN == 0, epsilon,
-            ends.chain, ends.operands, ends.x is not None, ends.y is not None, ends.real,
-            ends.y is not None and divides(ends.y), _normal(name, length, epsilon, ends), x.spec.layout,
-            y.spec.layout, b.device.soft_float,
-        )  # fmt: skip
-        program = b.device.program(written(form))
-        rows = x.spec.size // length
+    kept = (*shape[:axis], *(shape[axis:] if FUNCTIONS[name].each else shape[axis + count :]))
+    lanes, epsilon = lanes_of(length), float(np.float32(attributes.get("epsilon", 0.0)))
+    whole, turns = length // max(lanes * RUN, 1), -(-length // (lanes * RUN))
+    ahead = 0 if profile(b.device.capabilities).registers == FEW or turns > LANE_RUNS else turns
+    x, quantizes = inputs[0].spec.layout, ends.y is not None and not ends.real
+    form = RowForm(
+        name, lanes, ahead, min(ahead, whole), inner > 1, inner == 1 and length % RUN == 0, epsilon,
+        ends.chain, ends.operands, ends.x is not None, ends.y is not None, ends.real,
+        ends.y is not None and divides(ends.y), _normal(name, length, epsilon, ends), x,
+        layout if quantizes else CONTIGUOUS, b.device.soft_float, ends.prologue, ends.reads,
+    )  # fmt: skip
+    first = Spec(kept, ends.y.dtype, layout, ends.y) if quantizes and ends.y else Spec(kept, form.stores[0])
+    results = [b.new(first), *(b.new(Spec(tuple(shape), dtype)) for dtype in form.stores[1:])]
+    if first.size:
+        size = math.prod(shape)
         push: dict[str, int | float] = {
-            "rows": rows, "length": length, "inner": inner, "count": float(length), **_numbers(ends),
+            "rows": size // length, "length": length, "inner": inner, "count": float(length),
+            **_numbers(ends),
         }  # fmt: skip
-        macs = x.spec.size * len(FUNCTIONS[name].passes) * 8
-        b.dispatch(program, [x, *operands, y], push, macs=macs)
-    return y
+        macs = size * len(FUNCTIONS[name].passes) * 8
+        b.dispatch(b.device.program(written(form)), [*inputs, *results], push, macs=macs)
+    return results
 
 
 def _normal(name: str, length: int, epsilon: float, ends: Ends) -> bool:

@@ -17,6 +17,7 @@ from ...runtime.transfer import stored
 from ...schemes.base import COMPUTE
 from ..graph import Array, Graph, Node
 
+BUFFERS = "maxPerStageDescriptorStorageBuffers"  # a property of a device
 BYTES, WORDS = ("int8", "uint8"), ("float32", "int32", "float16")
 PRODUCTS = "compute"  # `Context.layers` holds the value of `Context.compute` under this key
 # Allowed types of the inputs and the results of convolutions and linear layers.

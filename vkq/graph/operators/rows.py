@@ -1,9 +1,11 @@
 """Reductions and normalizations of rows (`vkq.numerics.rows`). A row spans one or more neighbouring axes.
 
 rows: applies ``function`` to rows of ``count`` axes from ``axis`` on; a reduction removes these axes.
-Optional attributes, in the order of the computation: ``x``, the QParams of a quantized input; ``chain``,
-element-wise operators on the results, whose ``operands`` (`vkq.kernels.rows`) are the node's other inputs;
-``y``, the QParams that quantize the results; ``real``, True to dequantize them again.
+Optional attributes, in the order of the computation: ``prologue``, element-wise operators on the first
+inputs, whose first result is the function's input, and whose second is the node's second result; ``reads``,
+the kind of each of these inputs (`vkq.kernels.row_form`); or ``x``, the QParams of a quantized input;
+``chain``, element-wise operators on the results, whose ``operands`` (`vkq.kernels.rows`) are the node's other
+inputs; ``y``, the QParams that quantize the results; ``real``, True to dequantize them again.
 
 Normalization: applies ``function`` (normalize, normalize_root) to all axes from ``axis`` on, as
 LayerNormalization does without scale and bias."""
@@ -37,23 +39,32 @@ def along(x: Array, function: str, axes: Sequence[int], epsilon: float = 0.0) ->
 
 
 def _rows(x: Inputs) -> list[Spec]:
-    a, spec = x.node.attributes, x.spec(0)
-    kept = (*spec.shape[: a["axis"]], *spec.shape[a["axis"] + a["count"] :])
-    shape = spec.shape if FUNCTIONS[a["function"]].each else kept
-    return [Spec(a["y"].dtype if "y" in a and not a.get("real") else "float32", shape)]
+    a, before = x.node.attributes, x.node.attributes.get("prologue")
+    first = x.spec(0).shape
+    shape = (
+        first if before is None else np.broadcast_shapes(*(x.spec(i).shape for i in range(len(a["reads"]))))
+    )
+    kept = shape if FUNCTIONS[a["function"]].each else (*shape[: a["axis"]], *shape[a["axis"] + a["count"] :])
+    chain = a.get("chain")
+    real = "float32" if chain is None or "y" in a else chain.types[chain.results[0]]
+    y = Spec(a["y"].dtype if "y" in a and not a.get("real") else real, kept)
+    return [y, *(Spec(before.types[i], shape) for i in before.results[1:])] if before else [y]
 
 
 def _rows_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     a = node.attributes
-    axes = range(a["axis"], a["axis"] + a["count"])
-    given = dequantize(there(x[0]), a["x"]) if "x" in a else there(x[0])
+    axes, second = range(a["axis"], a["axis"] + a["count"]), []
+    given, others = dequantize(there(x[0]), a["x"]) if "x" in a else there(x[0]), iter(x[1:])
+    if "prologue" in a:
+        count = len(a["reads"])
+        given, *second = a["prologue"].computed(*map(there, x[:count]))
+        others = iter(x[count:])
     found = along(given, a["function"], axes, a.get("epsilon", 0.0))
     if "chain" in a:
-        others = iter(x[1:])
         operands = [found if way == RESULT else there(next(others)) for way in a["operands"]]
         found = np.broadcast_to(a["chain"].computed(*operands)[0], found.shape)
     found = quantize(found, a["y"]) if "y" in a else found
-    return one(dequantize(found, a["y"]) if a.get("real") else found)
+    return [np.asarray(dequantize(found, a["y"]) if a.get("real") else found), *second]
 
 
 def _normalization(node: Node, x: Sequence[Array | None]) -> list[Array]:

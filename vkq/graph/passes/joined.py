@@ -1,28 +1,29 @@
 """Fuses chains and functions of rows with their neighbours.
 
-A function of rows is a reduction, softmax or normalization. Its kernel also computes the chain, the
-QuantizeLinear and the DequantizeLinear that read its result. A Transpose of 8-bit rows and a Reshape before
-or after it become one movement (permute). A permute that merges the heads of a product is removed, because
-the product can write its heads side by side."""
+A function of rows is a reduction, softmax or normalization. Its kernel also computes a cheap chain before it
+(`prologues`), and the chain, the QuantizeLinear and the DequantizeLinear that read its result. A Transpose of
+8-bit rows and a Reshape before or after it become one movement (permute). A permute that merges the heads of
+a product is removed, because the product can write its heads side by side."""
 
 from __future__ import annotations
 
-from ...kernels.chain import MOST_BUFFERS
+from collections.abc import Sequence
+from typing import Any
+
 from ...kernels.move import pixels_as_rows
-from ...kernels.row_form import LIKE, ONE, PLACES, RESULT
+from ...kernels.row_form import RESULT
 from ...problem.heads import ONE_EACH, SWAPPED, together
 from ..graph import Graph, Node
 from ..operators.movement import permutation
 from .links import BYTES
+from .prologues import MOST_BUFFERS, storable, way_of, with_prologue
 from .rows import by_last_axis, whole_words
 from .sweep import Sweep
-
-OTHERS = MOST_BUFFERS - 1  # maximum number of a chain's operands besides the results of the function of rows
 
 
 def join(graph: Graph) -> Graph:
     """Fuse neighbours (see the module) if the value between them has no other reader."""
-    ops = {"chain", "quantize", "dequantize"} if "rows" in graph.kinds else set()
+    ops = {"rows", "chain", "quantize", "dequantize"} if "rows" in graph.kinds else set()
     if any(spec.dtype in BYTES for spec in graph.specs.values()):
         ops |= {"Transpose", "Reshape"}
     return Sweep(graph).run(_Joined(graph.uses()).visit, ops)
@@ -35,6 +36,8 @@ class _Joined:
     def visit(self, sweep: Sweep, node: Node) -> bool:
         if node.op in ("Transpose", "Reshape"):
             return self._moved(sweep, node)
+        if node.op == "rows":
+            return with_prologue(sweep, node, self.uses)
         if node.op == "dequantize":
             return self._real(sweep, node)
         made = next((found for name in node.inputs if (found := self._rows(sweep, name)) is not None), None)
@@ -46,7 +49,9 @@ class _Joined:
         """Return the function of rows that computes a value. Return None if there is none, if the value has
         several readers, or if the function already quantizes its results."""
         made = sweep.producer(name, "rows") if self.uses[name] == 1 else None
-        return made if made is not None and "y" not in made.attributes and by_last_axis(sweep, made) else None
+        if made is None or name != made.outputs[0] or "y" in made.attributes:
+            return None
+        return made if by_last_axis(sweep, made) else None
 
     def _real(self, sweep: Sweep, node: Node) -> bool:
         """Let a function of rows dequantize its own quantized results, if the dequantize node is their only
@@ -54,9 +59,7 @@ class _Joined:
         made = sweep.producer(node.inputs[0], "rows") if self.uses[node.inputs[0]] == 1 else None
         if made is None or made.attributes.get("y") != node.attributes["x"]:
             return False
-        attributes = {**made.attributes, "real": True}
-        sweep.emit("rows", made.inputs, node.outputs[0], made.source, **attributes)
-        return True
+        return _extended(sweep, node, made, (), real=True)
 
     def _moved(self, sweep: Sweep, node: Node) -> bool:
         """Replace a Transpose and a Reshape by a permute if they split or merge attention heads, or turn
@@ -98,38 +101,36 @@ class _Joined:
 
 
 def _quantized(sweep: Sweep, node: Node, made: Node) -> bool:
-    if not whole_words(sweep, node.inputs[0]):
+    if not whole_words(sweep, node.inputs[0]) or sweep.specs[node.inputs[0]].dtype != "float32":
         return False
-    attributes = {**made.attributes, "y": node.attributes["y"]}
-    sweep.emit("rows", made.inputs, node.outputs[0], made.source, **attributes)
-    return True
+    return _extended(sweep, node, made, (), y=node.attributes["y"])
 
 
 def _chained(sweep: Sweep, node: Node, made: Node) -> bool:
     """Fuse a chain into the kernel of the function of rows *made* that computes one of its inputs. Return
-    False if this kernel cannot read the chain's other inputs."""
+    False if this kernel cannot read the chain's other inputs or store its result."""
     chain, shape, result = node.attributes["chain"], sweep.specs[made.outputs[0]].shape, made.outputs[0]
     others = [name for name in node.inputs if name != result]
     ways = [
-        RESULT if name == result else _way(sweep, name, dtype, shape)
+        RESULT if name == result else way_of(sweep, name, dtype, shape)
         for name, dtype in zip(node.inputs, chain.inputs, strict=True)
     ]
-    alone = node.attributes["gives"] == ("float32",) and node.attributes["shape"] == shape
-    if "chain" in made.attributes or None in ways or not alone or len(others) > OTHERS:
+    alone = len(node.outputs) == 1 and storable(node.attributes["gives"][0], shape)
+    if "chain" in made.attributes or None in ways or not alone or node.attributes["shape"] != shape:
         return False
-    attributes = {**made.attributes, "chain": chain, "operands": tuple(ways)}
-    sweep.emit("rows", [made.inputs[0], *others], node.outputs[0], node.source, **attributes)
+    if len(made.inputs) + len(others) + len(made.outputs) > MOST_BUFFERS:
+        return False
+    return _extended(sweep, node, made, others, chain=chain, operands=tuple(ways))
+
+
+def _extended(sweep: Sweep, node: Node, made: Node, others: Sequence[str], **attributes: Any) -> bool:
+    """Replace *node* and the function of rows *made* that it reads by one function of rows with the
+    additional inputs *others* and attributes. Return False if *made* has a second result, which other nodes
+    may read before *node*, and *others* are computed later."""
+    outputs = (*node.outputs, *made.outputs[1:])
+    more = {**made.attributes, **attributes}
+    new = Node("rows", (*made.inputs, *others), outputs, more, node.source or made.source)
+    if len(outputs) > 1:
+        return set(others).isdisjoint(outputs) and sweep.replace(made, new)
+    sweep.keep(new)
     return True
-
-
-def _way(sweep: Sweep, name: str, dtype: str, shape: tuple[int, ...]) -> int | None:
-    """Return the code (LIKE, PLACES or ONE) by which the kernel of a function of rows with results of shape
-    *shape* addresses an operand of the chain. Return None if the kernel cannot read the operand."""
-    own = sweep.specs[name]
-    if own.dtype != dtype:  # the operand has flags or bytes, and only a chain kernel converts these
-        return None
-    if own.shape == shape:
-        return LIKE
-    if set(own.shape[:-1]) <= {1} and len(own.shape) <= len(shape):
-        return PLACES if own.shape and own.shape[-1] != 1 else ONE
-    return None

@@ -74,7 +74,7 @@ def to_rows(graph: Graph) -> Graph:
 
 def by_last_axis(sweep: Sweep, node: Node) -> bool:
     """Return True if a row of the function is the last axis, and its results have the shape of its input."""
-    a, shape = node.attributes, sweep.specs[node.inputs[0]].shape
+    a, shape = node.attributes, sweep.specs[node.outputs[0]].shape
     axes = range(a["axis"], a["axis"] + a["count"])
     return FUNCTIONS[a["function"]].each is not None and _last_alone(axes, shape)
 

@@ -109,6 +109,19 @@ class Sweep:
             if name:
                 self.made[name] = node
 
+    def replace(self, old: Node, new: Node) -> bool:
+        """Replace a node of the new graph by *new*, at the same place. Return False if a node after *old*
+        computes an input of *new*."""
+        place = next(i for i in reversed(range(len(self.nodes))) if self.nodes[i] is old)
+        later = {name for node in self.nodes[place + 1 :] for name in node.outputs}
+        if not later.isdisjoint(new.inputs):
+            return False
+        for name in old.outputs:
+            self.made.pop(name, None)
+        self.keep(new)
+        self.nodes[place] = self.nodes.pop()
+        return True
+
     def _as_before(self, node: Node) -> bool:
         """Return True if a node is an unchanged node of the old graph whose inputs and results have unchanged
         specs."""
