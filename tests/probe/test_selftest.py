@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.device.reported import reported
+from vkq.device.profiles import preferred
 from vkq.device.verdict import FORMAT, FORMS, verdict
 from vkq.errors import PathError
 from vkq.probe import rates, selftest
@@ -47,7 +48,7 @@ def test_kept_reports_are_of_these_tests(any_device: Device, monkeypatch: pytest
     monkeypatch.setattr(any_device, "capabilities", whole)
     # as if the device had matrices of float16 and bfloat16
     monkeypatch.setattr(selftest, "lacking_half", lambda *_: None)
-    assert (FORMAT, list(selftest.stages(any_device))) == (21, [
+    assert (FORMAT, list(selftest.stages(any_device))) == (22, [
         "s8s8", "u8s8", "u8u8", "float", "matrices", "matrices_half", "matrix_pairs", "matrix_small",
         "matrices_brain", "matrix_pairs_brain", "matrix_small_brain", "float16", "requantize",
         "requantize_soft", "quantize", "texels", "shuffles", "loops", "rates",
@@ -100,16 +101,21 @@ def test_where_loops_were_not_counted_the_least_known_limit_holds() -> None:
     assert missing.refusal is None
 
 
-def test_rates_are_measured_with_either_clock(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = rates.measure(device)
-    assert gpu.clock == "gpu"
-    blind = dataclasses.replace(device.capabilities, timestamp_valid_bits=0)
-    monkeypatch.setattr(device, "capabilities", blind)
-    host = rates.measure(device)
-    assert host.clock == "host"
+def test_rates_are_measured_with_each_clock(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timestamps, the host's clock and, for devices that run on the CPU, the processor time of this process
+    give similar rates."""
+    facts, found = device.capabilities, []
+    for clock, kind, bits in (("gpu", "virtual", 64), ("host", "virtual", 0), ("cpu", "cpu", 64)):
+        told = dataclasses.replace(facts, device_type=kind, timestamp_valid_bits=bits)
+        monkeypatch.setattr(device, "capabilities", told)
+        monkeypatch.setattr(rates, "told_cores", lambda c: 2)
+        with preferred({"fill_workgroups": 64}):
+            found.append(rates.measure(device))
+        assert found[-1].clock == clock
+    gpu, *others = (one.per_second for one in found)
     for op in ("s8s8", "u8s8", "u8u8", "float", "fma", "copy"):
-        assert 1e8 < gpu.per_second[op] < 1e15
-        assert 0.1 < host.per_second[op] / gpu.per_second[op] < 10
+        assert 1e8 < gpu[op] < 1e15
+        assert all(0.1 < one[op] / gpu[op] < 10 for one in others)
 
 
 def test_cores_are_counted_by_what_many_workgroups_do_more_than_one(

@@ -3,6 +3,7 @@ failed tests and measured rates."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -12,6 +13,7 @@ import vkq
 from tests.device.reported import profile_says
 from vkq import QParams, reference
 from vkq.device.profiles import profile
+from vkq.probe import rates
 from vkq.select import path as select
 
 from ..ops.doctored import MIXED, SIGNED, SMALLEST_LIMITS, UNSIGNED, capabilities, report
@@ -46,6 +48,29 @@ def test_the_fastest_measured_form_is_taken_and_the_reason_says_the_numbers(
     choice = select.choose_path(doctor(**{MIXED: 1}))
     assert (choice.path, choice.form) == ("dot_u8s8", "u8s8")
     assert choice.reason == "97.1 TOPS measured, 3.9x portable"
+
+
+@pytest.mark.parametrize("disturbed", ["six of seven", 1, 4, 8, 11, 12])
+def test_disturbed_samples_of_rates_decide_nothing(
+    disturbed: str | int, doctor: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rates and the path stay the same if another program makes a run nine times as long: the run with
+    this number, or six of seven runs. The number of runs is limited."""
+    device, runs = doctor(), Counter[str]()
+    costs = {"s8s8": 22.0, "u8s8": 18.0, "u8u8": 26.0, "float": 40.0, "fma": 5.0, "copy": 7.0}  # us of a loop
+
+    def clock(work: rates._Work, loops: int) -> float:
+        runs[work.op] += 1
+        undisturbed = runs[work.op] % 7 == 0 if isinstance(disturbed, str) else runs[work.op] != disturbed
+        return (60.0 + loops * costs[work.op]) * (1 if undisturbed else 9)
+
+    monkeypatch.setattr(rates._Work, "time_us", clock)
+    monkeypatch.setattr(rates._Work, "per_loop", lambda work: 1e6)
+    found = rates.measure(device).per_second
+    assert found == pytest.approx({op: 1e12 / cost for op, cost in costs.items()})
+    assert max(runs.values()) <= 3 * 13 + 2 * rates.ATTEMPTS * rates.MOST_SAMPLES
+    report(monkeypatch, {form: found[form] / 1e12 for form in GPU_RATES})
+    assert select.choose_path(device).path == "dot_u8s8"
 
 
 def test_a_form_that_the_profile_names_is_taken_where_it_can_run(

@@ -23,7 +23,7 @@ from . import first_sight, tuner
 from .capabilities import Capabilities
 from .cores import told_cores
 
-FORMAT = 21  # version of the kept report; raise it when a test or a rate changes
+FORMAT = 22  # version of the kept report; raise it when a test or a rate changes
 TIMEOUT_S = 60.0
 RESTARTS = 4
 OPENING = "open"  # the stage that loads the driver, opens the device and compiles
@@ -42,10 +42,10 @@ class Verdict:
 
     ``failures``: maps a failed test to its error. Tests are dot forms, ``matrices``, ``matrices_half``,
     ``requantize``, ``quantize``, and ``open`` (opening the device). ``soft_float``: floats must be rounded by
-    integer arithmetic. ``rates``: see `vkq.probe.rates.Rates`; empty if not measured. ``clock``: the clock
-    that timed the rates, "gpu" or "host". ``isolated``: the probe ran in a child process. ``cores``: the
-    measured number of cores, or None. ``loop_limit``: the iterations after which the driver ends the
-    loops of an invocation; None if they have no limit.
+    integer arithmetic. ``rates``, ``clock``: see `vkq.probe.rates.Rates`; empty if not measured.
+    ``isolated``: the probe ran in a child process. ``cores``: the measured number of cores, or None.
+    ``loop_limit``: the iterations after which the driver ends the loops of an invocation; None if they have
+    no limit.
     """
 
     failures: Mapping[str, str]
@@ -79,7 +79,7 @@ class Verdict:
             and all(isinstance(why, str) for why in failures.values())
             and isinstance(rates, dict)
             and all(isinstance(r, float) and math.isfinite(r) and r > 0 for r in rates.values())
-            and value["clock"] in ("", "gpu", "host")
+            and value["clock"] in ("", "gpu", "host", "cpu")
             and all(isinstance(value[name], bool) for name in ("soft_float", "isolated"))
             and (value["cores"] is None or (type(value["cores"]) is int and value["cores"] > 0))
             and (value["loop_limit"] is None or type(value["loop_limit"]) is int)

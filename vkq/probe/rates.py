@@ -15,12 +15,16 @@ from ..device.profiles import profile
 from ..runtime.buffer import Buffer
 from ..runtime.device import Device
 from ..runtime.program import Program
+from ..runtime.recording import Recording
 from ..shader.catalog import catalog
 
 LOCAL = 64  # invocations of a workgroup: the shader's LOCAL_X
-# Microseconds of one run, by clock: longer with the host's clock, which is less exact.
-TARGET_US = {"gpu": 4_000.0, "host": 16_000.0}
-ROUNDS = 5
+# Microseconds of one run, by clock: longer with less exact clocks. Runs are short, because other programs can
+# only make a run longer: of several short runs, the shortest was hardly disturbed.
+TARGET_US = {"gpu": 500.0, "host": 4_000.0, "cpu": 4_000.0}
+# Microseconds that all samples of a rate take together, and their number.
+SAMPLED_US = {"gpu": 20_000.0, "host": 80_000.0, "cpu": 40_000.0}
+LEAST_SAMPLES, MOST_SAMPLES = 8, 80
 # attempts to sample a rate; each has more iterations, in case another program delayed short runs
 ATTEMPTS = 3
 MOST_LOOPS = 65_000  # lavapipe ends loops after 65,535 iterations
@@ -32,8 +36,9 @@ class Rates:
     """Operations per second by dot form and for ``fma`` (a multiply-add is two), and bytes per second (read
     plus written) for ``copy``.
 
-    ``clock``: "gpu" (timestamps) or "host". Rates that could not be measured are missing. ``cores``: see
-    `measured_cores`.
+    ``clock``: "gpu" (timestamps), "host", or "cpu": the processor time of this process, for devices that run
+    on the CPU. It leaves out the time that other programs take, and its rates are those of one processor.
+    Rates that could not be measured are missing. ``cores``: see `measured_cores`.
     """
 
     per_second: Mapping[str, float]
@@ -62,6 +67,7 @@ class _Work:
         if op == "copy":
             per_loop = 16 * LOCAL * self.groups
             self.most = max(1, min(self.most * per_loop, *(b.bytes for b in buffers)) // per_loop)
+        self._recordings = dict[int, Recording]()  # by number of loop iterations
         self.loops = self._calibrated()
         self.empty, self.full = list[float](), list[float]()
 
@@ -69,12 +75,19 @@ class _Work:
         self.empty.append(self.time_us(0))
         self.full.append(self.time_us(self.loops))
 
+    @property
+    def is_sampled(self) -> bool:
+        """True if there are enough samples, in number and in time."""
+        count = len(self.full)
+        return count >= LEAST_SAMPLES and count * min(self.full) >= SAMPLED_US[self.clock]
+
     def _calibrated(self) -> int:
         """Return the loop count for a run of about the target time. The first runs also raise the GPU's
         clock."""
         loops, target = 1, TARGET_US[self.clock]
+        empty = min(self.time_us(0) for _ in range(3))  # other programs can only make a run longer
         for _ in range(12):
-            took = min(self.time_us(loops) for _ in range(3))  # other programs can only make a run longer
+            took = min(self.time_us(loops) for _ in range(3)) - empty
             if took >= target / 2 or loops >= self.most:
                 break
             loops = min(self.most, max(loops + 1, round(loops * min(16.0, target / max(took, 1.0)))))
@@ -84,22 +97,27 @@ class _Work:
         """Raise the loop count, drop the samples and return True if the work itself took far less than the
         target time; else return False."""
         took, target = min(self.full) - min(self.empty), TARGET_US[self.clock]
-        if took > target / 8 or self.loops >= self.most:
+        if took > target / 4 or self.loops >= self.most:
             return False
-        self.loops = min(
-            self.most, max(self.loops + 1, round(self.loops * min(64.0, target / max(took, 1.0))))
-        )
+        self.loops = min(self.most, round(self.loops * min(8.0, target / max(took, 1.0))))
         self.empty, self.full = [], []
         return True
 
     def time_us(self, loops: int) -> float:
+        """Run the program with this number of loop iterations, and return the microseconds."""
+        recording = self._recordings.get(loops) or self._recorded(loops)
+        now = time.process_time if self.clock == "cpu" else time.perf_counter
+        start = now()
+        recording.run()
+        host = (now() - start) * 1e6
+        return recording.gpu_times_us()[0] if self.clock == "gpu" else host
+
+    def _recorded(self, loops: int) -> Recording:
         push: dict[str, int | float] = {"groups": self.groups, "loops": loops, "seed": 1.0}
         with self.device.record(timestamps=int(self.clock == "gpu")) as recording:
             recording.dispatch(self.program, self.buffers, push)
-        start = time.perf_counter()
-        recording.run()
-        host = (time.perf_counter() - start) * 1e6
-        return recording.gpu_times_us()[0] if self.clock == "gpu" else host
+        self._recordings[loops] = recording
+        return recording
 
     def per_loop(self) -> float:
         """Return the operations (or bytes) of one iteration."""
@@ -119,7 +137,7 @@ class _Work:
 def measure(device: Device) -> Rates:
     """Measure and return the rates of a device, for every form whose features it has."""
     facts = device.capabilities
-    clock = "gpu" if facts.timestamp_valid_bits else "host"
+    clock = "cpu" if facts.device_type == "cpu" else "gpu" if facts.timestamp_valid_bits else "host"
     limits = [
         facts.properties.get(name, 0)
         for name in ("maxStorageBufferRange", "maxMemoryAllocationSize", "maxBufferSize")
@@ -151,11 +169,13 @@ def measured_cores(device: Device, clock: str, buffers: tuple[Buffer, Buffer]) -
 
 
 def _sample(works: list[_Work]) -> None:
-    """Sample all rates, one after the other. Then sample again, with more iterations, the rates whose runs
-    took too little time."""
+    """Sample all rates, one after the other, in rounds: a disturbance does not hit all samples of a rate.
+    Then sample again, with more iterations, the rates whose runs took too little time."""
     pending = works
     for left in reversed(range(ATTEMPTS)):
-        for _ in range(ROUNDS):
-            for work in pending:
+        unfinished = pending
+        for _ in range(MOST_SAMPLES):
+            for work in unfinished:
                 work.sample()
+            unfinished = [work for work in unfinished if not work.is_sampled]
         pending = [work for work in pending if work.lengthen()] if left else []
