@@ -1,5 +1,6 @@
-// Attention on float16 matrix units, without the matrix of scores in memory: y = softmax(q k^T * scale + bias)
-// v with float32 sums. Operands (float32 or float16) and weights are rounded to float16. Keys are processed in tiles, with a running maximum of the scores, as in vkq/numerics/attention.py.
+// Attention on float16 matrix units, without the matrix of scores in memory: y = softmax(q k^T * scale +
+// bias) v with float32 sums. Operands (float32 or float16) and weights are rounded to float16. Keys are
+// processed in tiles, with a running maximum of the scores, as in vkq/numerics/attention.py.
 //
 // Memory    q, k, v and y have any strides (in elements) of batch, head and row; columns are contiguous.
 //           Strides of q, k and v are multiples of 8, strides of y of 4. The heads that share keys are one
@@ -50,10 +51,12 @@ layout(set = 0, binding = 5) writeonly buffer Y { vec4 y[]; };
 
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, DOWN = ROWS / MM;  // DOWN: matrices of lines
 const uint KEYS_ACROSS = TILE / (SUBGROUPS * MN);             // matrices of keys for each subgroup
-const uint ACROSS = 16u / MN, VALUED = (WIDTH16 + SUBGROUPS - 1u) / SUBGROUPS;  // VALUED: blocks of 16 columns
+const uint VALUED = (WIDTH16 + SUBGROUPS - 1u) / SUBGROUPS;  // blocks of 16 columns of v for each subgroup
+const uint ACROSS = 16u / MN;                                // matrices in such a block
 const uint PARTS = LOCAL_X / ROWS, OWN4 = TILE / 4u / PARTS;  // OWN4: keys of an invocation, divided by 4
 // Strides in uvec4, each with one of padding against bank conflicts.
-const uint D_ROW = 2u * DEPTH16 + 1u, V_ROW = 2u * WIDTH16 + 1u, S_ROW = TILE / 4u + 1u, P_ROW = TILE / 8u + 1u;
+const uint D_ROW = 2u * DEPTH16 + 1u, V_ROW = 2u * WIDTH16 + 1u;
+const uint S_ROW = TILE / 4u + 1u, P_ROW = TILE / 8u + 1u;
 const uint STAGED_AT = ROWS * D_ROW, SCORES_AT = STAGED_AT + TILE * (D_ROW > V_ROW ? D_ROW : V_ROW);
 const uint WEIGHTS_AT = SCORES_AT + ROWS * S_ROW, FACTORS_AT = WEIGHTS_AT + ROWS * P_ROW;
 shared uvec4 tile[FACTORS_AT + ROWS / 4u];
@@ -121,124 +124,8 @@ void load_queries() {
     if (key_ < TILE) tile[STAGED_AT + key_ * (stride) + run_] = (begin) + key_ < end ? found_ : uvec4(0u); \
   }
 
-void compute_scores() {
-  MatrixAcc scores[KEYS_ACROSS][DOWN];
-  [[unroll]] for (uint j = 0u; j < KEYS_ACROSS; j++)
-    [[unroll]] for (uint i = 0u; i < DOWN; i++) scores[j][i] = matrix_of_zeros();
-  uint own = gl_SubgroupID * KEYS_ACROSS * MN;
-  [[unroll]] for (uint d = 0u; d < 16u * DEPTH16; d += MK) {
-    MatrixW left[DOWN];
-    [[unroll]] for (uint i = 0u; i < DOWN; i++)
-      coopMatLoad(left[i], tile, i * MM * D_ROW + d / 8u, D_ROW, gl_CooperativeMatrixLayoutRowMajor);
-    [[unroll]] for (uint j = 0u; j < KEYS_ACROSS; j++) {
-      MatrixX right;
-      coopMatLoad(right, tile, STAGED_AT + (own + j * MN) * D_ROW + d / 8u, D_ROW,
-          gl_CooperativeMatrixLayoutColumnMajor);
-      [[unroll]] for (uint i = 0u; i < DOWN; i++)
-        scores[j][i] = coopMatMulAdd(left[i], right, scores[j][i]);
-    }
-  }
-  [[unroll]] for (uint j = 0u; j < KEYS_ACROSS; j++)
-    [[unroll]] for (uint i = 0u; i < DOWN; i++)
-      coopMatStore(scores[j][i], tile, SCORES_AT + i * MM * S_ROW + (own + j * MN) / 4u, S_ROW,
-          gl_CooperativeMatrixLayoutRowMajor);
-}
-
-// Return the logarithms of four weights of this invocation's line from key `key` on; NOTHING for hidden keys.
-vec4 logarithms(uint at, uint key, uint bias_row) {
-  vec4 found = uintBitsToFloat(tile[at]) * p.scale;
-  [[unroll]] for (uint c = 0u; c < 4u; c++) {
-    bool shown = key + c >= first_keys[row] && key + c <= last_keys[row];
-    if (BIASED) {
-      float one = bias[bias_row + min(key + c, p.keys - 1u) * p.b_column];
-      shown = shown && !(isinf(one) && one < 0.0);
-      found[c] += one * 1.44269504;
-    }
-    float least = isnan(found[c]) ? found[c] : max(found[c], LEAST);
-    found[c] = shown ? least : NOTHING;
-  }
-  return found;
-}
-
-// Replace the scores of the tile from key `begin` on by weights. `top`, `sum`: this line's maximum, and the
-// sum of this invocation's weights. Loads the tile's values meanwhile.
-void compute_weights(uint begin, uint bias_row, inout float top, inout float sum) {
-  vec4 own[OWN4];
-  float largest = top;
-  [[unroll]] for (uint i = 0u; i < OWN4; i++) {
-    uint four = part * OWN4 + i;
-    own[i] = logarithms(SCORES_AT + row * S_ROW + four, begin + 4u * four, bias_row);
-    largest = max(largest, max(max(own[i].x, own[i].y), max(own[i].z, own[i].w)));
-  }
-  part_tops[me] = largest;
-  barrier();
-  [[unroll]] for (uint i = 0u; i < PARTS; i++) largest = max(largest, part_tops[row + i * ROWS]);
-  float factor = exp2(top - largest);
-  sum *= factor;
-  [[unroll]] for (uint i = 0u; i < OWN4; i += 2u) {
-    uvec4 words;
-    [[unroll]] for (uint w = 0u; w < 4u; w++) {
-      vec2 both = w % 2u == 0u ? own[i + w / 2u].xy : own[i + w / 2u].zw;
-      both = vec2(both.x == NOTHING ? 0.0 : exp2(both.x - largest),
-          both.y == NOTHING ? 0.0 : exp2(both.y - largest));
-      words[w] = packHalf2x16(both);
-      both = unpackHalf2x16(words[w]);
-      sum += both.x + both.y;
-    }
-    tile[WEIGHTS_AT + row * P_ROW + (part * OWN4 + i) / 2u] = words;
-  }
-  if (part == 0u) tile[FACTORS_AT + row / 4u][row % 4u] = floatBitsToUint(factor);
-  top = largest;
-}
-
-// Return the index of the `nth` block of 16 columns that this subgroup computes. If v has no such block,
-// return the last block, which is then computed twice.
-uint block_of(uint nth) { return min(nth * SUBGROUPS + gl_SubgroupID, WIDTH16 - 1u); }
-
-void multiply_values() {
-  [[unroll]] for (uint i = 0u; i < DOWN; i++) {
-    MatrixAcc factors;
-    load_scales(factors, 4u * FACTORS_AT + i * MM);
-    [[unroll]] for (uint n = 0u; n < VALUED; n++)
-      [[unroll]] for (uint j = 0u; j < ACROSS; j++) { multiply_sums(results[n][j][i], factors); }
-  }
-  [[unroll]] for (uint s = 0u; s < TILE; s += MK) {
-    MatrixW left[DOWN];
-    [[unroll]] for (uint i = 0u; i < DOWN; i++)
-      coopMatLoad(left[i], tile, WEIGHTS_AT + i * MM * P_ROW + s / 8u, P_ROW,
-          gl_CooperativeMatrixLayoutRowMajor);
-    [[unroll]] for (uint n = 0u; n < VALUED; n++)
-      [[unroll]] for (uint j = 0u; j < ACROSS; j++) {
-        MatrixX right;
-        load_matrix_of_lines(right, STAGED_AT + s * V_ROW + 2u * block_of(n) + j * MN / 8u, V_ROW);
-        [[unroll]] for (uint i = 0u; i < DOWN; i++)
-          results[n][j][i] = coopMatMulAdd(left[i], right, results[n][j][i]);
-      }
-  }
-}
-
-// Divide the results by the sums of the weights, and store them, 16 columns of each subgroup at a time.
-void store_all() {
-  [[unroll]] for (uint n = 0u; n < VALUED; n++) {
-    [[unroll]] for (uint j = 0u; j < ACROSS; j++)
-      [[unroll]] for (uint i = 0u; i < DOWN; i++)
-        coopMatStore(results[n][j][i], tile, SCORES_AT + i * MM * S_ROW + 4u * gl_SubgroupID + j * MN / 4u, S_ROW,
-            gl_CooperativeMatrixLayoutRowMajor);
-    barrier();
-    [[unroll]] for (uint turn = 0u; turn < ROWS * 4u * SUBGROUPS / LOCAL_X; turn++) {
-      uint i = turn * LOCAL_X + me, line = i / (4u * SUBGROUPS), four = i % (4u * SUBGROUPS);
-      uint column = 16u * n * SUBGROUPS + 4u * four;
-      float sum = part_sums[line];
-      [[unroll]] for (uint other = 1u; other < PARTS; other++) sum += part_sums[line + other * ROWS];
-      vec4 found = uintBitsToFloat(tile[SCORES_AT + line * S_ROW + four]) * (1.0 / sum);
-      if (GUARDED && sum == 0.0) found = vec4(0.0);
-      uvec2 one = query_of(line);
-      uint at = batch * p.y_batch + one.x * p.y_head + one.y * p.y_row + column;
-      if (first + line < p.lines && column < 16u * WIDTH16) y[at / 4u] = found;
-    }
-    barrier();
-  }
-}
+#include "attention_half_weights.glslh"
+#include "attention_half_values.glslh"
 
 void main() {
   uint tiles = ceil_div(p.lines, ROWS), group = workgroup_index(), matrix = group / tiles;

@@ -44,29 +44,14 @@ def join_module(form: JoinForm) -> bytes:
     line, batch = row - matrix * lines, matrix.divided(groups)
     shared = line.divided(queries)
     head = (matrix - batch * groups) * lines.divided(queries) + shared
-    zero, one = k.constant(0, "u"), k.constant(1, "u")
     low, nothing = k.constant(HIDDEN, "f"), k.constant(0.0, "f")
 
     def place(part: Number) -> Number:
         return ((matrix * parts + part) * lines + line) * (width + 2)
 
-    whole, step = parts & (2**32 - TOGETHER), k.constant(TOGETHER, "u")
-
-    def over_parts(turn: Turn, state: tuple[Number, ...], offsets: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Call *turn* for each part in order, with the numbers at *offsets* in the part's state."""
-
-        def turns(part: Number, state: tuple[Number, ...], many: int) -> tuple[Number, ...]:
-            firsts = [place(part + i) for i in range(many)]
-            for numbers in [[k.load(0, first + x).f for x in offsets] for first in firsts]:
-                state = turn(state, numbers)
-            return state
-
-        state = k.loop(zero, whole, step, state, lambda part, s: turns(part, s, TOGETHER))
-        return k.loop(whole, parts, one, state, lambda part, s: turns(part, s, 1))
-
     ends = column.of(width), column.of(width + 1)
     sink = k.load(1, head).f if form.sunk else low
-    (largest,) = over_parts(lambda state, x: (maximum(state[0], x[0]),), (sink,), ends[:1])
+    (largest,) = _over_parts(k, place, parts, ends[:1], (sink,), lambda state, x: (maximum(state[0], x[0]),))
     subtracted = base(largest)
 
     def join(state: tuple[Number, ...], x: list[Number]) -> tuple[Number, ...]:
@@ -74,9 +59,28 @@ def join_module(form: JoinForm) -> bytes:
         return add(state[0], multiply(x[1], factor)), state[1] + x[2] * factor
 
     first = weight(sink, subtracted) if form.sunk else nothing
-    total, found = over_parts(join, (first, nothing), (*ends, column))
+    total, found = _over_parts(k, place, parts, (*ends, column), (first, nothing), join)
     by_batch, by_head, by_row = (k.word(i) for i in range(6, 9))
     to = batch * by_batch + head * by_head + (line - shared * queries) * by_row + column
     with k.when(at < count):
         k.store(1 + form.sunk, to, weighed(found, divide(total.of(1.0), total), form.guarded))
     return k.finish()
+
+
+def _over_parts(
+    k: KernelWriter, place: Callable[[Number], Number], parts: Number, offsets: tuple[Number, ...],
+    state: tuple[Number, ...], turn: Turn,
+) -> tuple[Number, ...]:  # fmt: skip
+    """Write loops that call *turn* for each part in order, with the numbers at *offsets* behind the part's
+    *place*. Return the last state."""
+    zero, one, step = (k.constant(n, "u") for n in (0, 1, TOGETHER))
+    whole = parts & (2**32 - TOGETHER)
+
+    def turns(part: Number, state: tuple[Number, ...], many: int) -> tuple[Number, ...]:
+        firsts = [place(part + i) for i in range(many)]
+        for numbers in [[k.load(0, first + x).f for x in offsets] for first in firsts]:
+            state = turn(state, numbers)
+        return state
+
+    state = k.loop(zero, whole, step, state, lambda part, s: turns(part, s, TOGETHER))
+    return k.loop(whole, parts, one, state, lambda part, s: turns(part, s, 1))
