@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from ...kernels.attention import AttentionSizes, Strides, attended
 from ...kernels.attention_cache import appended
 from ...kernels.attention_half import HalfAttention
 from ...kernels.attention_int8 import Int8Operands, attended_int8
+from ...kernels.heads import buffers, headed
+from ...kernels.lines import placed_rows
 from ...kernels.rotary import rotated
 from ...kernels.strided import contiguous
 from ...layout.extent import Spec
@@ -15,7 +18,7 @@ from ...ops.attention_q8 import attended as attended_q8
 from ...runtime.builder import Value
 from ..graph import Node
 from ..operators.attention import Axes, moved
-from .context import BYTES, Context, DeviceOperator, anything, unnamed
+from .context import BUFFERS, BYTES, Context, DeviceOperator, anything, unnamed
 from .layouts import wanted
 
 
@@ -63,6 +66,28 @@ def _rotate(context: Context, node: Node) -> Value:
     return rotated(context.builder, x, cos, sin, node.attributes["interleaved"])
 
 
+def _heads(context: Context, node: Node) -> tuple[Value, ...]:
+    """Add the heads of a product to the plan: in one dispatch, or, on devices whose shaders read and write
+    few arrays, in one for each part. If a part still has too many, a second dispatch writes its cache."""
+    a, b = node.attributes, context.builder
+    x, cos, sin, start, *pasts = (context.value(name) if name else None for name in node.inputs)
+    angles, most = [one for one in (cos, sin) if one], int(b.device.capabilities.properties[BUFFERS])
+    caches = [one for one in pasts if one]
+    assert x is not None
+    if buffers(a["parts"]) <= most:
+        return tuple(headed(b, x, angles, start, caches, a["parts"], a["interleaved"]))
+    results = []
+    for part in a["parts"]:
+        own, turns = [caches.pop(0)] if part.order == "cache" else [], angles if part.rotated else []
+        if own and start and buffers([part]) > most:
+            moved = dataclasses.replace(part, order="heads")
+            (y,) = headed(b, x, turns, None, [], [moved], a["interleaved"])
+            results.append(placed_rows(b, own[0], start, y))
+        else:
+            results += headed(b, x, turns, start if own else None, own, [part], a["interleaved"])
+    return tuple(results)
+
+
 def _attention_int8(context: Context, node: Node) -> Value:
     q, k, v, lengths = (context.value(name) for name in node.inputs[:4])
     bias, sink = (context.value(node.input(i)) if node.input(i) else None for i in (4, 5))
@@ -85,6 +110,7 @@ def _attention_q8(context: Context, node: Node) -> Value:
 ROWS = {
     "attention": DeviceOperator(anything, _attention, ("float32", "float16")),
     "append_cache": DeviceOperator(anything, _append_cache, ("float32", "int32")),
+    "heads": DeviceOperator(anything, _heads, ("float32", "float16")),
     "rotate": DeviceOperator(anything, _rotate, ("float32",)),
     "attention_int8": DeviceOperator(anything, _attention_int8, ("float32",)),
     "attention_q8": DeviceOperator(anything, _attention_q8, BYTES),

@@ -66,11 +66,16 @@ def _scatter_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     return one(scattered(node.attributes["reduction"], there(x[0]), there(x[1]), there(x[2])))
 
 
-def _place_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    found, starts, updates = there(x[0]).copy(), there(x[1]), there(x[2])
+def placed(x: Array, starts: Array, updates: Array) -> Array:
+    """Return the result of a ``place`` (see the module)."""
+    found: Array = x.copy()
     for own, start, rows in zip(found, starts.tolist(), updates, strict=True):
         own[:, (start + np.arange(rows.shape[1])) % own.shape[1]] = rows
-    return one(found)
+    return found
+
+
+def _place_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    return one(placed(there(x[0]), there(x[1]), there(x[2])))
 
 
 def _taps(x: Inputs) -> list[Spec]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...errors import ModelError, VkqError
 from ..graph import Array, Node, Spec
-from . import attention, chains, elementwise, groups, movement, number, quantized, rows, scatter
+from . import attention, chains, elementwise, groups, heads, movement, number, quantized, rows, scatter
 from .operator import Inputs, Operator
 
 TABLE: dict[str, Operator] = {
@@ -19,6 +19,7 @@ TABLE: dict[str, Operator] = {
     **chains.OPERATORS,
     **rows.OPERATORS,
     **scatter.OPERATORS,
+    **heads.OPERATORS,
 }
 
 

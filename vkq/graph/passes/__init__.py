@@ -18,6 +18,7 @@ from .expands import move_expands
 from .floats import to_float_layers
 from .guards import without_guards
 from .halves import widen_dequantized
+from .heads import fuse_heads
 from .integers import to_integers
 from .leading import keep_leading_axes
 from .means import to_means
@@ -60,6 +61,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     side_by_side,
     into_layers,
     to_taps,
+    fuse_heads,
     to_rows,
     merge_alike,  # again: masks of fused attention
     chain_elements,

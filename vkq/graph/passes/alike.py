@@ -10,7 +10,12 @@ from ..graph import Graph, Node
 from .sweep import Sweep
 
 WHOLE = ("int32", "int64", "bool")
-CACHED = ("rotate", "place", "append_cache")  # operators of decoders, for whose layers a rule emits positions
+CACHED = (
+    "rotate",
+    "place",
+    "append_cache",
+    "heads",
+)  # operators of decoders, for whose layers a rule emits positions
 MOVES = ("Gather", "Where")  # operators whose float results are merged, too
 MOST_BYTES = 1 << 20  # constants up to this size are compared by their elements, others by their name
 

@@ -1,0 +1,52 @@
+"""Heads of a product: columns of x (batch, tokens, columns), each part of them the queries, keys or values of
+several heads. A part may be rotated (`vkq.numerics.rotary`), converted, and written into a cache."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from .described import array_of, number_of
+from .rotary import rotated
+from .steps import Array
+
+VECTOR = 8  # a kernel computes this many neighbouring numbers of a head together
+
+
+Order = Literal["tokens", "heads", "cache"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """*heads* heads of *width* numbers each, which are the columns from *first* on. rotated: the first
+    numbers of each head are rotated in pairs. dtype: the type of the result. order: the result is (batch,
+    tokens, heads, width) ("tokens"), (batch, heads, tokens, width) ("heads"), or a cache (batch, heads, rows,
+    width), in which the tokens replace rows ("cache")."""
+
+    first: int
+    heads: int
+    width: int
+    rotated: bool
+    dtype: str
+    order: Order
+
+    def shape(self, batch: int, tokens: int, rows: int = 0) -> tuple[int, ...]:
+        """Return the shape of the result. rows: the rows of the cache."""
+        if self.order == "tokens":
+            return (batch, tokens, self.heads, self.width)
+        return (batch, self.heads, rows if self.order == "cache" else tokens, self.width)
+
+    def computed(self, x: Array, angles: Sequence[Array], interleaved: bool) -> Array:
+        """Return the heads of x, float32 or float16, as (batch, tokens, heads, width), or as (batch, heads,
+        tokens, width) if the order is not "tokens". angles: cosines and sines, float32 (batch or 1, tokens,
+        1, n); the first 2 n numbers of each head are rotated."""
+        columns = x[..., self.first : self.first + self.heads * self.width]
+        found = columns.reshape(*x.shape[:2], self.heads, self.width)
+        if self.rotated:
+            found = rotated(found.astype(np.float32), angles[0], angles[1], interleaved)
+        if found.dtype.name != self.dtype:
+            found = array_of(number_of(found), self.dtype)
+        return found if self.order == "tokens" else np.ascontiguousarray(found.transpose(0, 2, 1, 3))
