@@ -1,8 +1,8 @@
 """Element-wise operators on float32, float16, int32 and bool by their ONNX names. NumPy and devices use the
 same description (`vkq.numerics.steps`).
 
-float16 operands are computed in float32, and each operator's result is rounded to float16. int32 arithmetic
-wraps, and a division by zero gives 0.
+float16 operands are computed in float32, and each operator's result is rounded to float16 (`halves`: in fewer
+steps, with the same bits). int32 arithmetic wraps, and a division by zero gives 0.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import elementary as e
+from . import halves
 from .arcs import (
     arccosine,
     arcsine,
@@ -179,8 +180,10 @@ def applied(op: str, attributes: Attributes, dtype: str, *x: Number) -> Number:
         return next(table[op] for table in tables if op in table)(attributes, *x)
     if op in TESTS:
         return TESTS[op](attributes, *x)
-    found = REAL[op](attributes, *x)
-    return e.halved(found) if dtype == "float16" else found
+    if dtype != "float16":
+        return REAL[op](attributes, *x)
+    found = halves.OPERATORS[op](*x) if op in halves.OPERATORS else REAL[op](attributes, *x)
+    return found if op in halves.EXACT else e.halved(found)
 
 
 def cast(x: Number, dtype: str, to: str) -> Number:

@@ -9,6 +9,7 @@ from .rational import add, divide, multiply
 from .steps import HIDDEN, INFINITY, MAGNITUDE, SIGN, Number, is_nan, magnitude, scaled
 
 WHOLE = 0x4B000000  # the bits of 2^23: every float of this magnitude or more is an integer
+LEAST_INFINITE = 0x477FF000  # the bits of 65520, the smallest float32 that becomes an infinite float16
 
 
 def truncated(x: Number) -> Number:
@@ -125,25 +126,32 @@ def thresholded_relu(x: Number, alpha: float = 1.0) -> Number:
 def from_half(h: Number) -> Number:
     """Return a float16, given as its 16 bits, as float32."""
     large = ((h & 0x7FFF) << 13) + (112 << 23)
-    exponent = (h >> 10) & 31
-    small = (h & 0x3FF).i.as_float() * 2.0**-24
-    found = exponent.equals(0).where(small.u, exponent.equals(31).where(large + (112 << 23), large))
+    small = (large + (1 << 23)).f - 2.0**-14  # an exact difference: a subnormal float16 as float32
+    found = (large < (113 << 23)).where(small.u, (large < (143 << 23)).where(large, large + (112 << 23)))
     return (found | ((h & 0x8000) << 16)).f
 
 
 def to_half(x: Number) -> Number:
     """Return the 16 bits of the nearest float16, ties to even. Subnormal float16 results are not flushed."""
-    bits = magnitude(x).u
-    near = bits - (112 << 23)
+    x = x.unrounded or x
+    a = magnitude(x)
+    near = a.u - (112 << 23)
     large = (near + 0xFFF + ((near >> 13) & 1)) >> 13
-    small = ((magnitude(x) * 2.0**24 + 8388608.0) - 8388608.0).as_int().u
-    found = (bits < (113 << 23)).where(small, (bits >= 0x47800000).where(0x7C00, large, "u"))
-    return (bits > INFINITY).where(0x7E00, found | ((x.u >> 16) & 0x8000))
+    small = (a + 0.5).u - (126 << 23)  # the sum is rounded to a multiple of 2^-24
+    found = (a.u < (113 << 23)).where(small, (a.u < 0x47800000).where(large, 0x7C00))
+    return (a.u > INFINITY).where(0x7E00, found | ((x.u >> 16) & 0x8000))
 
 
 def halved(x: Number) -> Number:
     """Return x rounded to float16, as float32."""
-    return from_half(to_half(x))
+    a = magnitude(x)
+    power = a.u & INFINITY
+    # A sum with this power of 2 is rounded to the distance between the float16 values next to x.
+    step = ((power < (113 << 23)).where(113 << 23, power) + (13 << 23)).f
+    found = (a.u > INFINITY).where(a, (a.u < LEAST_INFINITE).where((a + step) - step, np.inf))
+    found = found | (x.u & SIGN)
+    found.unrounded = x
+    return found
 
 
 def from_int(v: Number) -> Number:

@@ -35,6 +35,8 @@ class Number(abc.ABC):
     kind: Kind
     # True if functions must flush floats. A kernel sets it to False if flushing changes none of its results.
     flushes = True
+    # The value before it was rounded to float16 (`vkq.numerics.elementary.halved`); None for other values.
+    unrounded: Number | None = None
 
     @abc.abstractmethod
     def emit(self, op: str, kind: Kind, *operands: Number) -> Number:
