@@ -1,7 +1,7 @@
 """Time a Llama of 1.1 billion weights, with random 4-bit weights, beside PyTorch's fp16 on a CUDA GPU.
 
     python benchmarks/decoders.py [--dtype float32 float16] [--layers 16] [--block 128] [--keys 512 2048]
-        [--prompt 512] [--compute float16] [--kv-cache int8] [--torch] [--device NAME] [--json FILE]
+        [--prompt 512] [--compute float32 float16] [--kv-cache int8] [--torch] [--device NAME] [--json FILE]
 
 The model has the nodes that onnxruntime-genai's model builder writes: 32 heads of 64, 8 heads of keys and
 values, hidden size 2048, inner size 8192, 32,000 words, and caches of the largest length given (tokens of
@@ -14,6 +14,7 @@ weights and caches, in a CUDA graph."""
 
 import argparse
 import dataclasses
+import datetime
 import itertools
 import json
 import statistics
@@ -194,12 +195,14 @@ def wall_ms(model: vkq.onnx.LanguageModel, prompt: int, tokens: int = 40) -> dic
     return {"wall_ms": statistics.median(times[-tokens // 2 :]), "first_wall_ms": times[0]}
 
 
-def by_vkq(options: argparse.Namespace, device: vkq.Device, dtype: str) -> Iterator[dict[str, Any]]:
+def by_vkq(
+    options: argparse.Namespace, device: vkq.Device, dtype: str, compute: str
+) -> Iterator[dict[str, Any]]:
     room = max(*options.keys, *options.prompt)
     sizes = Sizes(options.layers, options.block, room, dtype)
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), sizes)
-        more = {"compute": options.compute, "kv_cache": options.kv_cache}
+        more = {"compute": compute, "kv_cache": options.kv_cache}
         start = time.perf_counter()
         with vkq.onnx.LanguageModel(folder, device, **more) as model:
             load_s = time.perf_counter() - start
@@ -275,21 +278,29 @@ def main() -> None:
     parser.add_argument("--block", type=int, default=128)
     parser.add_argument("--keys", type=int, nargs="+", default=[512, 2048])
     parser.add_argument("--prompt", type=int, nargs="+", default=[512])
-    parser.add_argument("--compute", default="float32")
+    parser.add_argument("--compute", nargs="+", default=["float32"], choices=["float32", "float16"])
     parser.add_argument("--kv-cache", default=None)
     parser.add_argument("--torch", action="store_true")
     parser.add_argument("--device")
     parser.add_argument("--json")
     options = parser.parse_args()
     device = vkq.Device(options.device)
-    sides = [by_vkq(options, device, dtype) for dtype in options.dtype]
+    pairs = itertools.product(options.dtype, options.compute)
+    sides = [by_vkq(options, device, *pair) for pair in pairs]
     sides += [by_torch(options)] if options.torch else []
     rows = []
     for row in itertools.chain(*sides):
         rows.append(row)
         print(json.dumps(row), flush=True)
     if options.json:
-        Path(options.json).write_text(json.dumps({"device": device.name, "rows": rows}, indent=1))
+        today = datetime.date.today().isoformat()
+        found = {
+            "date": today,
+            "device": device.name,
+            "driver": device.capabilities.driver,
+            "rows": rows,
+        }
+        Path(options.json).write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

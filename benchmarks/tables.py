@@ -305,6 +305,45 @@ def beside_ncnn() -> list[str]:
     ]
 
 
+def decoders() -> list[str]:
+    found = read("h200-decoders-2026-12-01")
+    peers = {(row["what"], row["keys"]): row for row in found["rows"] if row["library"] == "torch"}
+    rows = []
+    for row in found["rows"]:
+        if row["library"] == "vkq":
+            of = peers[row["what"], row["keys"]]
+            kind = row["dtype"] + (', `compute="float16"`' if row["compute"] == "float16" else "")
+            wall, first = (f"{row[key]:.2f}" if key in row else "-" for key in ("wall_ms", "first_wall_ms"))
+            own = row["gpu_ms"], of["gpu_ms"], row["gpu_ms"] / of["gpu_ms"]
+            rows.append(
+                (row["what"], row["keys"], kind, *(f"{x:.2f}" for x in own), row["dispatches"], wall, first)
+            )
+    return [
+        "## A language model of 1.1 billion weights",
+        "",
+        f"{found['device']}, {found['driver']}, {found['date']}: a Llama of 16 layers with random 4-bit weights in "
+        "groups of 128, beside PyTorch's fp16 (weights and caches) in a CUDA graph, in one run. A token after "
+        "so many keys, or a prompt of so many tokens: ms on the device. `wall ms`: a token of `LanguageModel`; "
+        "`first ms`: the prompt before it (48 tokens less) and its first token.",
+        f"`{found['command']}`",
+        "",
+        *table(
+            (
+                "run",
+                "keys",
+                "activations",
+                "gpu ms",
+                "PyTorch ms",
+                "ratio",
+                "dispatches",
+                "wall ms",
+                "first ms",
+            ),
+            rows,
+        ),
+    ]
+
+
 def regret() -> list[str]:
     found = read("regret-2026-11-30")
     means = []
@@ -342,7 +381,7 @@ def regret() -> list[str]:
 
 
 TOPICS: tuple[Callable[[], list[str]], ...] = (
-    networks, peers, kernels, convolutions, weight_only, movers, images, host, beside_ncnn, lavapipe,
+    networks, peers, decoders, kernels, convolutions, weight_only, movers, images, host, beside_ncnn, lavapipe,
     regret,
 )  # fmt: skip
 
