@@ -10,7 +10,9 @@ import pytest
 import vkq
 from vkq.kernels.attention_cache import appended
 from vkq.numerics.attention_cache import packed, words_of
+from vkq.numerics.rows import lanes_of
 from vkq.ops import operand
+from vkq.runtime.builder import Builder
 
 
 def vectors(*shape: int, seed: int = 0) -> np.ndarray:
@@ -74,6 +76,25 @@ def test_words(device: vkq.Device, name: str) -> None:
         end = min(first + tokens, total)
         want[i, :, first:end] = packed(x[i, : end - first]).swapaxes(0, 1)
     np.testing.assert_array_equal(got, want)
+
+
+def test_in_place(any_device: vkq.Device) -> None:
+    """If the new cache overwrites the past one, only the words of new tokens are written."""
+    x = vectors(2, 3, 2, 20)
+    past = np.random.default_rng(5).integers(-(2**31), 2**31, (2, 2, 50, words_of(20)), dtype=np.int32)
+    start = np.array([7, 48], np.int32)  # the last token of the second batch element is dropped
+    given = [vkq.Tensor.from_numpy(a, any_device) for a in (x, start, past)]
+    b = Builder(any_device)
+    plan = b.plan(appended(b, *(b.input(tensor.spec) for tensor in given), 50))
+    buffers = [tensor.buffer for tensor in given], [given[2].buffer]
+    lanes = lanes_of(20)
+    for steps, tokens in ((plan.steps, 50), (plan.on(*buffers).steps, 3)):
+        assert steps[0].grids == ((0, -(-4 * tokens * lanes // 128), 1),)
+    any_device.add(plan, *buffers)
+    for i, first in enumerate(start):
+        end = min(first + 3, 50)
+        past[i, :, first:end] = packed(x[i, : end - first]).swapaxes(0, 1)
+    np.testing.assert_array_equal(given[2].numpy(), past)
 
 
 @pytest.mark.parametrize("width", [5, 64])

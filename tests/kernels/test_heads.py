@@ -91,18 +91,23 @@ def test_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> No
     check(any_device, parts, HALF, 64, 8, False)
 
 
-def test_in_place(any_device: vkq.Device) -> None:
-    """A cache may be overwritten by the result."""
-    part = Part(0, 2, 16, False, HALF, "cache")
-    x, past = numbers(HALF, 1, 3, 32), numbers(HALF, 1, 2, 9, 16)
-    tensors = [vkq.Tensor.from_numpy(a, any_device) for a in (x, np.array([8], np.int32), past)]
+@pytest.mark.parametrize("shared", [2, 1])
+def test_in_place(any_device: vkq.Device, shared: int) -> None:
+    """A cache may be overwritten by the result. If all caches are, only new rows are written."""
+    parts = [Part(32 * i, 2, 16, False, HALF, "cache") for i in range(2)]
+    x, pasts, start = numbers(HALF, 1, 3, 64), numbers(HALF, 2, 1, 2, 900, 16), np.array([899], np.int32)
+    tensors = [vkq.Tensor.from_numpy(a, any_device) for a in (x, start, *pasts)]
     b = Builder(any_device)
     given = [b.input(tensor.spec) for tensor in tensors]
-    plan = b.plan(*headed(b, given[0], [], given[1], given[2:], [part], False))
-    assert plan.over == {plan.outputs[0]: 2}
-    any_device.add(plan, [tensor.buffer for tensor in tensors], [tensors[2].buffer])
-    want = placed(past, np.array([8], np.int32), part.computed(x, [], False))
-    assert tensors[2].numpy().tobytes() == want.tobytes()
+    plan = b.plan(*headed(b, given[0], [], given[1], given[2:], parts, False))
+    assert plan.over == dict(zip(plan.outputs, (2, 3), strict=True))
+    results = [*tensors[2 : 2 + shared], *(vkq.Tensor.of(any_device, spec) for spec in plan.results[shared:])]
+    buffers = [tensor.buffer for tensor in tensors], [y.buffer for y in results]
+    groups = [x * y for step in plan.on(*buffers).steps for _, x, y in step.grids]
+    assert groups == ([1] if shared == 2 else [-(-4 * 900 * 2 // 64)])  # 2 caches, 2 heads, 2 vectors a row
+    any_device.add(plan, *buffers)
+    for part, past, y in zip(parts, pasts, results, strict=True):
+        assert y.numpy().tobytes() == placed(past, start, part.computed(x, [], False)).tobytes()
 
 
 def test_what_the_kernel_supports() -> None:

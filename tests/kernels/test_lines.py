@@ -50,3 +50,12 @@ def test_placed_rows(any_device: vkq.Device, dtype: Any, inner: int) -> None:
     fours = inner * np.dtype(dtype).itemsize % 16 == 0
     assert ran == ("lines__element:placed" + ".fours" * fours,)
     assert y.tobytes() == want.tobytes()
+    given = [Tensor.from_numpy(a, any_device) for a in (x, start, u)]
+    b = Builder(any_device)
+    plan = b.plan(placed_rows(b, *(b.input(tensor.spec) for tensor in given)))
+    buffers = [tensor.buffer for tensor in given], [given[0].buffer]
+    per_row = inner * np.dtype(dtype).itemsize // (16 if fours else 4)
+    for steps, rows in ((plan.steps, 9), (plan.on(*buffers).steps, 4)):
+        assert steps[0].grids == ((0, -(-6 * rows * per_row // LOCAL), 1),)
+    any_device.add(plan, *buffers)  # the result overwrites x: only new rows are written
+    assert given[0].numpy().tobytes() == want.tobytes()

@@ -17,7 +17,7 @@ from ..shader.expression import Expression
 from ..shader.spec import Binding, PushConstant, Written
 from .row_lanes import RowLanes
 
-WORDS = ("first_group", "rows", "groups", "tokens", "total", "held")
+WORDS = ("first_group", "rows", "groups", "tokens", "total", "held", "span")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +48,14 @@ def appended(b: Builder, x: Value, start: Value | None, past: Value | None, tota
     form = AppendForm(width, start is not None, past is not None, b.device.soft_float)
     push = {
         "rows": batch * groups * total, "groups": groups, "tokens": tokens, "total": total,
-        "held": 0 if past is None else past.spec.shape[2],
+        "held": 0 if past is None else past.spec.shape[2], "span": total,
     }  # fmt: skip
     slots = [x, *([] if start is None else [start]), *([] if past is None else [past]), y]
     b.dispatch(b.device.program(written(form)), slots, push, macs=batch * groups * total * width)
     if past is not None and past.spec.shape == y.spec.shape:
-        b.may_overwrite(y, past)  # the invocation that writes a word is the only one that reads its past word
+        # the invocation that writes a word is the only one that reads its past word
+        span = min(tokens, total)
+        b.may_overwrite([(y, past)], push | {"rows": batch * groups * span, "span": span})
     return y
 
 
@@ -84,20 +86,22 @@ class _AppendKernel:
         self.lanes = RowLanes(k, form.lanes, 1)
         row, rows = k.workgroup() * self.lanes.rows + self.lanes.row, self.word("rows")
         self.inside = row < rows
-        self.at = self.inside.where(row, rows - 1)
-        self.matrix = self.at.divided(self.word("total"))
-        self.token = self.at - self.matrix * self.word("total")
+        item, total, span = self.inside.where(row, rows - 1), self.word("total"), self.word("span")
+        self.matrix = item.divided(span)
         self.batch = self.matrix.divided(self.word("groups"))
+        self.place = item - self.matrix * span  # the index of the vector, counted from the first new one on
+        start = k.load(1, self.batch) if form.starts else k.constant(0, "u")
+        position = start + self.place
+        self.token = position.modulo(total)
+        self.new = (position < total) & (self.place < self.word("tokens"))
+        self.at = self.matrix * total + self.token
 
     def word(self, name: str) -> Number:
         return self.k.word(WORDS.index(name))
 
     def module(self) -> bytes:
-        k, count = self.k, words_of(self.form.width)
-        start = k.load(1, self.batch) if self.form.starts else k.constant(0, "u")
-        place = self.token - start  # below 0, it wraps around to a large number and is not new
-        new = place < self.word("tokens")
-        runs = self.numbers(new.where(place, 0))
+        k, count, new = self.k, words_of(self.form.width), self.new
+        runs = self.numbers(new.where(self.place, 0))
         largest = functools.reduce(maximum, [magnitude(x) for _, run in runs for x in run])
         scale, first, y = self.lanes.joined("max", largest, scale_of), self.at * count, len(self.buffers)
         with k.when(self.inside & new):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -20,7 +21,7 @@ from ..shader.expression import Expression
 from ..shader.spec import Binding, PushConstant, Written
 from .lines import LOCAL
 
-WORDS = ("first_group", "count", "tokens", "rows", "turns")
+WORDS = ("first_group", "count", "tokens", "rows", "span", "turns")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +46,9 @@ class HeadsForm:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The names of the push constants. ``end0``, ...: the number of vectors of all results up to part 0,
-        ..."""
+        """The names of the push constants. ``span``: the number of rows of each cache that the kernel writes,
+        from the first token's on. ``end0``, ...: the number of vectors that it writes of all parts up to part
+        0, ..."""
         return (*WORDS, *(f"end{i}" for i in range(len(self.parts))))
 
 
@@ -64,19 +66,23 @@ def headed(
     pairs = angles[0].spec.shape[3] if angles else 0
     form = HeadsForm(tuple(parts), columns, x.spec.dtype, pairs, interleaved, b.device.soft_float)
     results = [b.new(Spec(part.shape(batch, tokens, rows), part.dtype)) for part in parts]
-    push: dict[str, int | float] = {"tokens": tokens, "rows": rows, "turns": 1, "count": 0}
-    if angles:
-        push["turns"] = math.prod(angles[0].spec.shape[:2])
-    for i, y in enumerate(results):
-        push["count"] += y.spec.size // VECTOR
-        push[f"end{i}"] = push["count"]
+    push = {"tokens": tokens, "rows": rows, "turns": math.prod(angles[0].spec.shape[:2]) if angles else 1}
     slots = [x, *angles, *([] if start is None else [start]), *pasts, *results]
-    if push["count"]:
-        b.dispatch(b.device.program(written(form)), slots, push)
-    caches = [y for y, part in zip(results, parts, strict=True) if part.order == "cache"]
-    for y, past in zip(caches, pasts, strict=True):
-        b.may_overwrite(y, past)  # an invocation writes only the words of *past* that it has read
+    whole = _ends(form, batch, tokens, rows)
+    if whole["count"]:
+        b.dispatch(b.device.program(written(form)), slots, push | whole)
+        caches = [y for y, part in zip(results, parts, strict=True) if part.order == "cache"]
+        if caches:  # an invocation writes only the words of *past* that it has read
+            shorter = push | _ends(form, batch, tokens, min(tokens, rows))
+            b.may_overwrite(list(zip(caches, pasts, strict=True)), shorter)
     return results
+
+
+def _ends(form: HeadsForm, batch: int, tokens: int, span: int) -> dict[str, int]:
+    """Return the push constants that say how much the kernel writes, of caches *span* rows."""
+    sizes = [math.prod(part.shape(batch, tokens, span)) // VECTOR for part in form.parts]
+    ends = list(itertools.accumulate(sizes))
+    return {"count": ends[-1], "span": span, **{f"end{i}": end for i, end in enumerate(ends)}}
 
 
 def fits(part: Part, columns: int, pairs: int, interleaved: bool) -> bool:
@@ -140,18 +146,18 @@ class _Heads:
             column = i - token * (part.heads * vectors)
             return self.store(n, part, i, self.computed(part, token, column))
         tokens, above = self.word("tokens"), i.divided(vectors)
-        row, rows = above, tokens if part.order == "heads" else self.word("rows")
-        matrix = above.divided(rows)
-        batch = matrix.divided(part.heads)
-        row, column = above - matrix * rows, (matrix - batch * part.heads) * vectors + (i - above * vectors)
+        span = tokens if part.order == "heads" else self.word("span")
+        matrix = above.divided(span)
+        batch, token, v = matrix.divided(part.heads), above - matrix * span, i - above * vectors
+        column = (matrix - batch * part.heads) * vectors + v
         if part.order == "heads":
-            return self.store(n, part, i, self.computed(part, batch * tokens + row, column))
-        start = self.k.load(self.buffer("start"), batch)
-        place = (row < start).where(row + rows - start, row - start)
-        with self.k.when(place < tokens):
-            self.store(n, part, i, self.computed(part, batch * tokens + place, column))
-        with self.k.when(~(place < tokens)):
-            self.store(n, part, i, self.words(self.buffer(f"past{n}"), part.dtype, i))
+            return self.store(n, part, i, self.computed(part, batch * tokens + token, column))
+        row, rows = self.k.load(self.buffer("start"), batch) + token, self.word("rows")
+        at = (matrix * rows + (row < rows).where(row, row - rows)) * vectors + v
+        with self.k.when(token < tokens):
+            self.store(n, part, at, self.computed(part, batch * tokens + token, column))
+        with self.k.when(~(token < tokens)):
+            self.store(n, part, at, self.words(self.buffer(f"past{n}"), part.dtype, at))
 
     def words(self, buffer: int, dtype: str, at: Number) -> list[Number]:
         """Load the words of vector number *at* of an array."""

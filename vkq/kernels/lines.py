@@ -91,12 +91,15 @@ def placed_rows(b: Builder, x: Value, start: Value, updates: Value) -> Value:
         words = inner * np.dtype(x.spec.dtype).itemsize // 4
         fours = words % 4 == 0
         many = words // 4 if fours else words
+        count, every = updates.spec.shape[2], x.spec.size // inner // rows
         push = {
-            "count": x.spec.size // inner * many, "inner": many, "rows": rows, "lines": lines,
-            "updates": updates.spec.shape[2],
+            "count": every * rows * many, "inner": many, "rows": rows, "lines": lines, "updates": count,
+            "span": rows,
         }  # fmt: skip
         b.dispatch(b.device.program(_placed(fours)), [x, start, updates, y], push)
-        b.may_overwrite(y, x)  # an invocation writes only the words of x that it has read
+        # an invocation writes only the words of x that it has read
+        span = min(count, rows)
+        b.may_overwrite([(y, x)], push | {"count": every * span * many, "span": span})
     return y
 
 
@@ -239,18 +242,19 @@ def _placed(fours: bool) -> Written:
             k.store(3, i, k.load(source, place))
 
     def write(k: KernelWriter, i: Number) -> None:
-        inner, rows, lines, count = (k.word(n) for n in (2, 3, 4, 5))
-        row = i.divided(inner)
-        line = row.divided(rows)
-        own, start = row - line * rows, k.load(1, line.divided(lines))
-        place = (own < start).where(own + rows - start, own - start)
-        new = place < count
+        inner, rows, lines, count, span = (k.word(n) for n in (2, 3, 4, 5, 6))
+        above = i.divided(inner)
+        line = above.divided(span)
+        place, column = above - line * span, i - above * inner  # the first *span* rows from start on
+        row = k.load(1, line.divided(lines)) + place
+        row = (row < rows).where(row, row - rows)
+        at, new = (line * rows + row) * inner + column, place < count
         with k.when(new):
-            copy(k, 2, (line * count + place) * inner + (i - row * inner), i)
+            copy(k, 2, (line * count + place) * inner + column, at)
         with k.when(~new):
-            copy(k, 0, i, i)
+            copy(k, 0, at, at)
 
-    words, vectors = ("inner", "rows", "lines", "updates"), frozenset({0, 2, 3} if fours else ())
+    words, vectors = ("inner", "rows", "lines", "updates", "span"), frozenset({0, 2, 3} if fours else ())
     name = "placed" + ".fours" * fours
     return per_result(name, "x start updates", "y", words, False, "0", write, vectors)
 

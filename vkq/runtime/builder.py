@@ -56,6 +56,7 @@ class Builder:
         self._wholes: set[int] = set()  # the slots of joined arrays
         self.reasons: dict[str, str] = {}
         self._over: dict[int, int] = {}
+        self._shorter: dict[int, tuple[Step, dict[int, int]]] = {}  # index of a step -> see `may_overwrite`
 
     def input(self, spec: Spec) -> Value:
         """Add the next input of the plan and return its value."""
@@ -136,10 +137,21 @@ class Builder:
         sizes, numbers = [value.bytes for value in slots], [value.slot for value in slots]
         self._add(step_of(self.device, program, sizes, push, macs, numbers, in_place))
 
-    def may_overwrite(self, y: Value, x: Value) -> None:
-        """Allow y to overwrite x: the step that reads x and writes y gives a correct result even if both
-        share memory."""
-        self._over[y.slot] = x.slot
+    def may_overwrite(
+        self, pairs: Sequence[tuple[Value, Value]], push: Mapping[str, int | float] | None = None
+    ) -> None:
+        """Allow results to overwrite inputs: the last step reads each x and writes each y of the *pairs* (y,
+        x), and gives correct results even if y and x share memory. *push*: other push constants for the
+        step, used if all these y and x share memory, so that it does not copy what is in place already."""
+        slots = {y.slot: x.slot for y, x in pairs}
+        self._over |= slots
+        step = self._steps[-1]
+        if push is not None and step.program is not None:
+            sizes = [self._bytes[slot] for slot in step.slots]
+            self._shorter[len(self._steps) - 1] = (
+                step_of(self.device, step.program, sizes, push, step.macs, step.slots),
+                slots,
+            )
 
     def fill(self, value: Value, word: int) -> None:
         """Add a step that sets every word of a value."""
@@ -173,10 +185,12 @@ class Builder:
         reads = Counter(slot for step in self._steps for slot in step.slots)
         given = self._given - {v.slot for v in results}
         over = {y: x for y, x in self._over.items() if y in taken and x in given and reads[x] == 1}
+        shorter = {i: step for i, (step, pairs) in self._shorter.items() if pairs.items() <= over.items()}
+        in_place = tuple(shorter.get(i, step) for i, step in enumerate(self._steps)) if shorter else ()
         return Plan(
             tuple(v.spec for v in self._inputs), tuple(v.spec for v in results),
             tuple(v.slot for v in results), tuple(self._steps), self._residents, sizes, total,
-            len(self._bytes), self.reasons, over,
+            len(self._bytes), self.reasons, over, in_place,
         )  # fmt: skip
 
     def lifetimes(self, slots: Sequence[int]) -> list[Lifetime]:

@@ -217,7 +217,7 @@ class Device(OfOneProcess):
         explicit: Recording | None = getattr(self._local, "explicit", None)
         if explicit is not None:
             return explicit.add(plan, inputs, outputs)
-        self.queue.add(plan.native, inputs, outputs)
+        self.queue.add(plan.on(inputs, outputs).native, inputs, outputs)
 
     def operation(self) -> contextlib.AbstractContextManager[Recording]:
         """Context manager: yield the recording for the dispatches of one operation of this thread. Nothing is

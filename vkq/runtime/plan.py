@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -154,7 +154,8 @@ class Plan:
     a step that overwrites a constant restores it. ``scratch``: slot -> (offset, bytes) in a range of
     ``scratch_bytes`` that nothing else uses during the run. ``reasons``: why these steps were chosen, by
     topic ("path", "method", ...). ``over``: output slot -> slot of an input whose memory the result may
-    overwrite.
+    overwrite. ``in_place``: the steps if all these results overwrite their inputs; () if the steps are the
+    same.
     """
 
     inputs: tuple[Spec, ...]
@@ -167,6 +168,20 @@ class Plan:
     slots: int
     reasons: Mapping[str, str] = field(default_factory=dict)
     over: Mapping[int, int] = field(default_factory=dict)
+    in_place: tuple[Step, ...] = ()
+
+    def on(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Plan:
+        """Return the plan for these buffers of the inputs and results. It does not copy what is in place
+        already, if each result in ``over`` has the memory of its input."""
+        if not self.in_place:
+            return self
+        found = dict(zip(self.outputs, outputs, strict=True))
+        shared = all(found[y] is inputs[x] for y, x in self.over.items())
+        return self._overwriting if shared else self
+
+    @functools.cached_property
+    def _overwriting(self) -> Plan:
+        return replace(self, steps=self.in_place, in_place=())
 
     @functools.cached_property
     def native(self) -> Any:

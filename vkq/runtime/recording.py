@@ -103,6 +103,7 @@ class Recording:
 
     def add(self, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         """Record a plan's steps on the buffers of its inputs and results."""
+        plan = plan.on(inputs, outputs)
         slots: list[Buffer | None] = [*inputs, *[None] * (plan.slots - len(inputs))]
         for slot, output in zip(plan.outputs, outputs, strict=True):
             slots[slot] = output
