@@ -321,10 +321,10 @@ def decoders() -> list[str]:
     return [
         "## A language model of 1.1 billion weights",
         "",
-        f"{found['device']}, {found['driver']}, {found['date']}: a Llama of 16 layers with random 4-bit weights in "
-        "groups of 128, beside PyTorch's fp16 (weights and caches) in a CUDA graph, in one run. A token after "
-        "so many keys, or a prompt of so many tokens: ms on the device. `wall ms`: a token of `LanguageModel`; "
-        "`first ms`: the prompt before it (48 tokens less) and its first token.",
+        f"{found['device']}, {found['driver']}, {found['date']}: a Llama of 16 layers with random 4-bit",
+        "weights in groups of 128, beside PyTorch's fp16 (weights and caches) in a CUDA graph, in one run. A",
+        "token after so many keys, or a prompt of so many tokens: ms on the device. `wall ms`: a token of",
+        "`LanguageModel`; `first ms`: the prompt before it (48 tokens less) and its first token.",
         f"`{found['command']}`",
         "",
         *table(
@@ -381,8 +381,8 @@ def regret() -> list[str]:
 
 
 TOPICS: tuple[Callable[[], list[str]], ...] = (
-    networks, peers, decoders, kernels, convolutions, weight_only, movers, images, host, beside_ncnn, lavapipe,
-    regret,
+    networks, peers, decoders, kernels, convolutions, weight_only, movers, images, host, beside_ncnn,
+    lavapipe, regret,
 )  # fmt: skip
 
 

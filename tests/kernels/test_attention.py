@@ -10,7 +10,7 @@ import pytest
 
 import vkq
 from vkq.kernels.attention import AttentionSizes, Strides, attended
-from vkq.kernels.attention_form import Places
+from vkq.kernels.attention_form import AttentionForm, Places
 from vkq.layout.extent import Spec
 from vkq.numerics.attention import Seen, Tile, attention
 from vkq.ops import operand
@@ -179,5 +179,7 @@ def test_sizes_of_tiles() -> None:
             tile = Tile.of(lines, width)
             assert tile.rows * width <= 4096
             assert tile.keys % tile.lanes == 0
-            shared = Places.of(tile).end * 4
-            assert shared <= SHARED_BYTES
+            types, last = ("float32", "float32", "float32"), (False, False, False, False, 0, False, False)
+            for depth in (16, 64):
+                part = AttentionForm(depth, width, tile, types, *last).part
+                assert Places.of(tile, part).end * 4 <= SHARED_BYTES

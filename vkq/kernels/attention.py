@@ -144,7 +144,7 @@ def written(form: AttentionForm) -> Written:
     return Written(
         "attention__tiles", f"attention__tiles:{about}", "attention in tiles of keys", tuple(bindings), push,
         LANES, Expression(f"matrices * ((lines + {tile.rows - 1}) // {tile.rows})"),
-        4 * Places.of(tile).end, lambda: PartsKernel(form).module(),
+        4 * Places.of(tile, form.part).end, lambda: PartsKernel(form).module(),
         f"{each} * (({form.span or 'keys'} + {tile.keys - 1}) // {tile.keys})",
     )  # fmt: skip
 

@@ -7,7 +7,8 @@ import dataclasses
 from ..numerics.attention import LANES, Tile
 from ..numerics.steps import Number
 
-PART = 16  # number of elements of each query and key that shared memory holds at a time
+PART = 16  # least number of elements of each query and key that shared memory holds at a time
+FEW_ROWS = 8  # in tiles of up to this many rows, registers are free for loads ahead
 UNROLLED = 4
 STRIDES = ("batch", "head", "row")
 WORDS = (
@@ -34,6 +35,23 @@ class AttentionForm:
     apart: bool
     placed: bool
 
+    @property
+    def part(self) -> int:
+        """The number of elements of each query and key that shared memory holds at a time."""
+        few = self.tile.rows <= FEW_ROWS and self.tile.keys <= 64
+        return 2 * PART if few and self.depth % (2 * PART) == 0 else PART
+
+    @property
+    def part_bits(self) -> int:
+        """log2 of `part`."""
+        return self.part.bit_length() - 1
+
+    @property
+    def down(self) -> int:
+        """The distance of the rows that an invocation computes. With few columns, it is larger."""
+        columns = 1 << (self.width - 1).bit_length()
+        return min(self.tile.rows, max(self.tile.rows // 4, LANES // columns, 1))
+
 
 @dataclasses.dataclass(frozen=True)
 class Places:
@@ -48,9 +66,9 @@ class Places:
     end: int
 
     @classmethod
-    def of(cls, tile: Tile) -> Places:
-        k = tile.rows * PART
-        weights = k + tile.keys * PART
+    def of(cls, tile: Tile, part: int) -> Places:
+        k = tile.rows * part
+        weights = k + tile.keys * part
         rows = weights + tile.rows * tile.keys
         return cls(k, weights, rows, rows + tile.rows, rows + tile.rows + LANES)
 

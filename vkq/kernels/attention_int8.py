@@ -87,6 +87,6 @@ def written(form: Int8Form) -> Written:
     return Written(
         "attention_int8__tiles", f"attention_int8__tiles:{about}", "attention to an int8 cache",
         tuple(bindings), push, LANES, Expression(f"matrices * ((lines + {tile.rows - 1}) // {tile.rows})"),
-        4 * Places.of(tile).end, lambda: Int8AttentionKernel(form).module(),
+        4 * Places.of(tile, form.part).end, lambda: Int8AttentionKernel(form).module(),
         f"{each} * (({form.span or 'keys'} + {tile.keys - 1}) // {tile.keys})",
     )  # fmt: skip

@@ -10,7 +10,7 @@ from ..numerics.attention import LANES
 from ..numerics.attention_cache import PER_WORD, number, words_of
 from ..numerics.attention_int8 import factor_of, score_of
 from ..numerics.steps import Number, flushed
-from .attention_form import PART, UNROLLED, AttentionForm
+from .attention_form import UNROLLED, AttentionForm
 from .attention_parts import PartsKernel
 
 
@@ -24,6 +24,10 @@ class Int8Form(AttentionForm):
     follows: bool
     softcap: float
 
+    @property
+    def down(self) -> int:
+        return max(self.tile.rows // 4, 1)
+
 
 class Int8AttentionKernel(PartsKernel):
     """The writer of an attention kernel whose keys and values are words."""
@@ -33,7 +37,7 @@ class Int8AttentionKernel(PartsKernel):
     def run(self) -> int:
         """Return how many neighbouring columns of the results an invocation computes: the four columns of a
         word, or fewer if not every invocation would get whole words."""
-        across = LANES // max(self.tile.rows // 4, 1)
+        across = LANES // self.form.down
         whole, rest = divmod(self.form.width, across)
         return 1 if rest else math.gcd(whole, PER_WORD)
 
@@ -90,12 +94,12 @@ class Int8AttentionKernel(PartsKernel):
         """Load the part from element d on of the tile's keys into shared memory, transposed. Elements of
         keys beyond the depth may be any codes, because the queries' elements there are 0."""
         k, keys, count = self.k, self.tile.keys, words_of(self.form.depth) - 1
-        part = PART // PER_WORD
+        part = self.form.part // PER_WORD
         for i in range(keys * part // LANES):
             place = self.lane + LANES * i
             key, own = place >> (part.bit_length() - 1), place & (part - 1)
             index = (d >> 2) + own
-            near = index if self.form.depth % PART == 0 else (index < count).where(index, count - 1)
+            near = index if self.form.depth % self.form.part == 0 else (index < count).where(index, count - 1)
             word = k.load(1, self.key_matrix + self.near(c + key) * self.word("k_row") + near)
             for j in range(PER_WORD):
                 k.keep((own * PER_WORD + j) * keys + key + self.at.k, number(word, word.of(j)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ..numerics.rational import add
 from ..numerics.steps import Number
+from .attention_form import FEW_ROWS
 from .attention_tiles import AttentionKernel
 
 
@@ -53,13 +54,20 @@ class PartsKernel(AttentionKernel):
     def placed_bounds(self) -> tuple[Number, Number]:
         """Return `seen_bounds` from the positions of all rows of the tile, which may be in any order."""
         k = self.k
-        zero, rows, one, last = (k.constant(n, "u") for n in (0, self.tile.rows, 1, 2**31 - 1))
+        zero, one, last = (k.constant(n, "u") for n in (0, 1, 2**31 - 1))
+        rows = self.tile.rows
+        state: tuple[Number, ...] = last, zero
 
         def turn(row: Number, state: tuple[Number, ...]) -> tuple[Number, ...]:
             place = self.position(self.query(row)[1])
             return (place < state[0]).where(place, state[0]), (state[1] < place).where(place, state[1])
 
-        first, end = k.loop(zero, rows, one, (last, zero), turn, rolled=True)
+        if rows > FEW_ROWS:
+            first, end = k.loop(zero, k.constant(rows, "u"), one, state, turn, rolled=True)
+        else:  # in a row, so that the loads overlap
+            for row in range(rows):
+                state = turn(k.constant(row, "u"), state)
+            first, end = state
         return self.begin_of(first), (end < self.keys).where(end + 1, self.keys)
 
     def finish(self, state: tuple[Number, ...]) -> None:

@@ -8,7 +8,6 @@ columns) and accumulates it in registers.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 
 from ..numerics.attention import HIDDEN, LANES, base, score, weighed, weight
@@ -16,25 +15,23 @@ from ..numerics.elementary import maximum
 from ..numerics.rational import add, divide, multiply
 from ..numerics.steps import Number
 from ..shader.assembler import KernelWriter
-from .attention_form import PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places, Split
-from .chain_shader import element
+from .attention_form import FEW_ROWS, STRIDES, UNROLLED, WORDS, AttentionForm, Places, Split
+from .attention_products import Products
 
-# The number of keys whose values an invocation loads at a time, in tiles of at most FEW_ROWS rows.
-TOGETHER, FEW_ROWS = 16, 8
 Turn = Callable[[Number, tuple[Number, ...]], tuple[Number, ...]]
 
 
-class AttentionKernel:
+class AttentionKernel(Products):
     """Writes the SPIR-V of an attention kernel."""
 
     def __init__(self, form: AttentionForm):
-        self.form, self.tile, self.at = form, form.tile, Places.of(form.tile)
+        self.form, self.tile, self.at = form, form.tile, Places.of(form.tile, form.part)
         self.y = self.reads()  # index of the result buffer, which follows the buffers that the kernel reads
         self.k = k = KernelWriter((*[False] * self.y, True), len(WORDS), LANES, form.soft, self.at.end)
         lane, rows, keys = k.lane(), self.tile.rows, self.tile.keys
         self.lane = lane
         self.scores = Split(lane, max(rows // 4, 1) if rows > 8 else max(rows // 2, 1), rows, keys)
-        self.results = Split(lane, max(rows // 4, 1), rows, form.width, self.run())
+        self.results = Split(lane, form.down, rows, form.width, self.run())
         # the row whose weights this invocation computes
         self.own = lane >> (self.tile.lanes.bit_length() - 1)
         self.sub = lane & (self.tile.lanes - 1)
@@ -95,7 +92,10 @@ class AttentionKernel:
 
     def module(self) -> bytes:
         k = self.k
-        q_rows = [self.start("q", (self.lane + LANES * i) >> 4) for i in range(self.loads(self.tile.rows))]
+        q_rows = [
+            self.start("q", (self.lane + LANES * i) >> self.form.part_bits)
+            for i in range(self.loads(self.tile.rows))
+        ]
         zero, low = k.constant(0.0, "f"), k.constant(HIDDEN, "f")
         state: tuple[Number, ...] = (low, zero, *[zero] * self.results.count)
         begin, end = self.bounds()
@@ -118,16 +118,6 @@ class AttentionKernel:
                 with k.when((self.first + row < self.lines) & (column < f.width)):
                     value = weighed(state[2 + i * len(columns) + j], inverse, f.guarded)
                     k.store(self.y, first + column, value)
-
-    def number(self, buffer: int, place: Number) -> Number:
-        """Load an element of q, k or v."""
-        half = self.form.types[buffer] == "float16"
-        return element(self.k, buffer, "float16", place) if half else self.k.load(buffer, place).f
-
-    @staticmethod
-    def loads(rows: int) -> int:
-        """Return how many elements of a part of *rows* rows each invocation loads."""
-        return max(rows * PART // LANES, 1)
 
     def bounds(self) -> tuple[Number, Number]:
         """Return the begin and the end of the range of keys that the workgroup reads."""
@@ -173,7 +163,8 @@ class AttentionKernel:
     def add_values(self, c: Number, end: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
         """Add the weighted values of the tile of keys that starts at key c to the sums. No row attends to
         keys from *end* on."""
-        left, many = self.keys - c, TOGETHER if self.tile.rows <= FEW_ROWS else UNROLLED
+        left, rows = self.keys - c, self.tile.rows
+        many = 128 // max(rows, 4) if rows <= FEW_ROWS else UNROLLED
         zero, one, step = (self.k.constant(n, "u") for n in (0, 1, many))
         count = (left < self.tile.keys).where(left, self.tile.keys)
         whole = count & (2**32 - many)
@@ -206,18 +197,6 @@ class AttentionKernel:
         columns = [x if whole else (x < width).where(x, width - 1) for x in self.results.columns]
         return [self.number(2, first + column) for column in columns]
 
-    def add_products_of(self, c: Number, q_rows: list[Number]) -> None:
-        """Compute the products of all queries with the keys of a tile and store them in shared memory,
-        where the weights later replace them."""
-        k, split, zero = self.k, self.scores, self.k.constant(0.0, "f")
-        sums: tuple[Number, ...] = tuple([zero] * split.count)
-        depth, step = (k.constant(n, "u") for n in (self.form.depth, PART))
-        sums = k.loop(k.constant(0, "u"), depth, step, sums, lambda d, s: self.add_part(c, d, s, q_rows))
-        first = split.row * self.tile.keys + split.column + self.at.weights
-        places = [first + (i * self.tile.keys + j) for i in split.below for j in split.beside]
-        for place, total in zip(places, sums, strict=True):
-            k.keep(place, total)
-
     def score(self, c: Number, column: Number, total: Number) -> Number:
         """Return the score of key c + column for this invocation's row, from the sum *total* of products."""
         key, bias = c + column, None
@@ -233,54 +212,6 @@ class AttentionKernel:
     def scored(self, key: Number, total: Number, bias: Number | None) -> Number:
         """Return a score: *total* (the sum of the products of query and key), scaled, plus the bias."""
         return score(total, self.word("scale").f, bias)
-
-    def add_part(
-        self, c: Number, d: Number, sums: tuple[Number, ...], q_rows: list[Number]
-    ) -> tuple[Number, ...]:
-        """Add the products of PART elements of queries and keys, from element d on, to the sums, and return
-        the new sums."""
-        k = self.k
-        k.barrier()
-        self.bring(0, self.tile.rows, 0, d, q_rows)
-        self.bring_keys(c, d)
-        k.barrier()
-        zero, step = k.constant(0, "u"), k.constant(UNROLLED, "u")
-        return k.loop(zero, k.constant(PART, "u"), step, sums, self.add_products, rolled=True)
-
-    def bring_keys(self, c: Number, d: Number) -> None:
-        """Load PART elements of each of the tile's keys, from element d on, into shared memory."""
-        keys = [c + ((self.lane + LANES * i) >> 4) for i in range(self.loads(self.tile.keys))]
-        starts = [self.key_matrix + self.near(key) * self.word("k_row") for key in keys]
-        self.bring(1, self.tile.keys, self.at.k, d, starts)
-
-    def near(self, key: Number) -> Number:
-        """Return *key*, or the index of the last key if *key* is larger."""
-        return (key < self.keys).where(key, self.keys - 1)
-
-    def bring(self, buffer: int, rows: int, to: int, d: Number, starts: list[Number]) -> None:
-        """Load PART elements, from element d on, of every query or key into shared memory, transposed."""
-        k, depth, column = self.k, self.form.depth, d + (self.lane & (PART - 1))
-        for i, start in enumerate(starts):
-            near = column if depth % PART == 0 else (column < depth).where(column, depth - 1)
-            place = start + (near * self.word("k_column") if buffer else near)
-            value = self.number(buffer, place)
-            value = value if depth % PART == 0 else (column < depth).where(value, 0.0)
-            target = (self.lane & (PART - 1)) * rows + ((self.lane + LANES * i) >> 4) + to
-            with k.when(self.lane < rows * PART) if rows * PART < LANES else contextlib.nullcontext():
-                k.keep(target, value)
-
-    def add_products(self, c: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add the products of UNROLLED elements, from element c of the part on, to the sums, and return the
-        new sums."""
-        k, split = self.k, self.scores
-        found, query = list(sums), c * self.tile.rows + split.row
-        key = c * self.tile.keys + split.column + self.at.k
-        for i in range(UNROLLED):
-            queries = [k.exchange(query + (i * self.tile.rows + n)) for n in split.below]
-            keys = [k.exchange(key + (i * self.tile.keys + n)) for n in split.beside]
-            products = (q * one for q in queries for one in keys)
-            found = [one + product for one, product in zip(found, products, strict=True)]
-        return tuple(found)
 
     def joined(self, value: Number, join: Callable[[Number, Number], Number]) -> Number:
         """Write the reduction, by *join*, of one value of each invocation of a row. Return the result,

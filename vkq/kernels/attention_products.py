@@ -1,0 +1,108 @@
+"""The products of queries and keys in the kernel of attention (`vkq.kernels.attention_tiles`)."""
+
+from __future__ import annotations
+
+import contextlib
+
+from ..numerics.attention import LANES, Tile
+from ..numerics.steps import Number
+from ..shader.assembler import KernelWriter
+from .attention_form import UNROLLED, AttentionForm, Places, Split
+from .chain_shader import element
+
+
+class Products:
+    """Writes the products of all queries of a tile with a tile of keys. Parts of the queries and keys go
+    through shared memory; an invocation computes the scores of some rows and keys (``scores``)."""
+
+    form: AttentionForm
+    tile: Tile
+    at: Places
+    k: KernelWriter
+    lane: Number
+    scores: Split
+    keys: Number
+    key_matrix: Number
+
+    def word(self, name: str) -> Number:
+        """Load a push constant."""
+        raise NotImplementedError
+
+    def number(self, buffer: int, place: Number) -> Number:
+        """Load an element of q, k or v."""
+        half = self.form.types[buffer] == "float16"
+        return element(self.k, buffer, "float16", place) if half else self.k.load(buffer, place).f
+
+    def loads(self, rows: int) -> int:
+        """Return how many elements of a part of *rows* rows each invocation loads."""
+        return max(rows * self.form.part // LANES, 1)
+
+    def add_products_of(self, c: Number, q_rows: list[Number]) -> None:
+        """Compute the products of all queries with the keys of a tile and store them in shared memory,
+        where the weights later replace them."""
+        k, split, zero = self.k, self.scores, self.k.constant(0.0, "f")
+        sums: tuple[Number, ...] = tuple([zero] * split.count)
+        depth, step = (k.constant(n, "u") for n in (self.form.depth, self.form.part))
+        sums = k.loop(k.constant(0, "u"), depth, step, sums, lambda d, s: self.add_part(c, d, s, q_rows))
+        first = split.row * self.tile.keys + split.column + self.at.weights
+        places = [first + (i * self.tile.keys + j) for i in split.below for j in split.beside]
+        for place, total in zip(places, sums, strict=True):
+            k.keep(place, total)
+
+    def add_part(
+        self, c: Number, d: Number, sums: tuple[Number, ...], q_rows: list[Number]
+    ) -> tuple[Number, ...]:
+        """Add the products of a part of the elements of queries and keys, from element d on, to the sums, and
+        return the new sums."""
+        k = self.k
+        k.barrier()
+        self.bring(0, self.tile.rows, 0, d, q_rows)
+        self.bring_keys(c, d)
+        k.barrier()
+        zero, step = k.constant(0, "u"), k.constant(UNROLLED, "u")
+        return k.loop(zero, k.constant(self.form.part, "u"), step, sums, self.add_products, rolled=True)
+
+    def bring_keys(self, c: Number, d: Number) -> None:
+        """Load the part from element d on of each of the tile's keys into shared memory."""
+        keys = [
+            c + ((self.lane + LANES * i) >> self.form.part_bits) for i in range(self.loads(self.tile.keys))
+        ]
+        starts = [self.key_matrix + self.near(key) * self.word("k_row") for key in keys]
+        self.bring(1, self.tile.keys, self.at.k, d, starts)
+
+    def near(self, key: Number) -> Number:
+        """Return *key*, or the index of the last key if *key* is larger."""
+        return (key < self.keys).where(key, self.keys - 1)
+
+    def bring(self, buffer: int, rows: int, to: int, d: Number, starts: list[Number]) -> None:
+        """Load the part from element d on of every query or key into shared memory, transposed."""
+        k, depth, column = self.k, self.form.depth, d + (self.lane & (self.form.part - 1))
+        for i, start in enumerate(starts):
+            near = column if depth % self.form.part == 0 else (column < depth).where(column, depth - 1)
+            place = start + (near * self.word("k_column") if buffer else near)
+            value = self.number(buffer, place)
+            value = value if depth % self.form.part == 0 else (column < depth).where(value, 0.0)
+            target = (
+                (self.lane & (self.form.part - 1)) * rows
+                + ((self.lane + LANES * i) >> self.form.part_bits)
+                + to
+            )
+            with (
+                k.when(self.lane < rows * self.form.part)
+                if rows * self.form.part < LANES
+                else contextlib.nullcontext()
+            ):
+                k.keep(target, value)
+
+    def add_products(self, c: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
+        """Add the products of UNROLLED elements, from element c of the part on, to the sums, and return the
+        new sums."""
+        k, split = self.k, self.scores
+        found, query = list(sums), c * self.tile.rows + split.row
+        key = c * self.tile.keys + split.column + self.at.k
+        for i in range(UNROLLED):
+            queries = [k.exchange(query + (i * self.tile.rows + n)) for n in split.below]
+            keys = [k.exchange(key + (i * self.tile.keys + n)) for n in split.beside]
+            products = (q * one for q in queries for one in keys)
+            found = [one + product for one, product in zip(found, products, strict=True)]
+        return tuple(found)
