@@ -104,16 +104,19 @@ def test_refused_where_a_word_of_channels_straddles_taps(any_device: vkq.Device)
 def test_chosen_by_size_on_gpus_only(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     capabilities = software_device.capabilities
     assert staged_tile(capabilities, 1000, 1000) is None
-    known = dataclasses.replace(profile(capabilities), staged="64x64", texels=False)
-    monkeypatch.setattr(gemm, "profile", lambda capabilities: known)
-    assert [staged_tile(capabilities, *size) for size in ((8, 8), (7, 100), (100, 7))] == [
-        "64x64",
-        None,
-        None,
-    ]
+    known = dataclasses.replace(profile(capabilities), staged="64x64", texels=False, staged_conv="64x64")
+    for cores, size, tile in (
+        (1, (8, 8), "64x64"), (1, (7, 100), "32x32"), (1, (100, 3), None),
+        (4, (16, 48), "32x32"), (4, (32, 32), "64x64"), (5, (32, 32), "32x32"),
+    ):  # fmt: skip
+        own = dataclasses.replace(known, multiprocessors=cores)
+        monkeypatch.setattr(gemm, "profile", lambda capabilities, own=own: own)
+        assert staged_tile(capabilities, *size) == tile
+        assert staged_tile(capabilities, *size, conv=True) == ("64x64" if min(size) >= 8 else None)
+    monkeypatch.setattr(gemm, "profile", lambda capabilities: dataclasses.replace(known, multiprocessors=1))
     data = random_data(parse("linear[M=64,K=16,N=64]"), np.random.default_rng(2))
     layer = vkq.Linear(data.w, data.w_scale, **operands(data, software_device, None, path="dot_s8s8"))
     assert layer.explain((64, 16)).variants == ("gemm_q8ta_q8csw__staged:s8s8.f32.64x64",)
-    assert "tiled" in layer.explain((28, 16)).variants[0]
+    assert "tiled" in layer.explain((12, 16)).variants[0]
     program = layer._gemm.chosen(Rows(64), 16)
     assert program.constants["SOFT_FLOAT"] == selftest.report(software_device).soft_float

@@ -235,12 +235,19 @@ SMALLEST_STAGED = "32x32"
 
 
 def staged_tile(capabilities: Capabilities, m4: int, n4: int, conv: bool = False) -> str | None:
-    """Return the tile in shared memory for a product of m4 x n4 blocks: the profile's tile, if the product
-    fills at least half of the tile's rows and half of its columns. Return None otherwise, or if tiles in
+    """Return the tile in shared memory for m4 x n4 blocks of a product: the profile's tile if there is one
+    for each core, else the smallest tile; of a convolution (*conv*), always the profile's tile. At least half
+    of the tile's rows and half of its columns are filled. Return None if no tile fits, or if tiles in
     registers are as fast."""
     known = profile(capabilities)
-    tile = known.staged_conv if conv else known.staged
-    if tile is None:
+    largest = known.staged_conv if conv else known.staged
+    if largest is None:
         return None
-    rows, columns = (int(size) // 8 for size in tile.split("x"))
-    return tile if m4 >= rows and n4 >= columns else None
+    for tile in (largest,) if conv else (largest, SMALLEST_STAGED):
+        rows, columns = (int(size) // 4 for size in tile.split("x"))
+        enough = (
+            conv or tile == SMALLEST_STAGED or -(-m4 // rows) * -(-n4 // columns) >= known.multiprocessors
+        )
+        if enough and 2 * m4 >= rows and 2 * n4 >= columns:
+            return tile
+    return None
