@@ -13,6 +13,7 @@ from .branches import side_by_side
 from .chains import chain_elements
 from .columns import take_columns
 from .constants import fold_weights
+from .counts import flatten_counts
 from .embeddings import fold_into_tables
 from .expands import move_expands
 from .floats import to_float_layers
@@ -64,6 +65,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fuse_heads,
     to_rows,
     merge_alike,  # again: masks of fused attention
+    flatten_counts,
     chain_elements,
     join_attention,
 )
