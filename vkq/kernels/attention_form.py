@@ -9,6 +9,7 @@ from ..numerics.steps import Number
 
 PART = 16  # least number of elements of each query and key that shared memory holds at a time
 FEW_ROWS = 8  # in tiles of up to this many rows, registers are free for loads ahead
+PAD = 1  # floats between the elements of a part, which would otherwise all be stored to one memory bank
 UNROLLED = 4
 STRIDES = ("batch", "head", "row")
 WORDS = (
@@ -55,9 +56,10 @@ class AttentionForm:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """The layout of shared memory. Parts of the queries begin at offset 0. Each field is the offset of an
-    array of floats: k: parts of the keys; weights: the weights; rows: one value for each row; lanes: one
-    value for each invocation. end: the number of floats in all."""
+    """The layout of shared memory. Parts of the queries begin at offset 0. Parts are stored transposed: an
+    element of all queries (keys), then PAD. Each field is the offset of an array of floats: k: parts of the
+    keys; weights: the weights; rows: one value for each row; lanes: one value for each invocation. end: the
+    number of floats in all."""
 
     k: int
     weights: int
@@ -67,8 +69,8 @@ class Places:
 
     @classmethod
     def of(cls, tile: Tile, part: int) -> Places:
-        k = tile.rows * part
-        weights = k + tile.keys * part
+        k = (tile.rows + PAD) * part
+        weights = k + (tile.keys + PAD) * part
         rows = weights + tile.rows * tile.keys
         return cls(k, weights, rows, rows + tile.rows, rows + tile.rows + LANES)
 

@@ -10,7 +10,7 @@ from ..numerics.attention import LANES
 from ..numerics.attention_cache import PER_WORD, number, words_of
 from ..numerics.attention_int8 import factor_of, score_of
 from ..numerics.steps import Number, flushed
-from .attention_form import UNROLLED, AttentionForm
+from .attention_form import PAD, UNROLLED, AttentionForm
 from .attention_parts import PartsKernel
 
 
@@ -102,4 +102,4 @@ class Int8AttentionKernel(PartsKernel):
             near = index if self.form.depth % self.form.part == 0 else (index < count).where(index, count - 1)
             word = k.load(1, self.key_matrix + self.near(c + key) * self.word("k_row") + near)
             for j in range(PER_WORD):
-                k.keep((own * PER_WORD + j) * keys + key + self.at.k, number(word, word.of(j)))
+                k.keep((own * PER_WORD + j) * (keys + PAD) + key + self.at.k, number(word, word.of(j)))

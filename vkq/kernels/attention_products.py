@@ -7,7 +7,7 @@ import contextlib
 from ..numerics.attention import LANES, Tile
 from ..numerics.steps import Number
 from ..shader.assembler import KernelWriter
-from .attention_form import UNROLLED, AttentionForm, Places, Split
+from .attention_form import PAD, UNROLLED, AttentionForm, Places, Split
 from .chain_shader import element
 
 
@@ -76,33 +76,28 @@ class Products:
 
     def bring(self, buffer: int, rows: int, to: int, d: Number, starts: list[Number]) -> None:
         """Load the part from element d on of every query or key into shared memory, transposed."""
-        k, depth, column = self.k, self.form.depth, d + (self.lane & (self.form.part - 1))
+        k, depth, part = self.k, self.form.depth, self.form.part
+        own = self.lane & (part - 1)
+        column, few = d + own, rows * part < LANES
         for i, start in enumerate(starts):
-            near = column if depth % self.form.part == 0 else (column < depth).where(column, depth - 1)
+            near = column if depth % part == 0 else (column < depth).where(column, depth - 1)
             place = start + (near * self.word("k_column") if buffer else near)
             value = self.number(buffer, place)
-            value = value if depth % self.form.part == 0 else (column < depth).where(value, 0.0)
-            target = (
-                (self.lane & (self.form.part - 1)) * rows
-                + ((self.lane + LANES * i) >> self.form.part_bits)
-                + to
-            )
-            with (
-                k.when(self.lane < rows * self.form.part)
-                if rows * self.form.part < LANES
-                else contextlib.nullcontext()
-            ):
-                k.keep(target, value)
+            value = value if depth % part == 0 else (column < depth).where(value, 0.0)
+            row = (self.lane + LANES * i) >> self.form.part_bits
+            with k.when(self.lane < rows * part) if few else contextlib.nullcontext():
+                k.keep(own * (rows + PAD) + row + to, value)
 
     def add_products(self, c: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
         """Add the products of UNROLLED elements, from element c of the part on, to the sums, and return the
         new sums."""
         k, split = self.k, self.scores
-        found, query = list(sums), c * self.tile.rows + split.row
-        key = c * self.tile.keys + split.column + self.at.k
+        of_query, of_key = self.tile.rows + PAD, self.tile.keys + PAD
+        found, query = list(sums), c * of_query + split.row
+        key = c * of_key + split.column + self.at.k
         for i in range(UNROLLED):
-            queries = [k.exchange(query + (i * self.tile.rows + n)) for n in split.below]
-            keys = [k.exchange(key + (i * self.tile.keys + n)) for n in split.beside]
+            queries = [k.exchange(query + (i * of_query + n)) for n in split.below]
+            keys = [k.exchange(key + (i * of_key + n)) for n in split.beside]
             products = (q * one for q in queries for one in keys)
             found = [one + product for one, product in zip(found, products, strict=True)]
         return tuple(found)
