@@ -12,6 +12,7 @@ from onnx import helper
 
 import vkq
 import vkq.onnx
+from tests.kernels import emulated
 from tests.onnx.networks import onnxruntime_results
 from tests.onnx.test_operators import MICROSOFT, model
 from tests.onnx.texts import Bert, quantized, text
@@ -20,6 +21,7 @@ from vkq.graph.executable import Executable
 from vkq.graph.passes.attention import KEYS
 from vkq.numerics.attention import Seen
 from vkq.onnx.cpu import cpu_session
+from vkq.select.path import half_refusal
 
 LOW = np.finfo(np.float32).min
 # Scores of magnitude 8 are within 2 (16 + 8) 2^-24 8 of ONNX Runtime's. This is the relative error of the
@@ -137,6 +139,23 @@ def test_masks_by_positions_of_the_run(device: vkq.Device, window: int, low: int
     node = compared(device, model(plain(mask), fed, constants, "float32"), fed)
     assert (len(node.inputs) == 5) == positions
     assert node.attributes["seen"] == (Seen(True, 0, window) if positions else Seen())
+
+
+@pytest.mark.usefixtures("always")
+def test_on_matrix_units(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On float16 matrix units, attention of float32 takes them with compute="float16" alone."""
+    if half_refusal(any_device):
+        emulated.emulate(any_device, monkeypatch, "16x16x16", form="f16")
+    shapes = {"q": (1, 2, 16, 16), "k": (1, 2, 20, 16), "v": (1, 2, 20, 16)}
+    fed = {name: values(i, *shape) for i, (name, shape) in enumerate(shapes.items())}
+    data = model(plain([], "s0"), fed, {}, "float32")
+    for compute, shader in (("float16", "attention__coopmat"), ("float32", "attention__tiles")):
+        session = vkq.onnx.InferenceSession(data, any_device, compute=compute)
+        (row,) = [row for row in session.explain().rows if row.operator == "attention"]
+        assert [name.partition(":")[0] for name in row.shaders] == [shader]
+        if compute == "float16":
+            (want,) = cpu_session(data, "comparing").run(None, fed)
+            np.testing.assert_allclose(session.run(None, fed)[0], want, atol=4e-3)
 
 
 @pytest.mark.usefixtures("always")
