@@ -14,7 +14,7 @@ from ..device.profiles import profile
 from ..layout.extent import BLOCKED, CONTIGUOUS, MATRIX, Spec
 from ..numerics.bytes import divides, reciprocal
 from ..numerics.qparams import QParams
-from ..numerics.rows import FUNCTIONS, LANE_RUNS, MOST_LANES, RUN, always_normal, lanes_of
+from ..numerics.rows import FUNCTIONS, MOST_LANES, RUN, always_normal, lanes_of
 from ..numerics.stored import signed_zero_point
 from ..runtime.builder import Builder, Value
 from .chain_form import Chain
@@ -23,6 +23,7 @@ from .row_shader import written
 
 # Maximum number of elements of a row. Drivers may stop a loop after 65,000 iterations.
 MOST_LENGTH = 65_000 * MOST_LANES
+MOST_AHEAD = 4  # runs of a lane; rows with at most this number are loaded once, before the first pass
 LEAST = 2.0**-50  # minimum scale of y for which `_normal` may return True
 LAYOUTS = (MATRIX, BLOCKED)  # layouts of 8-bit rows
 
@@ -71,7 +72,7 @@ def rows_after(
     kept = (*shape[:axis], *(shape[axis:] if FUNCTIONS[name].each else shape[axis + count :]))
     lanes, epsilon = lanes_of(length), float(np.float32(attributes.get("epsilon", 0.0)))
     whole, turns = length // max(lanes * RUN, 1), -(-length // (lanes * RUN))
-    ahead = 0 if profile(b.device.capabilities).registers == FEW or turns > LANE_RUNS else turns
+    ahead = 0 if profile(b.device.capabilities).registers == FEW or turns > MOST_AHEAD else turns
     x, quantizes = inputs[0].spec.layout, ends.y is not None and not ends.real
     form = RowForm(
         name, lanes, ahead, min(ahead, whole), inner > 1, inner == 1 and length % RUN == 0, epsilon,
