@@ -160,10 +160,10 @@ def test_an_export_is_a_file_that_may_ship(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    file, costs = tmp_path / "device.json", {"matrix_tile_cycles": SEED["matrix_tile_cycles"]}
+    file, costs = tmp_path / "device.json", {"half_tile_cycles": SEED["half_tile_cycles"]}
     monkeypatch.setattr(tune, "measured_costs", lambda *_: costs)
     assert main(["tune", "--export", str(file), "--device", "llvmpipe"]) == 0
-    assert "12 tiles of llvmpipe" in capsys.readouterr().out
+    assert f"{len(SEED['half_tile_cycles'])} tiles of llvmpipe" in capsys.readouterr().out
     found = Tuned.parse(json.loads(file.read_text()))
     assert (found.devices, found.costs) == (("10005-0000",), costs)
     assert found.driver == software_device.capabilities.driver

@@ -15,7 +15,7 @@ from vkq.kernels import gemv
 from vkq.kernels.auto_programs import auto_programs
 from vkq.kernels.gemm import staged_tile
 from vkq.select import registers
-from vkq.select.registers import ProductShape, Setting
+from vkq.select.registers import ProductShape
 
 from .reported import NAMES, reported
 
@@ -28,26 +28,25 @@ DEVICES = {name: reported(name) for name in NAMES} | {
     "unknown": reported("lavapipe", vendor_id=UNKNOWN, device_type="integrated"),
 }
 LARGE = ProductShape("s8s8", "q8to", 1024, 1024, 1024)
-# device: (name of the rule, tile in shared memory, setting of the register-tile kernel, maximum rows of a
-# GEMV)
+# device: (name of the rule, tile in shared memory, largest register tile, maximum rows of a GEMV)
 TAKEN = {
-    "adreno-640": ("Qualcomm Adreno without a packed dot product", None, Setting("4x4", 16, 4), 4),
-    "adreno-650": ("Qualcomm Adreno 6xx", None, Setting("4x8", 16, 4), 4),
-    "adreno-740": ("Qualcomm Adreno", None, Setting("4x8", 16, 4), 4),
-    "adreno-750": ("Qualcomm Adreno 750", None, Setting("4x8", 16, 4), 4),
-    "mali-g52": ("Arm Mali", None, Setting("4x4", 8, 8), 4),
-    "mali-g610": ("Arm Mali", None, Setting("4x4", 8, 8), 4),
-    "videocore-4.2": ("Broadcom VideoCore", None, Setting("4x4", 8, 8), 1),
-    "videocore-7.1": ("Broadcom VideoCore", None, Setting("4x4", 8, 8), 1),
-    "xclipse": ("Samsung Xclipse", "64x64", Setting("4x8", 8, 8), 4),
-    "radv-gfx1030": ("AMD", "64x64", Setting("4x8", 8, 8), 28),
-    "radv-gfx1100": ("AMD", "64x64", Setting("4x8", 8, 8), 28),
-    "intel": ("Intel", "64x64", Setting("4x8", 8, 8), 4),
-    "nvidia-h200": ("NVIDIA, discrete", "64x64", Setting("4x8", 8, 8), 28),
-    "jetson": ("NVIDIA", "64x64", Setting("4x8", 8, 8), 4),
-    "lavapipe": ("Mesa's lavapipe", None, Setting("8x8", 8, 8), 2),
-    "swiftshader": ("CPU", None, Setting("8x8", 8, 8), 2),
-    "unknown": ("default", None, Setting("4x8", 8, 8), 4),
+    "adreno-640": ("Qualcomm Adreno without a packed dot product", None, "4x4", 4),
+    "adreno-650": ("Qualcomm Adreno 6xx", None, "4x8", 4),
+    "adreno-740": ("Qualcomm Adreno", None, "4x8", 4),
+    "adreno-750": ("Qualcomm Adreno 750", None, "4x8", 4),
+    "mali-g52": ("Arm Mali", None, "4x4", 4),
+    "mali-g610": ("Arm Mali", None, "4x4", 4),
+    "videocore-4.2": ("Broadcom VideoCore", None, "4x4", 1),
+    "videocore-7.1": ("Broadcom VideoCore", None, "4x4", 1),
+    "xclipse": ("Samsung Xclipse", "64x64", "4x8", 4),
+    "radv-gfx1030": ("AMD", "64x64", "4x8", 28),
+    "radv-gfx1100": ("AMD", "64x64", "4x8", 28),
+    "intel": ("Intel", "64x64", "4x8", 4),
+    "nvidia-h200": ("NVIDIA, discrete", "64x64", "4x8", 28),
+    "jetson": ("NVIDIA", "64x64", "4x8", 4),
+    "lavapipe": ("Mesa's lavapipe", None, "8x8", 2),
+    "swiftshader": ("CPU", None, "8x8", 2),
+    "unknown": ("default", None, "4x8", 4),
 }
 
 
@@ -57,13 +56,19 @@ def test_every_device_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_is_taken_and_why(name: str) -> None:
-    c, (rule, staged, setting, rows) = DEVICES[name], TAKEN[name]
+    """The rule, tiles and rows of each device. A large product uses register tiles as large as the profile's
+    largest, in a workgroup of a size that is not avoided."""
+    c, (rule, staged, tile, rows) = DEVICES[name], TAKEN[name]
     known = profile(c)
     assert known.names[-1] == rule
     assert staged_tile(c, LARGE.m4, LARGE.n4) == staged
-    assert registers.default(c, LARGE) == setting
+    setting = registers.default(c, LARGE)
+    assert known.tile == tile
+    assert registers._results(setting.tile) == registers._results(tile)
+    assert setting.local_x * setting.local_y == registers.INVOCATIONS
+    assert (setting.local_x, setting.local_y) not in known.avoid_local
     assert gemv.max_rows(c) == rows
-    where = f"{staged} through shared memory" if staged else f"{setting.tile} in registers"
+    where = f"{staged} through shared memory" if staged else f"{tile} in registers"
     where += ", operands as texels" if name in ("adreno-650", "lavapipe") else ""
     assert known.reason.startswith(f"{rule}: tiles of {where}; ")
     assert known.whys[-1] in known.reason

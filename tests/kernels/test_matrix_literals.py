@@ -14,7 +14,8 @@ from vkq.integer.work import Sizes
 from vkq.kernels import matrix_stem, matrix_units
 from vkq.kernels.matrix_conv import CONV
 from vkq.kernels.matrix_implicit import IMPLICIT
-from vkq.kernels.matrix_units import DYNAMIC, GEMM, SPLIT, WIDE
+from vkq.kernels.matrix_tiles import GEMM, WIDE_GEMM
+from vkq.kernels.matrix_units import DYNAMIC, SPLIT
 from vkq.probe.matrices import Matrices, advertised, lacking_half
 from vkq.problem.names import parse
 from vkq.runtime.program import Program, code
@@ -30,7 +31,7 @@ from .matrix_layers import make
 XCLIPSE, NVIDIA, ADRENO = 0x144D, 0x10DE, 0x5143
 OP_MATRIX, OP_LOAD, OP_STORE = 4456, 4457, 4458  # OpTypeCooperativeMatrixKHR, OpCooperativeMatrix...KHR
 SELFTEST = "selftest__matrices"
-MODULES = (SELFTEST, GEMM, SPLIT, WIDE, DYNAMIC, CONV, matrix_stem.STEM, IMPLICIT, integer.SHADER)
+MODULES = (SELFTEST, GEMM, SPLIT, WIDE_GEMM, DYNAMIC, CONV, matrix_stem.STEM, IMPLICIT, integer.SHADER)
 OPEN = (SELFTEST, integer.SHADER)  # their trip counts are push constants
 
 

@@ -11,8 +11,8 @@ from tests.cases import random_data
 from tests.device.reported import reported
 from vkq.device.profiles import profile
 from vkq.kernels.matrix_implicit import IMPLICIT, MatrixPatches, by_taps
-from vkq.kernels.matrix_tiles import SPLIT_TILES, Tiling, tilings
-from vkq.kernels.matrix_units import SPLIT, WIDE
+from vkq.kernels.matrix_tiles import SPLIT_TILES, WIDE_GEMM, Tiling, tilings
+from vkq.kernels.matrix_units import SPLIT
 from vkq.kernels.split import MOST_TILES
 from vkq.layout.extent import BLOCKED, IMAGE
 from vkq.probe.matrices import Matrices
@@ -129,7 +129,7 @@ def test_subgroups_that_share_k(
     data = random_data(parse(name), np.random.default_rng(21))
     for y in (data.y_q, None):
         layer = with_tiling(make(data, strict_device, y), data.x.shape, Tiling("32x32_wide"))
-        assert layer.explain(data.x.shape).variants[-1].startswith(WIDE)
+        assert layer.explain(data.x.shape).variants[-1].startswith(WIDE_GEMM)
         np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)
 
 
@@ -139,7 +139,7 @@ def test_weight_zero_points_are_summed_by_other_tiles(matrices: vkq.Device) -> N
         problem = parse("linear[M=49,K=960,N=40]")
         data = random_data(problem, np.random.default_rng(22), w_zero_points=zero_points)
         variant = make(data, matrices, data.y_q).explain(data.x.shape).variants[-1]
-        assert variant.startswith(WIDE) == wide
+        assert variant.startswith(WIDE_GEMM) == wide
 
 
 def test_one_layer_twice_in_a_recording(matrices: vkq.Device) -> None:

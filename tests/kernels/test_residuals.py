@@ -14,8 +14,8 @@ from vkq import QParams, Tensor
 from vkq.device.profiles import preferred
 from vkq.kernels.after import through_table
 from vkq.kernels.binary import sum_after
-from vkq.kernels.matrix_tiles import Tiling
-from vkq.kernels.matrix_units import SPLIT, WIDE
+from vkq.kernels.matrix_tiles import WIDE_GEMM, Tiling
+from vkq.kernels.matrix_units import SPLIT
 from vkq.numerics.elementwise import binary
 from vkq.numerics.stored import signed
 from vkq.numerics.tables import table_of
@@ -87,7 +87,7 @@ def test_a_long_sum(any_device: vkq.Device) -> None:
     assert "gemv" in added(any_device, "linear[M=1,K=5000,N=9]")
 
 
-WIDE_TILE = next(iter(catalog().shaders[WIDE].axes["tile"]))
+WIDE_TILE = next(iter(catalog().shaders[WIDE_GEMM].axes["tile"]))
 TILINGS = [None, Tiling("64x64"), Tiling("128x64", 3), Tiling(WIDE_TILE)]
 
 
@@ -106,4 +106,6 @@ def test_matrix_units(
     assert "coopmat" in found
     if tiling is not None:
         assert found.endswith(f".{tiling.tile}")
-        assert found.startswith(SPLIT if tiling.parts > 1 else WIDE if wide else "gemm_q8ta_q8csw__coopmat")
+        assert found.startswith(
+            SPLIT if tiling.parts > 1 else WIDE_GEMM if wide else "gemm_q8ta_q8csw__coopmat"
+        )

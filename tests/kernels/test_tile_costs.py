@@ -18,6 +18,7 @@ from vkq.device import costs, tuner
 from vkq.device.costs import INT8, SEED
 from vkq.device.profiles import profile
 from vkq.device.tuner import TILES, Measured
+from vkq.kernels import matrix_tiles
 from vkq.kernels.half_configs import FLOAT16, OperandKind
 from vkq.kernels.matrix_tiles import tilings
 from vkq.runtime.plan import Plan
@@ -76,7 +77,7 @@ def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch
     monkeypatch.setattr(Recording, "run", noted)
     monkeypatch.setattr(measuring, "families", lambda: ())
     monkeypatch.setattr(measuring, "COMPILE_S", 600.0)
-    monkeypatch.setattr(measuring, "SEED", {INT8: {TILE: (), "128x256": ()}})
+    monkeypatch.setattr(measuring.matrix_tiles, "tile_names", lambda: (TILE, "128x256"))
     monkeypatch.setattr(measuring, "choose_path", lambda device: type("Coopmat", (), {"path": "coopmat"}))
     said: list[dict[str, Any]] = []
     measuring.run(small, lambda **what: said.append(what), 600.0, {(TILES, "128x256")})
@@ -161,3 +162,19 @@ def test_what_is_measured_is_in_the_seed_s_unit_and_decides() -> None:
     for bad in ({"64x64": [1.0]}, {"no tile": [1.0, 1.0]}, {"64x64": [1.0, -1.0]}, []):
         with pytest.raises(ValueError, match="not a measurement"):
             Measured.parse({"taken": "64x64", "outcomes": bad})
+
+
+def test_a_new_tile_needs_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tile that is only a value of the shader's axis has a seed, and is used on devices that are measured
+    at first sight. A device that comes with a file of costs does not use it before it is in the file."""
+    names = matrix_tiles.tile_names()
+    monkeypatch.setattr(matrix_tiles, "tile_names", lambda: (*names, "64x128"))
+    measured = dict.fromkeys(names, (10.0, 10.0)) | {"64x128": (0.1, 0.1)}
+    c = reported("nvidia-h200")
+    for facts, used in ((c, False), (reported("nvidia-h200", device_id=0x2882), True)):
+        found = matrix_tiles.tilings.__wrapped__(profile(facts), 784, 512, 1024, summed=True)
+        assert ("64x128" in [one.tile for one in found]) == used
+    seen = {TILES: Measured("64x128", measured)}
+    assert Measured.parse(json.loads(json.dumps(dataclasses.asdict(seen[TILES])))) == seen[TILES]
+    known = profile(dataclasses.replace(c, choices=tuner.choices(seen)))
+    assert matrix_tiles.tilings.__wrapped__(known, 784, 512, 1024, summed=True)[0].tile == "64x128"

@@ -18,7 +18,7 @@ from vkq.device.costs import DOT_TILE, INT8, SEED
 from vkq.device.profiles import Profile, profile
 from vkq.device.tuner import TILES, Measured
 from vkq.device.tuner import choices as measured_choices
-from vkq.kernels.matrix_tiles import is_faster_as_given
+from vkq.kernels.matrix_tiles import is_faster_as_given, tile_names
 from vkq.layout.extent import BLOCKED, IMAGE, MATRIX, Spec
 from vkq.select.path import Choice
 
@@ -32,7 +32,7 @@ NS = 0.5  # nanoseconds for each cycle of the seed costs, on the simulated devic
 def measured(c: vkq.Capabilities, repack: float = 4000.0) -> vkq.Capabilities:
     """Return the capabilities after a first sight in which a step of dot products took 600 ns, and the repack
     of a small image this number of nanoseconds."""
-    tiles: dict[str, Any] = {tile: tuple(NS * cycles for cycles in pair) for tile, pair in SEED[INT8].items()}
+    tiles: dict[str, Any] = {tile: tuple(NS * cycles for cycles in SEED[INT8][tile]) for tile in tile_names()}
     tiles |= {"dot": (600.0, 370.0), "repack": (repack, 600.0)}
     return dataclasses.replace(c, choices=measured_choices({TILES: Measured("64x64", tiles)}))
 

@@ -15,8 +15,8 @@ from tests.kernels.matrix_layers import name_of, units
 from vkq import QParams
 from vkq.device.profiles import profile
 from vkq.kernels.after import PARTS, TABLES, through_table
-from vkq.kernels.matrix_tiles import Tiling
-from vkq.kernels.matrix_units import SPLIT, WIDE
+from vkq.kernels.matrix_tiles import WIDE_GEMM, Tiling
+from vkq.kernels.matrix_units import SPLIT
 from vkq.kernels.repack import repacked
 from vkq.layout.extent import BLOCKED, MATRIX, Spec
 from vkq.ops.linears import JoinedLinears
@@ -89,7 +89,7 @@ def test_matrix_units(
     joined = JoinedLinears(make(strict_device, "uint8", points=points, path="coopmat"))
     assert "coopmat" in same(joined, inputs(33, "uint8"))
     assert joined.whole._matrix is not None
-    for tiling, shader in ((Tiling("64x64", 2), SPLIT), (Tiling("32x32_wide"), WIDE)):
+    for tiling, shader in ((Tiling("64x64", 2), SPLIT), (Tiling("32x32_wide"), WIDE_GEMM)):
         if shader == SPLIT or joined.whole._matrix.wide:
             joined.whole._matrix.tiling = tiling
             joined.whole._plans.clear()

@@ -31,7 +31,7 @@ import numpy as np
 
 from .. import spawn
 from ..device import verdict
-from ..device.costs import AS_GIVEN, DOT_TILE, INT8, SEED, CostTable, in_seed_units
+from ..device.costs import AS_GIVEN, DOT_TILE, INT8, CostTable, in_seed_units
 from ..device.first_sight import COMPILE_S, LATE
 from ..device.profiles import families, profile
 from ..device.tuner import TILES, Choice, current
@@ -220,7 +220,7 @@ def int8_costs() -> list[TimedTile | TimedRepack]:
 def int8_tiles() -> Iterator[TimedTile]:
     """Yield the tiles of int8 products. Most are timed at two sizes of K; tiles without a loop over K only at
     the largest K that they support."""
-    for name in SEED[INT8]:
+    for name in matrix_tiles.tile_names():
         tiling, least = Tiling(name), matrix_tiles.LONG_LEAST
         depths = (matrix_tiles.SHORT_MOST,) if tiling.short else DEPTHS
         depths = (least, 4 * least) if name == matrix_tiles.LONG else depths

@@ -15,10 +15,11 @@ import functools
 import json
 import math
 import os
+import re
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 FOLDER = Path(__file__).with_name("tuned")
 VARIABLE, FRESH = "VKQ_TUNE", "fresh"
@@ -26,6 +27,7 @@ VARIABLE, FRESH = "VKQ_TUNE", "fresh"
 # workgroup that shares the core. Tiles of more than ROOM results have equal costs, because only one workgroup
 # fits on a core.
 LONE, ROOM = 1.4, 1 << 14
+SUM_CYCLES = 150
 DOT_TILE = 64  # rows and columns of a workgroup's results, for which `as_given_cycles` states its cost
 
 
@@ -34,6 +36,17 @@ class CostTable(dict[str, Any]):
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self.items()))
+
+
+class SeededCosts(CostTable):
+    """The costs of tiles of int8 products. It contains every tile: a tile without an entry has its seed."""
+
+    def __contains__(self, tile: object) -> bool:
+        return True
+
+    def __missing__(self, tile: str) -> tuple[float, ...]:
+        kind = tile.partition("_")[2]
+        return cast(tuple[float, ...], _tiles(tile, {"short": 12.0, "wide": 16 * 5.3}.get(kind, 4.4))[tile])
 
 
 Tiles = Mapping[str, tuple[float, ...]]
@@ -46,10 +59,11 @@ class Costs:
     cycles for each million sums of a part."""
 
     # int8 products. Tiles with the suffix _short: cycles for all of k. Suffix _wide: cycles for 512 elements
-    # along k.
+    # along k. A tile that the file of a kind of device lacks is not used there.
     matrix_tile_cycles: Tiles
     matrix_part_cycles: tuple[float, ...]
-    matrix_sum_cycles: Numbers  # cycles for a thousand results to which a residual is added
+    # Cycles for a thousand results to which a residual is added; SUM_CYCLES for a tile without an entry.
+    matrix_sum_cycles: Numbers
     matrix_end_cycles: Numbers  # cycles of an epilogue that no other workgroup of the core hides
     # int8 convolutions in tiles of pixels. A step of 32 elements along k takes `step` cycles times the root
     # of the tile's results. Reading the pixels of a chunk of channels takes as long as `chunk` steps. If
@@ -103,18 +117,14 @@ def _tiles(names: str, step: float, end: float = 0.0, *more: float) -> CostTable
     return found
 
 
-_INT8 = "128x256 128x256_long 128x128 128x64 64x64 64x64_deep 64x32"
-_SHORT = "128x128_short 128x64_short 64x64_short 64x32_short"
 _GATHERED = "128x128 128x64 64x64 32x64 32x32 16x64"
 _PLANES = "64x64 32x64 16x64"
 # The arguments *step* and *end* of `_tiles`, and the costs of split-K, are fitted to measurements on one
 # H200. All kinds of kernels are fitted on the same device, so that their costs can be compared.
 SEED: Mapping[str, Any] = {
-    "matrix_tile_cycles": CostTable(
-        **_tiles(_INT8, 4.4), **_tiles(_SHORT, 12.0), **_tiles("32x32_wide", 16 * 5.3)
-    ),
+    "matrix_tile_cycles": SeededCosts(_tiles("64x64", 4.4)),
     "matrix_part_cycles": (3900, 970, 3600),
-    "matrix_sum_cycles": CostTable(dict.fromkeys((_INT8 + " " + _SHORT + " 32x32_wide").split(), 150)),
+    "matrix_sum_cycles": CostTable(),
     "matrix_end_cycles": CostTable({"128x256": 5000, "128x256_long": 5000}),
     "matrix_conv_costs": CostTable(step=4.6, chunk=6, strided=1.3, lone=0.58, end=0.4),
     "matrix_gathered_cycles": _tiles("128x128 128x64 64x64 64x64_deep", 3.0, 0.25, 1),
@@ -144,7 +154,6 @@ SEED: Mapping[str, Any] = {
     "half_pixel_costs": CostTable(float32=15, float16=10, straight=4),
 }
 INT8, AS_GIVEN = "matrix_tile_cycles", "as_given_cycles"
-TABLES = {name: table for table in (INT8, AS_GIVEN) for name in SEED[table]}  # what first sight measures
 DIRECT = ("straight_tile_cycles", "words_tile_cycles")  # kernels that load fragments from memory
 
 
@@ -213,7 +222,15 @@ def in_seed_units(found: Mapping[str, Mapping[str, tuple[float, float]]]) -> Cos
         }
         for name, table in found.items()
     }
-    return CostTable({name: CostTable({**SEED[name], **table}) for name, table in scaled.items()})
+    return CostTable({name: type(SEED[name])({**SEED[name], **table}) for name, table in scaled.items()})
+
+
+def table_of(name: str) -> str | None:
+    """Return the table of what first sight measures under this name: a tile of int8 products, or an entry of
+    `AS_GIVEN`. None for other names."""
+    if name in SEED[AS_GIVEN]:
+        return AS_GIVEN
+    return INT8 if re.fullmatch(r"[1-9][0-9]*x[1-9][0-9]*(_[a-z]+)?", name) else None
 
 
 @functools.cache

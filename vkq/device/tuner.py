@@ -28,7 +28,7 @@ from .._version import __version__
 from ..errors import ArgumentError
 from ..turns import Turns
 from .capabilities import Capabilities
-from .costs import FRESH, TABLES, VARIABLE, in_seed_units
+from .costs import FRESH, VARIABLE, in_seed_units, table_of
 from .profiles import (
     PICKS,
     Family,
@@ -251,8 +251,8 @@ def choices(found: Mapping[str, Measured] | None) -> tuple[tuple[str, Any], ...]
     if tiles := (found or {}).get(TILES):
         costs: dict[str, dict[str, tuple[float, float]]] = {}
         for name, cost in tiles.outcomes.items():
-            if isinstance(cost, tuple):
-                costs.setdefault(TABLES[name], {})[name] = cost
+            if isinstance(cost, tuple) and (table := table_of(name)):
+                costs.setdefault(table, {})[name] = cost
         fields |= in_seed_units(costs)
     return tuple(sorted(fields.items()))
 
@@ -269,7 +269,7 @@ def outcome_of(name: str, value: Any) -> Outcome:
     wrong."""
     if isinstance(value, str) or _is_time(value):
         return cast(Outcome, value)
-    if name in TABLES and isinstance(value, list) and len(value) == 2 and all(map(_is_time, value)):
+    if table_of(name) and isinstance(value, list) and len(value) == 2 and all(map(_is_time, value)):
         return value[0], value[1]
     raise ValueError(f"{name}: {value!r} is not a measurement")
 

@@ -7,10 +7,12 @@ import dataclasses
 import functools
 import math
 
-from ..device.costs import DOT_TILE
+from ..device.costs import DOT_TILE, SUM_CYCLES
 from ..device.profiles import Profile
+from ..shader.catalog import catalog
 from .split import MOST_TILES
 
+GEMM, WIDE_GEMM = "gemm_q8ta_q8csw__coopmat", "gemm_q8ta_q8csw__wide_coopmat"  # the shaders that have tiles
 DEEP = "64x64_deep"  # a tile that prefetches more steps, for products with a long k
 # A tile whose last iterations are unrolled, and the least k for which it is faster.
 LONG, LONG_LEAST = "128x256_long", 2048
@@ -103,11 +105,17 @@ class Tiling:
         loop = steps * max(alone, together * share) + ends
         tile_rows, outputs = self.size
         if summed:
-            loop += known.matrix_sum_cycles[self.tile] * tile_rows * outputs / 1e3 * max(1, share / parts)
+            thousand = known.matrix_sum_cycles.get(self.tile, SUM_CYCLES)
+            loop += thousand * tile_rows * outputs / 1e3 * max(1, share / parts)
         if parts > 1:
             once, each, sums = part_cycles
             loop += once + parts * (each + sums * tiles * tile_rows * outputs / 1e6)
         return loop
+
+
+def tile_names() -> tuple[str, ...]:
+    """Return the names of all tiles, which are values of the shaders' axis `tile`."""
+    return tuple(tile for shader in (GEMM, WIDE_GEMM) for tile in catalog().shaders[shader].axes["tile"])
 
 
 @functools.lru_cache(maxsize=1024)  # cached: many layers have the same sizes
@@ -122,12 +130,13 @@ def tilings(
     wide: bool = True,
     summed: bool = False,
 ) -> tuple[Tiling, ...]:
-    """Return the tilings in a device's profile that support a product with *rows* rows, *n* outputs in each
+    """Return the tilings that support a product with *rows* rows, *n* outputs in each
     group and this k: first the tilings for a short k, then the others, each sorted by estimated time.
     *split*: include tilings with several parts. *wide*: include tilings whose subgroups divide k. *summed*,
     *gathered*: see `Tiling.cycles`."""
     short, k = k <= SHORT_MOST and groups == 1, k + -k % TURN
-    found = [Tiling(tile) for tile in known.matrix_tile_cycles if not gathered or tile in SPLIT_TILES]
+    names = SPLIT_TILES if gathered else [one for one in tile_names() if one in known.matrix_tile_cycles]
+    found = [Tiling(tile) for tile in names]
     found = [one for one in found if (short or not one.short) and (wide or not one.wide)]
     if split:
         found += [Tiling(tile, parts) for tile in SPLIT_TILES for parts in K_SPLITS]

@@ -27,13 +27,11 @@ from ..select import registers
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
-from .matrix_tiles import TURN, Tiling, tilings
+from .matrix_tiles import GEMM, TURN, WIDE_GEMM, Tiling, tilings
 from .split import counters
 from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, block_weights, ceil4, zeros_behind
 
-GEMM = "gemm_q8ta_q8csw__coopmat"
 SPLIT = "gemm_q8ta_q8csw__split_coopmat"
-WIDE = "gemm_q8ta_q8csw__wide_coopmat"
 DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
 SIGN_BITS = np.uint32(0x80808080)
 NOTHING: Mapping[str, Any] = {}
@@ -230,7 +228,7 @@ class MatrixGemm:
                     yield tiling, variant
 
     def _shader(self, tiling: Tiling) -> str:
-        whole = WIDE if tiling.wide else self.whole
+        whole = WIDE_GEMM if tiling.wide else self.whole
         shader = whole if tiling.parts == 1 and whole else self.split
         assert shader is not None
         return shader

@@ -4,6 +4,7 @@ settings give the same bits."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from ..device.capabilities import Capabilities
@@ -64,19 +65,24 @@ def choose_setting(device: Device, shape: ProductShape) -> Setting:
 
 def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
     """Return the setting with the lowest estimated time, which includes padding. Candidates are the tiles
-    up to the widest one in the profile, and the workgroup sizes that the profile does not exclude."""
+    that have a number in the profile and are no larger than its largest one, and the workgroup sizes that the
+    profile does not exclude."""
     known = profile(capabilities)
-    tiles = list(known.register_tile_percent)
-    widest = known.tile_float if shape.form == FLOATS else known.tile
-    if widest not in tiles:
+    largest = known.tile_float if shape.form == FLOATS else known.tile
+    if largest not in known.register_tile_percent:
         raise SpecError(
-            f"profiles.yaml: the tile {widest} has no number in register_tile_percent, which has"
-            f" {', '.join(tiles)}: give it one there, in its place from narrow to wide"
+            f"profiles.yaml: the tile {largest} has no number in register_tile_percent, which has"
+            f" {', '.join(known.register_tile_percent)}: give it one there"
         )
-    tiles = [tile for tile in tiles[: tiles.index(widest) + 1] if tile in _tiles(shape)]
+    able = (tile for tile in known.register_tile_percent if tile in _tiles(shape))
+    tiles = sorted((tile for tile in able if _results(tile) <= _results(largest)), key=_results)
     sizes = [(x, INVOCATIONS // x) for x in known.register_width_percent]
     settings = (Setting(tile, x, y) for tile in tiles for x, y in sizes if (x, y) not in known.avoid_local)
     return min(settings, key=lambda one: (_cost(known, one, shape), abs(one.local_x - one.local_y)))
+
+
+def _results(tile: str) -> int:
+    return math.prod(int(size) for size in tile.split("x"))
 
 
 def _cost(known: Profile, setting: Setting, shape: ProductShape) -> int:
