@@ -18,6 +18,7 @@ from vkq.layout.extent import Spec
 from vkq.runtime.device import Device
 from vkq.runtime.plan import Plan
 from vkq.select import registers
+from vkq.shader.catalog import catalog
 from vkq.shader.spec import Value, Variant
 
 NAME = "linear[M=33,K=40,N=20]"
@@ -69,7 +70,8 @@ def test_every_setting_runs_a_program_of_its_own(
     monkeypatch.setattr(Device, "program", noted)
     found = tuning.trials(software_device, check_of(NAME), "portable", most=None)
     settings = {each.choice[registers.KIND] for each in found if registers.KIND in each.choice}
-    count = len(registers.candidates(software_device.capabilities, ("4x4", "4x8", "8x8")))
+    tiles = catalog().shaders[registers.SHADER].axes["tile"]
+    count = len(registers.candidates(software_device.capabilities, list(tiles)))
     assert len(made) == count > 30
     assert len(settings) == count - 1, "the default is one of them"
     assert not [each.error for each in found if each.error]
