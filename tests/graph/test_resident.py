@@ -132,17 +132,20 @@ def test_results_in_new_memory(device: vkq.Device, counts: Counter[str]) -> None
 
 
 def test_in_a_record_block(device: vkq.Device, counts: Counter[str]) -> None:
-    """In `Device.record`, a bound run is part of the caller's recording, whatever was recorded before."""
+    """In `Device.record`, each bound run is part of the caller's recording, with the arrays that it was
+    given: neither the next run in the block nor a run after the block replaces them."""
     one = Bound(device)
     for i in range(3):
         one.run(i)
     with device.record() as recording:
         counts.clear()
         one.run(3)
-        assert counts == Counter(added=1)
+        one.run(4)
+        assert counts == Counter(added=2)
     one.check(3)
+    one.run(2)
     recording.run()
-    one.check(4)
+    one.check(5)
 
 
 @pytest.mark.parametrize("how", ["clear", "other tensors", "close"])

@@ -230,7 +230,8 @@ class Executable:
 
         A result is written to its tensor in *targets*, which may be an input's tensor, or to new memory.
         Input tensors stay on the device; only inputs in `Graph.bounds` are also copied to the host, which
-        checks their values. *repeated* belongs to a caller that gives the same tensors to run after run.
+        checks their values. *repeated* has the recording of a caller that gives the same tensors to several
+        runs; in a `Device.record` block it is ignored.
 
         Raises ArgumentError or DTypeError if a target cannot hold its result."""
         graph, into = self.graph, dict(targets or {})
@@ -239,6 +240,8 @@ class Executable:
         specs |= {name: Spec(array.shape, array.dtype.name) for name, array in self.known.items()}
         for name, target in into.items():
             resident.check_target(name, self.device, specs[name], target)
+        if self.device.recording().replays:  # the block's recording keeps this run's inputs as they are now
+            repeated = None
         planned = zip(graph.inputs, self.plan.inputs, strict=True)
         own = [resident.placed(name, self.device, spec, inputs[name], repeated) for name, spec in planned]
         made = resident.run(self.device, self.plan, own, [into.get(name) for name in self.results], repeated)

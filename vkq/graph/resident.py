@@ -47,15 +47,13 @@ class Repeated:
 
     def replay(self, device: Device, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> bool:
         """Submit the plan's recording on these buffers. Return False, without a submission, if the last run
-        was on other buffers, or if this thread records its operations (`Device.record`)."""
+        was on other buffers."""
         with self._turns:
             buffers = [*inputs, *outputs]
             if self._plan is None or self._plan() is not plan or self._buffers != buffers:
                 forget = weakref.WeakMethod(self.forget)  # not self.forget, which would be a reference cycle
                 self._plan = weakref.ref(plan, lambda _: (method := forget()) and method())
                 self._buffers, self._recording = buffers, None
-                return False
-            if device.recording().replays:
                 return False
             if self._recording is None:
                 with device.record() as self._recording:
