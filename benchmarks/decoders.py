@@ -8,8 +8,8 @@ values, hidden size 2048, inner size 8192, 32,000 words, and caches of the large
 --keys, or --prompt). Activations and caches are of --dtype. Rows are printed as JSON. "token" is one token
 after so many keys, "prompt" a first piece of so many tokens. `gpu_ms` is the median time between two
 timestamps around the recorded network; `wall_ms` is the median wall time of a token of
-`vkq.onnx.LanguageModel`, with the choice of the token, and `first_wall_ms` that of a prompt of 48 tokens
-less and the first token. --torch adds the same network in PyTorch: fp16
+`vkq.onnx.LanguageModel`, with the choice of the token, and `first_wall_ms` the wall time from the start of a
+text to its first token, with a prompt of 48 tokens less. --torch adds the same network in PyTorch: fp16
 weights and caches, in a CUDA graph."""
 
 import argparse

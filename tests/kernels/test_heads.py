@@ -32,7 +32,7 @@ def check(
     x = numbers(dtype, BATCH, TOKENS, columns)
     angles = np.random.default_rng(1).normal(0, 2, (BATCH if apart else 1, TOKENS, 1, pairs))
     turns = [np.cos(angles).astype(FLOAT), np.sin(angles).astype(FLOAT)]
-    start = np.array([2, ROWS - 1], np.int32)  # the tokens of the second batch element end in row 1
+    start = np.array([2, ROWS - 1], np.int32)  # the second batch element writes the last row, row 0 and row 1
     cached = [part for part in parts if part.order == "cache"]
     pasts = [numbers(part.dtype, *part.shape(BATCH, TOKENS, ROWS)) for part in cached]
     turns = turns if any(part.rotated for part in parts) else []

@@ -65,9 +65,9 @@ class Q4gsw(Scheme):
         if self.operands.path == "portable" or half_refusal(device):
             return Choice("float", "float", "float activations: the weight is dequantized in the shader")
         shape = advertised_half(device.capabilities)[0]
-        of = "many float32 rows (compute='float16') and" if self.half else ""
-        reason = f"float activations: sums in float32; {of} float16 tensors on matrices of float16, {shape}"
-        return Choice("float", HALF, reason.replace(";  ", "; "))
+        rows = "float16 tensors" + " and many float32 rows (compute='float16')" * self.half
+        reason = f"float activations: sums in float32; {rows} on matrices of float16, {shape}"
+        return Choice("float", HALF, reason)
 
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
         if x.spec.dtype not in self.inputs:

@@ -1,5 +1,5 @@
-"""Computes small vectors of integers in one shape, (n,), so that one chain computes the positions, lengths
-and limits of a decoder. A Reshape between them would end the chain."""
+"""Gives small int32 vectors one shape, (n,). Then one chain of element-wise operators computes all positions
+and lengths of a decoder; a Reshape between them would end the chain."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MOST = 64  # maximum number of elements of a small vector
 
 
 def flatten_counts(graph: Graph) -> Graph:
-    """Give small vectors of int32 the shape (n,), and compute them as early as possible, in graphs with
-    operators of decoders."""
+    """In a decoder's graph, give each small int32 vector the shape (n,), and move the node that computes it
+    directly behind its operands. Return other graphs unchanged."""
     if graph.kinds.isdisjoint(CACHED):
         return graph
     flat = Sweep(graph).run(_visit, {*OPERATORS, "Reshape"})
