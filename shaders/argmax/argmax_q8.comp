@@ -1,9 +1,9 @@
-// Find the index of the largest or smallest number along an axis. Among equal numbers, take the first or the
-// last (`later`).
+// Find the index of the largest or smallest number along an axis. Of equal numbers, the first is found or,
+// with `later`, the last.
 //
 // Memory    x: Int8x4 words in any layout; y: int32 indices, row-major.
 // Threads   THREADS invocations (a power of two) find one index. Each invocation reads every THREADS-th
-//           number. Then they reduce in shared memory, halving the number of active invocations.
+//           number. Then they reduce in shared memory, halving the active invocations in each step.
 #version 450
 
 layout(local_size_x_id = 0) in;

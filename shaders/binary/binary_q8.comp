@@ -3,18 +3,18 @@
 //
 // OP_ADD and OP_MUL compute the result in float32 and round it. If the float result is farther than `safe`
 // from the nearest integer, the device's own rounding could change it; the shader then reads the result from
-// the table. Devices that round products and sums to nearest even need no table for OP_MUL, nor for OP_ADD if
-// the host has checked every result for these parameters (SURE).
+// the table. With SURE, no table is needed. The host sets SURE for devices that round products and sums to
+// nearest even: always for OP_MUL, and for OP_ADD if it has checked every result for these parameters.
 //   OP_ADD    a * ra + b * rb + offset          OP_MUL   (a - a_zero) * (b - b_zero) * ra + offset
 //   OP_TABLE  read every result from the table
 //
 // Memory    a, b, y: int8, four to a word, in the same layout; table: int8 results, four to a word; the
 //           result of (a, b) is byte 256 * (b + 128) + (a + 128).
-//   SAME      a, b and y have equal shapes, in any layout, read as vectors of four words. With REPEATED, the
-//             vectors of a smaller operand repeat.
+//   SAME      a, b and y have equal shapes and any layout, and are read as vectors of four words. With
+//             REPEATED, an operand may have fewer vectors, which repeat over y.
 //   PIXELS    images that broadcast, in a layout of vectors of pixels (pixels.glslh).
-//   otherwise tensors that broadcast: a word of y holds four elements along the axis LANE_AXIS. Each element
-//             is computed from one word of a and one word of b.
+//   otherwise tensors that broadcast: a word of y holds four elements along the axis LANE_AXIS. All four are
+//             computed from one word of a and one word of b.
 // Threads   one invocation writes one vector (SAME, PIXELS) or one word.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -32,7 +32,7 @@ layout(constant_id = 3) const uint LANE_AXIS = 1;
 layout(constant_id = 4) const bool GATE = false;  // b is images of one pixel in 4W4C, y is in 16C
 layout(constant_id = 5) const bool ONE_PIXEL = false;  // PIXELS: images of b have one pixel; a has y's shape
 layout(constant_id = 6) const bool SURE = false;  // the float formula is exact for all inputs: no table
-layout(constant_id = 7) const bool REPEATED = false;  // SAME: the a_n vectors of a and b_n of b repeat over y
+layout(constant_id = 7) const bool REPEATED = false;  // SAME: a has a_n, b has b_n vectors; they repeat over y
 
 #if SAME || PIXELS
 #define Element ivec4

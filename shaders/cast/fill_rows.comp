@@ -1,5 +1,5 @@
-// Pad rows of float16 or float32 with zeros: y[row, k] = k < x_k ? x[row, k] : 0, bit for bit. The shader
-// needs no 16-bit storage: it reads or writes two float16 numbers as one word.
+// Pad rows of float16 or float32 numbers with zeros: y[row, k] = k < x_k ? x[row, k] : 0. Numbers of x are
+// copied bit for bit. The shader needs no 16-bit storage: it reads or writes two float16 numbers as one word.
 //
 // Memory    x, y: float32 or float16, row-major; a row of x has x_k numbers, a row of y has y_k numbers,
 //           which are whole vectors of four words. If x has an odd number of float16 elements, half of its

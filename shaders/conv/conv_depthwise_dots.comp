@@ -9,13 +9,14 @@
 //           w: int8 taps, whose order depthwise_lines.glslh or (TALL) depthwise_columns.glslh states;
 //           channels: int32 parameters of output channels (gemm_output.glslh).
 // Threads   an invocation computes ROWS lines x 4 pixels x 4 channels. Neighbouring invocations compute
-//           neighbouring pixels; in kPackedInt8_16C, the four blocks of channels of a pixel come first.
+//           neighbouring pixels; in kPackedInt8_16C, four neighbouring invocations compute the four blocks of
+//           channels of the same pixels.
 // Needs     no shared memory and no barrier.
 //
 //   y: ROWS lines x 4 pixels   | 0 0 0 0 | 1 1 1 1 | ..    a number: the invocation that computes the pixel,
 //                              | 0 0 0 0 | 1 1 1 1 | ..    for 4 channels
-//   x: a strip (an input line or column) is transposed: a word holds four taps of one channel, which serve
-//   all pixels 0 that read them
+//   x: a strip (an input line or column) is transposed: a word holds four input pixels of one channel, which
+//   serve all output pixels 0 that read them
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_integer_dot_product : require

@@ -1,6 +1,6 @@
 // Depthwise convolution of float images: every output channel reads one input channel. The weights are int8,
-// or float32 with each product and sum rounded (scheme f32). y = sum * scale + bias; the sum over (kh, kw) is
-// computed in this order. Kernel and stride along w are constants.
+// or (scheme f32) float32; with float32, each product and each sum is rounded. y = sum * scale + bias; the
+// sum is computed in the order (kh, kw). Kernel and stride along w are constants.
 //
 // Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); with WHOLE_LINES, lines are whole
 //           vectors of 4 numbers. w: taps, and the float32 parameters of channels: depthwise_numbers.glslh

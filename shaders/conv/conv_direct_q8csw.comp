@@ -13,7 +13,7 @@
 //           padding may be negative.
 // Needs     no shared memory and no barrier.
 //   a line of y   | 0 .. 0 | 1 .. 1 | ..    a number: the invocation that has the pixel's CHANNELS sums
-//   x under 1     PIXELS columns for each tap; SLIDE: PIXELS + KW - 1 for all taps, each read once
+//   x for 1       PIXELS columns for each tap; with SLIDE, PIXELS + KW - 1 columns for all taps, read once
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #if FLOAT16_IMAGES
@@ -64,7 +64,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 uint channel;         // first output channel
 uint x_at, y_at;      // x_at: index in x of the group's first channel; y_at: index in y of the first result
-uint pixels;          // number of pixels to store; 0 beyond the edge: compute the last block instead
+uint pixels;          // number of pixels to store; 0 beyond the edge, where the last block is computed again
 int h0, w0;           // input pixel of the first tap of the first output pixel
 Lanes zeros[BLOCKS];
 
@@ -159,7 +159,7 @@ void store(uint pixel, uint c, float value) {
   if (pixel < pixels && channel + c < p.channels) store_number(y, place(pixel, c), value);
 }
 
-// Load the unfinished sum from y: of one channel, or of four if an invocation computes several.
+// Load unfinished sums from y: those of one channel (CHANNELS 1), or those of four channels.
 Lanes sum_so_far(uint pixel, uint first) {
   vec4 sum = vec4(0.0);
 #if PARTS

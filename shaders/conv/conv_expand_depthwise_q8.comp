@@ -4,9 +4,10 @@
 //
 // Memory    x, y: vectors of kPackedInt8_4W4C, or of kPackedInt8_16C (BLOCKED 1; y in words). w1:
 //           kPackedInt8_4N4K, with COOPMAT kPackedInt8_32K; w: [kh][word of taps][c4] of four channels x four
-//           taps; channels1, channels: gemm_output.glslh, in channels1 after a table where TABLE1. Shared
-//           memory holds the expanded pixels under a tile: [line][word][block of channels]. A uvec4 holds
-//           four channels; each component holds four neighbouring pixels of one channel.
+//           taps; channels1, channels: parameters of channels (gemm_output.glslh); with TABLE1, channels1
+//           begins with a table. Shared memory holds the expanded pixels under a tile: [line][word][block of
+//           channels]. A uvec4 holds four channels; each component holds four neighbouring pixels of one
+//           channel.
 // Threads   a workgroup computes TILE_H x TILE_W pixels x BLOCKS blocks of four channels. An invocation
 //           expands four pixels x four channels at a time, then computes as many results at a time.
 // Needs     16 * LINES * WORDS * BLOCKS bytes of shared memory; with COOPMAT also room for pixels of x and
@@ -42,7 +43,7 @@ layout(constant_id = 6) const uint TILE_W = 8;  // whole blocks of four
 layout(constant_id = 7) const uint KERNEL = 3;
 layout(constant_id = 8) const uint STRIDE = 1;
 layout(constant_id = 9) const uint PAD_L = 1;
-layout(constant_id = 14) const bool SMALL_SUMS = false;  // accumulators of both are below 2^22
+layout(constant_id = 14) const bool SMALL_SUMS = false;  // accumulators of both convolutions are below 2^22
 
 #ifdef COOPMAT
 layout(constant_id = 24) const uint K16 = 2;        // runs of 16 channels of x, a multiple of 2
@@ -96,8 +97,8 @@ shared uvec4 tile[LINES * WORDS * BLOCKS + X_PIXELS * (K16 + 1) + LOCAL_X / SUBG
 shared uvec4 tile[LINES * WORDS * BLOCKS];
 #endif
 
-// c4s: words of channels (four channels each); first_c4: the first word that is being computed. image,
-// first_oh, first_ow: the first result pixel of the workgroup.
+// c4s: number of blocks of four channels; first_c4: the workgroup's first block. image, first_oh, first_ow:
+// the first result pixel of the workgroup.
 uint c4s, first_c4, image, first_oh, first_ow;
 int first_line, first_word;                     // first expanded pixel under the tile
 
@@ -113,7 +114,7 @@ void locate() {
   first_word = int(first_ow * STRIDE / 4u) - int(LEFT);
 }
 
-// An invocation filters every SHARERS-th word of one block of channels.
+// An invocation computes every SHARERS-th word of one block of channels.
 const uint SHARERS = LOCAL_X / BLOCKS;
 #define own_block (gl_LocalInvocationIndex % BLOCKS)
 #define own_word (gl_LocalInvocationIndex / BLOCKS)
@@ -142,8 +143,8 @@ Sums no_sums() { return Sums(ivec4[4](ivec4(0), ivec4(0), ivec4(0), ivec4(0)), i
 
 BYTE_TABLE(through_table1, channels1)
 
-// Requantize the sums of four pixels from `column` on. Return a word of them for each of four channels;
-// pixels right of the image get the padding value.
+// Requantize the sums of the four pixels from `column` on, and return a word of four pixels for each of four
+// channels. Pixels right of the image get the padding value.
 uvec4 expanded(Sums sums, uint column) {
   uint real = min(p.w - column, 4u);
   int padding = int8x4_broadcast(p.pad_value), inside = real == 4u ? -1 : (1 << (8u * real)) - 1;

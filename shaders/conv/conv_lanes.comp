@@ -1,8 +1,8 @@
 // Direct convolution of float images, y = sum * scale + bias; the lanes of a subgroup share the pixels that
 // they read (float_lanes.glslh). Any kernel, stride, dilation and padding. Weights are int8, or
-// (FLOAT_WEIGHTS, scheme f32) float32; each product and sum of the latter is rounded, in the order (channel,
-// kh, kw). The output channels of a group are whole blocks of four; with int8 weights, so are its input
-// channels.
+// (FLOAT_WEIGHTS, scheme f32) float32. With float32 weights, each product and each sum is rounded, and
+// products are added in the order (channel, kh, kw). The output channels of a group are whole blocks of four;
+// with int8 weights, its input channels are whole blocks of four, too.
 //
 // Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); w: texels, whose order
 //           lanes_of_channels.glslh or (FLOAT_WEIGHTS) lanes_of_columns.glslh states; channels: float32
@@ -47,7 +47,7 @@ uint image, group, n4, oh, ow;
 #define own_n4 min(n4, p.n4 - 1u)
 
 // lanes_of_columns.glslh or lanes_of_channels.glslh multiplies lines of taps, and defines
-//   AT_ONCE                    the number of input channels of a line of taps
+//   AT_ONCE                    the number of input channels that multiply_line multiplies
 //   void begin_lines()         go to the first line of the group's first channels
 //   void multiply_line(uint kh, uint h)   multiply line h of x by line kh of the taps of AT_ONCE channels
 //   void next_line(bool last)  go to the next line; last: to the first line of the next AT_ONCE channels

@@ -6,8 +6,8 @@
 // Memory    tiles_int8.glslh, tiles_staged.glslh and tiles_straight.glslh declare the buffers. For each chunk
 //           of CH channels, the input pixels of all taps of a tile of TH x TW outputs are loaded into shared
 //           memory once. MN neighbouring outputs along w are then MN rows of a matrix for every tap, so taps
-//           need no further loads. A pixel takes CH channels and 16 bytes of padding, so that neighbouring
-//           pixels are in different banks.
+//           need no further loads. A pixel's CH channels are followed by 16 bytes of padding, so that
+//           neighbouring pixels are in different banks.
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels.
 // Needs     the matrix shape MM x MN x MK in the device's list, a required subgroup size of SUBGROUP, and
 //           shared memory for the input pixels of a tile.

@@ -3,11 +3,11 @@
 // implicit GEMM: the rows of X are gathered from an image while the tile is loaded, without an im2col matrix.
 //
 // Memory    staged_floats.glslh, staged_groups.glslh and staged_int8.glslh declare the buffers. Shared memory
-//           holds one step of k of both tiles for each slice of k; the next step is in registers.
-// Threads   a workgroup is LX x LY invocations for each of SLICES slices of k. It computes a tile of LY x LX
-//           (CONV of floats: LX x LY) blocks, or a multiple of that. An invocation computes several blocks,
-//           LY blocks apart along one axis and LX along the other. The slices' sums are added in order at the
-//           end.
+//           holds one step of k (INT8: two steps) of both tiles for each slice of k; the next step is in
+//           registers.
+// Threads   a workgroup is LX x LY invocations for each of SLICES slices of k. An invocation computes one or
+//           several blocks of results, which are LY blocks apart along the rows of y and LX blocks apart
+//           along its columns (CONV of floats: LX and LY). At the end, the slices' sums are added in order.
 //
 //                       w tile: a step of k x columns
 //   x tile:        +---------------+---------------+    y of a workgroup whose invocations compute 2 x 2

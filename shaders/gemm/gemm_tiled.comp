@@ -4,9 +4,9 @@
 // arithmetic; the others run on every device.
 //
 // Memory    tiled_floats.glslh, tiled_f32.glslh, tiled_halves.glslh and tiled_int8.glslh declare the buffers.
-// Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; with F32, as many for each of SLICES parts of k. An
-//           invocation computes several blocks of results. They are LOCAL_X blocks apart along a row and
-//           LOCAL_Y along a column, so that neighbouring invocations load neighbouring blocks.
+// Threads   a workgroup is LOCAL_X x LOCAL_Y invocations, with F32 for each of SLICES parts of k. An
+//           invocation computes several blocks of results. Its blocks are LOCAL_X blocks apart along a row
+//           and LOCAL_Y blocks along a column, so that neighbouring invocations load neighbouring blocks.
 //
 //   y of a workgroup whose invocations compute two blocks along each axis: a cell is a block of results, its
 //   number the invocation that computes it

@@ -1,13 +1,13 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for 17 to 64 rows on float16 matrix units with float32
-// sums; gemv_words_coopmat.comp is for more rows. An invocation loads x and weights in runs of 16 bytes (four
-// words). Words 0 and 1 of a run of x become elements of one matrix, words 2 and 3 elements of the next
-// matrix. The weights are stored in the same order of k, so x needs no copy in shared memory.
+// sums; gemv_words_coopmat.comp is for fewer rows. An invocation loads x and weights in runs of 16 bytes
+// (four words). Words 0 and 1 of a run of x become elements of one matrix, words 2 and 3 elements of the next
+// matrix. The weights are stored in the corresponding order of k, so x needs no copy in shared memory.
 //
 // Memory    x: float16 rows as uvec4, padded to a multiple of CHUNK k; w: int8 blocks of 16 outputs x CHUNK
 //           k, in the order of the invocations' words (half_weights.in_runs); numbers: float32 parameters as
 //           vec4 (straight_pairs.glslh); y: float16 rows.
-// Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; ROW_TILES neighbouring
-//           workgroups share their outputs: each computes another tile of rows. WGN subgroups share a part of
+// Threads   a workgroup of LOCAL_X invocations computes BM rows x BN outputs; ROW_TILES neighbouring
+//           workgroups compute the same outputs, each for another tile of rows. WGN subgroups share a part of
 //           k, each with its own outputs. The parts' sums are added in the same order every time.
 // Needs     matrices of 16 outputs x 16 k and at most 16 rows. In a matrix of weights, an invocation holds
 //           pairs of elements along k; in a matrix of x, it holds the pair at k and the pair at k + 8.
@@ -88,8 +88,8 @@ void multiply(uint set) {
     }
 }
 
-// Find the runs that hold this invocation's elements: load a matrix from memory in which every word holds
-// its own index, 8 words in a row.
+// Find the runs that hold this invocation's elements: load a matrix in which every word is its own index in
+// memory; a row has 8 words.
 void find_places() {
   for (uint i = lane; i < 32u; i += SUBGROUP) tile[mine + i] = 4u * i + uvec4(0u, 1u, 2u, 3u);
   subgroupBarrier();

@@ -2,7 +2,7 @@
 // a time: int8 weights, a single row with weights in groups (GROUPED, ROW), or several rows with weights in
 // groups (GROUPED). The shader is for devices bound by memory latency or by instructions.
 //
-// Memory    the buffers of gemv_split.comp.
+// Memory    the same buffers as in gemv_split.comp.
 // Threads   a workgroup is blocks of columns x parts of k. Chunks or blocks of k are assigned to the parts
 //           round-robin. The parts' sums are added in the same order every time.
 // Needs     shared memory for a slice of x, and for the sums of all parts.

@@ -7,8 +7,8 @@
 // Memory    x: float16 or (BRAIN) float32 rows, whose k is whole chunks, as uvec4; w: int8, in the order of
 //           straight_pairs.glslh; numbers: float32 parameters as vec4 (float_output.glslh); y: rows of the
 //           type of x.
-// Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; ROW_TILES neighbouring
-//           workgroups share their outputs: each computes another tile of rows. The subgroups' sums are added
+// Threads   a workgroup of LOCAL_X invocations computes BM rows x BN outputs; ROW_TILES neighbouring
+//           workgroups compute the same outputs, each for another tile of rows. The subgroups' sums are added
 //           in the same order every time.
 // Needs     matrices of 16 outputs x 16 k and at most BM rows (BRAIN: 16 rows), in which an invocation holds
 //           pairs of elements along k; LOCAL_X is whole subgroups.
@@ -47,9 +47,10 @@ layout(set = 0, binding = 3) writeonly buffer Y { Row y[]; };
 #include "activation.glslh"
 
 // A block of weights in memory is BLOCK k of MM outputs, two uvec4 for each output. In a chunk of four
-// blocks, words 0 to 3 of a uvec4 belong to four matrices of pairs. A column of these matrices corresponds
-// to one uvec4 of a block, and to a run of x, whose words belong to the same four matrices. For row r and
-// columns c and c + 1 of a matrix, `place` is the offset of their words in a chunk.
+// blocks, word i of every uvec4 belongs to the i-th of four matrices of pairs. A column of these matrices
+// corresponds to one uvec4 of a block, and to a run of x, whose words belong to the same four matrices.
+// `place` is the offset in a chunk of a uvec4 of weights: word i of this uvec4 has two neighbouring elements
+// of a row of matrix i.
 #define BLOCK 32u
 #define CHUNK 128u
 #define LINES (CHUNK / BLOCK * 2u * MM)  // uvec4 of weights in a chunk
@@ -100,7 +101,7 @@ void main() {
   multiply(steps - 1u);
   subgroupBarrier();
   share_sums();
-  // no branch around the load: it would delay the load
+  // not in a branch, which would delay the load of `parameter`
   parameters[me % PARAMETERS / 4u][me % 4u] = parameter;
   barrier();
   store_results();

@@ -1,7 +1,8 @@
 // Pack x for the matrix-unit kernels of the scheme q8csw (gemm_coopmat.comp) in runs of 8 channels of a
-// pixel, or (ROWS) of 8 k of a row; runs of neighbouring pixels or rows are contiguous. A number becomes
-// float16, or (BRAIN) three bfloat16 parts of 8 bits, the smallest first, whose sum is the number exactly.
-// For an infinity or NaN, the largest part is the infinity or NaN and the other two are zero.
+// pixel, or (ROWS) of 8 k of a row; runs of neighbouring pixels or rows are contiguous. A number is converted
+// to float16, or (BRAIN) split into three bfloat16 parts with 8 significant bits each, whose sum is the
+// number exactly. The smallest part comes first. For an infinity or NaN, the largest part is the infinity or
+// NaN, and the other two parts are zero.
 //
 // Memory    x: [image][channel][pixel], float32 or (HALF) words of two float16; with ROWS, [row][k], as uvec4
 //           if k is a multiple of 8 (WHOLE); y: float16 [image][group][run][pixel] or (BRAIN) bfloat16 [part]

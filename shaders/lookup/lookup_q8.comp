@@ -22,7 +22,9 @@ layout(push_constant) uniform Push {
 #include "workgroup.glslh"
 #include "int8x4.glslh"
 
-shared int entries[256];  // index: the number's byte as uint8, so 0..127, -128..-1; low byte: its result
+// the results, in the low bytes, for numbers in the order 0, .., 127, -128, .., -1: the index is a number's
+// byte as uint8
+shared int entries[256];
 
 Int8x4 map_word(Int8x4 word) {
   uint u = uint(word);

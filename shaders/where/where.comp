@@ -1,4 +1,4 @@
-// y = c ? a : b, where c holds flags: uint8 numbers 0 or 1, stored as int8 -128 or -127.
+// y = c ? a : b. The condition c has uint8 numbers 0 or 1, stored as int8 -128 or -127.
 //
 // Memory    BYTES: a, b, c, y: Int8x4 words in the same layout. Otherwise: a, b, y: 32-bit numbers,
 //           row-major; c: int8 in layout number LAYOUT.
