@@ -32,7 +32,7 @@ layout(constant_id = 3) const uint LANE_AXIS = 1;
 layout(constant_id = 4) const bool GATE = false;  // b is images of one pixel in 4W4C, y is in 16C
 layout(constant_id = 5) const bool ONE_PIXEL = false;  // PIXELS: images of b have one pixel; a has y's shape
 layout(constant_id = 6) const bool SURE = false;  // the float formula is exact for all inputs: no table
-layout(constant_id = 7) const bool REPEATED = false;  // SAME: a has a_n, b has b_n vectors; they repeat over y
+layout(constant_id = 7) const bool REPEATED = false;  // SAME: a_n vectors of a, b_n of b, which repeat over y
 
 #if SAME || PIXELS
 #define Element ivec4

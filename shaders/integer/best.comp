@@ -1,5 +1,5 @@
-// Find the position with the best score in each score map, the first among equal scores. Each workgroup
-// searches a segment of one map.
+// Find the best score in each score map, and its position: of equal scores, the first position. Each
+// workgroup searches a segment of one map.
 //
 //   score = y, or (SQUARES) squares - 2 y: the squared difference without the template's sum of squares
 //

@@ -17,7 +17,7 @@ layout(set = 0, binding = 1) readonly buffer Roots { uint roots[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint runs, inner, span;  // runs: their number; inner: distance of neighbours along the axis
+  uint runs, inner, span;  // runs: number of runs; inner: distance in x of neighbours along the axis
   uint prime, inverse;     // inverse of the prime modulo 2^32
 } p;
 

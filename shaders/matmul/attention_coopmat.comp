@@ -28,7 +28,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
 layout(constant_id = 1) const uint ROWS = 64;     // whole matrices, at most LOCAL_X
-layout(constant_id = 2) const uint TILE = 64;     // keys in shared memory at a time: MN (or more) a subgroup
+layout(constant_id = 2) const uint TILE = 64;     // keys in shared memory at a time, at least MN a subgroup
 layout(constant_id = 3) const uint DEPTH16 = 4;   // depth / 16
 layout(constant_id = 4) const uint WIDTH16 = 4;   // width / 16
 layout(constant_id = 5) const bool Q_HALF = false;
@@ -63,14 +63,17 @@ shared uvec4 tile[FACTORS_AT + ROWS / 4u];
 shared float part_tops[LOCAL_X], part_sums[LOCAL_X];
 shared uint first_keys[ROWS], last_keys[ROWS];  // the keys that a line sees
 shared uint begin_of_all, end_of_all;           // the keys that any line sees
-// Logarithms to base 2 of weights, before the maximum is subtracted: the least one, and less than that.
+// Base-2 logarithms of weights, before the maximum is subtracted. LEAST: the lower bound for keys that a line
+// sees; NOTHING: for keys that it does not see.
 const float LEAST = -1e38, NOTHING = -2e38;
 
 uint me = gl_LocalInvocationIndex, row = me % ROWS, part = me / ROWS;
-uint batch, head, first, end;  // the workgroup's batch, head of keys, first line; the end of the keys it sees
+// the workgroup's batch, its head of keys, and its first line; end: the end of the keys that it reads
+uint batch, head, first, end;
 MatrixAcc results[VALUED][ACROSS][DOWN];
 
-// Return (head of the queries, query) of a line of the workgroup; beyond the last line, those of the last.
+// Return (head of the queries, query) of a line of the workgroup. A line beyond the last one gives the last
+// one.
 uvec2 query_of(uint line) {
   uint at = min(first + line, p.lines - 1u), nth = at / p.queries;
   return uvec2(head * (p.lines / p.queries) + nth, at - nth * p.queries);

@@ -190,7 +190,7 @@ void main() {
   compute_scores();
   if (me < 4u * ROWS4 && first + me / 4u < rows4) sum_row(me);
   barrier();
-  for (uint i = me; i < 4u * ROWS4 * keys4; i += LOCAL_X) {  // neighbours: rows of a block
+  for (uint i = me; i < 4u * ROWS4 * keys4; i += LOCAL_X) {  // neighbouring invocations: rows of one block
     uint r = i / 4u / keys4;
     if (first + r < rows4) weigh(4u * r + i % 4u, i / 4u % keys4);
   }

@@ -30,7 +30,7 @@ layout(constant_id = 3) const uint V_HEADS = 1;
 layout(constant_id = 4) const uint Y_HEADS = 1;
 layout(constant_id = 5) const uint ROWS = 32;    // whole matrices, at most LOCAL_X
 layout(constant_id = 6) const uint KEYS16 = 16;  // at least TILE / 16 * ceil(keys / TILE)
-layout(constant_id = 7) const uint TILE = 64;    // keys in shared memory at a time: MM (or more) a subgroup
+layout(constant_id = 7) const uint TILE = 64;    // keys in shared memory at a time, at least MM a subgroup
 layout(constant_id = 8) const uint DEPTH16 = 4;  // depth / 16
 layout(constant_id = 9) const uint WIDTH16 = 4;  // width / 16
 layout(constant_id = 14) const bool MASK = false;
@@ -103,7 +103,7 @@ int sum_of_bytes(uvec4 of) {
         gl_CooperativeMatrixLayoutColumnMajor);                                                    \
   subgroupBarrier()
 
-// Return four of the stored sums: of row i / 4, and of four columns from i % 4 * 4 on.
+// Return four of the stored sums: those of row i / 4 and of columns i % 4 * 4 to i % 4 * 4 + 3.
 ivec4 stored_sums(uint i) { return ivec4(tile[mine + i / 4u * SUMS_ROW + i % 4u]); }
 
 #include "attention_scores.glslh"

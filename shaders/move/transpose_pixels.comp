@@ -9,7 +9,7 @@
 //           neighbouring invocations read neighbouring words of x. In kPackedInt8_4W4C, one invocation moves
 //           16 channels of four elements along that axis, and neighbouring invocations write neighbouring
 //           words of y. So whole cache lines are read and written.
-// Needs     shared memory and a barrier, in kPackedInt8_16C if the channels of x become lines of y.
+// Needs     in kPackedInt8_16C, if the channels of x become lines of y: shared memory and a barrier.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -44,7 +44,7 @@ uint word_of(uvec4 e) {
 #if BLOCKED
 // Return the indices (n, c, h, w) of the first element of x that invocation i moves.
 uvec4 first_of(uint i) {
-  uvec4 runs = uvec4(p.n, p.c, p.h, p.w);  // counts of blocks of 16 elements along axis ORDER_1
+  uvec4 runs = uvec4(p.n, p.c, p.h, p.w);  // numbers of elements; along axis ORDER_1, of blocks of 16
   runs[ORDER_1] = ceil_div(runs[ORDER_1], 16u);
   uint pixel = i / 4u, line = pixel / runs.w, plane = line / runs.z, block = plane / runs.x;
   uvec4 e = uvec4(plane - block * runs.x, 16u * block + 4u * (i % 4u), line - plane * runs.z,

@@ -3,11 +3,13 @@
 //
 // Memory    x: int8 images as vectors of pixels (pixels.glslh); y: int8 images of one pixel, or an int8
 //           matrix (images, channels).
-// Threads   a workgroup adds the pixels of ACROSS neighbouring vectors of channels of one image. LOCAL_X /
-//           ACROSS invocations share such a vector: each adds every (LOCAL_X / ACROSS)-th pixel vector. Then
-//           they reduce in shared memory, halving the number of active invocations.
+// Threads   a workgroup computes ACROSS neighbouring blocks of channels of one image, with LOCAL_X / ACROSS
+//           invocations for each block. Invocation i of a block adds the block's vectors i, i + LOCAL_X /
+//           ACROSS, and so on. Then the invocations reduce in shared memory, halving the active invocations
+//           in each step.
 // OFFSET    y = saturate(round_half_even(float(sum(x)) * multiplier + offset)), each step rounded to float32.
-// EXCITE    the image's last workgroup computes the gates of its channels (excite.glslh), which are y.
+// EXCITE    y is the gates of the channels instead of the means. The last workgroup of an image to finish
+//           computes them from the image's means (excite.glslh).
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #if defined(EXCITE) && !defined(FLOAT_LANES)
@@ -35,7 +37,7 @@ layout(set = 0, binding = 3) readonly buffer Channels1 { ivec4 channels1[]; };
 layout(set = 0, binding = 4) readonly buffer W2 { ivec4 w2[]; };
 layout(set = 0, binding = 5) readonly buffer Channels2 { ivec4 channels2[]; };
 layout(set = 0, binding = 6) coherent buffer Squeezed { int squeezed[]; };  // means of all images
-layout(set = 0, binding = 7) coherent buffer Arrivals { uint arrivals[]; };  // an image's done workgroups
+layout(set = 0, binding = 7) coherent buffer Arrivals { uint arrivals[]; };  // finished workgroups by image
 #endif
 
 layout(push_constant) uniform Push {
@@ -61,8 +63,8 @@ shared ivec4 sums[WORDS * LOCAL_X];
 #include "excite.glslh"
 shared uint arrived;
 
-// If this workgroup is the image's last to finish, compute the gates: all means of the image are then in
-// memory.
+// If this workgroup is the last of its image to finish, compute the gates from the image's means, all of
+// which are now in memory.
 void excite_when_last(uint image, uint tiles, uint me) {
   uint c4 = ceil_div(p.c, 4u);
   memoryBarrierBuffer(); barrier();
@@ -90,7 +92,7 @@ Int8x4 mean(ivec4 total) {
   return int8x4_pack(q);
 }
 
-// Store y of four channels, if y's layout has one word of an image in a vector.
+// Store the results of four channels, for layouts of y in which a vector holds one word of an image.
 void store_word(uint image, uint c4, uint c4s, Int8x4 word) {
   uint at = (TO == TO_4H4W ? image / 4u : image) * c4s + c4, row = image % 4u;
   if (TO != TO_4H4W) y[at] = ivec4(word, 0, 0, 0);

@@ -8,8 +8,8 @@
 //                 then does the shader compute the steps.
 //
 // Memory    x, y: int8 images as vectors of pixels (pixels.glslh).
-// Threads   one invocation computes one vector of y; for large windows, THREADS = LOCAL_X (a power of two)
-//           invocations compute one together (large_window.glslh).
+// Threads   one invocation computes one vector of y. For large windows, THREADS = LOCAL_X (a power of two)
+//           invocations compute one vector together (large_window.glslh).
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -25,7 +25,8 @@ layout(constant_id = 2) const uint STRIDE = 1;
 layout(constant_id = 3) const uint ASIDE = 0;  // 4W4C: lane of the first input column in its vector
 layout(constant_id = 5) const uint THREADS = 1;
 #if KIND == KIND_AVERAGE
-// KERNEL > 0: the divisor of every mean is the number of taps, and no possible sum is too near a tie.
+// Only with KERNEL > 0: the divisor of every mean is the number of taps, and no possible sum is so near a tie
+// that roundings matter.
 layout(constant_id = 4) const bool SURE = false;
 #endif
 

@@ -80,7 +80,8 @@ void find_bounds(uint row, uint part) {
 
 uint half_of(uint bits) { return bits < 2u * FLOAT_HIDDEN ? 0u : bits - FLOAT_HIDDEN; }
 
-// Return true if the range exceeds float32. The check computes half the range, which never exceeds it.
+// Return true if the range exceeds float32. The check uses half the range, which float32 can always
+// represent.
 bool beyond() {
   uint largest = max(below[0], above[0]);
   return largest == FLOAT_INFINITY ||

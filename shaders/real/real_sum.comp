@@ -3,7 +3,7 @@
 //
 // Memory    x: float32 rows, contiguous; y: float32, `parts` partial sums for each row, contiguous.
 // Threads   THREADS invocations (a power of two) compute a sum together. Each adds every THREADS-th element.
-//           Then they reduce in shared memory, halving the number of active invocations. The order of
+//           Then they reduce in shared memory, halving the active invocations in each step. The order of
 //           additions depends on the push constants and THREADS only.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

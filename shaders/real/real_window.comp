@@ -5,10 +5,10 @@
 // window is NaN, and -infinity if no element of the window is inside the image.
 //
 // Memory    x, y: float32, NCHW.
-// Threads   THREADS invocations (a power of two) compute a window together. Each combines every THREADS-th of
-//           the window's elements inside the image, in row-major order. Then they reduce in shared memory,
-//           halving the number of active invocations. The order depends on the push constants and THREADS
-//           only.
+// Threads   THREADS invocations (a power of two) compute a window together. Each invocation combines every
+//           THREADS-th of the window's elements inside the image, in row-major order. Then they reduce in
+//           shared memory, halving the active invocations in each step. The order depends on the push
+//           constants and THREADS only.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

@@ -1,5 +1,5 @@
-// Copy int8 elements from one packed layout and shape to another; the row-major order of the elements stays.
-// This changes the layout, reshapes and flattens in one step.
+// Copy int8 elements from one packed layout and shape to another, in the same row-major order of elements. So
+// one dispatch can change the layout and reshape or flatten.
 //
 // Memory    x: Int8x4 words in layout number X_LAYOUT with shape x_*; y: Int8x4 words in layout number
 //           Y_LAYOUT with shape y_*; padding lanes of y get 0.

@@ -3,15 +3,16 @@
 //
 // Memory    x: [case][step][row][k] and w: [case][step][output][k], 16-bit floats, 8 k in a uvec4; y: float32
 //           [case][row][output].
-// ALIKE     x is loaded with a stride of 0, so every row is the case's first row. Then output n is multiplied
-//           by 2^n; these scales are also loaded with a stride of 0, as in coopmat_half_types.glslh and
-//           gemv_coopmat.comp.
-// PAIRED    matrices are assembled in registers. First, a matrix whose elements are their own positions is
-//           loaded; it shows which words (two elements each) an invocation holds. Then these words are loaded
-//           from memory: for x in pairs that are 8 k apart (gemv_words_coopmat.comp,
-//           gemv_q8csw_runs_coopmat.comp); for matrices of 16 k and 8 rows, each second word of w is the word
-//           four words after the first (gemv_row_coopmat.comp); for bfloat16, two words of an
-//           invocation hold rows of x that are 8 apart (gemv_words_coopmat.comp).
+// ALIKE     x is loaded with a stride of 0, so every row is the case's first row. Output n is also multiplied
+//           by the scale 2^n, and the scales are loaded with a stride of 0, too, as in
+//           coopmat_half_types.glslh and gemv_coopmat.comp.
+// PAIRED    matrices are assembled in registers. First, a matrix is loaded in which every word (two elements)
+//           is its own position; it shows which words an invocation holds. Then the invocation reads its
+//           words from shared memory, in the pairs that the kernels assume:
+//             float16 x      a word, and the word 8 k after it in the same row (gemv_words_coopmat.comp,
+//                            gemv_q8csw_runs_coopmat.comp)
+//             float16 w      the same pairs, if matrices have 16 k and 8 rows (gemv_row_coopmat.comp)
+//             bfloat16 x     a word, and the word of the same k 8 rows below it (gemv_words_coopmat.comp)
 // SMALL     w is float16 and is converted to bfloat16.
 // Threads   a workgroup is one subgroup and computes one case.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.

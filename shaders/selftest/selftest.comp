@@ -1,14 +1,15 @@
 // Self-test of the arithmetic of every int8 kernel, on values whose results the host knows
 // (probe/selftest.py).
 //
-// The results are y[i].x and y[i].y:
+// Each test has two results, y[i].x and y[i].y:
 //
-// TEST 0    x: the int8 dot product of the four bytes of x[i] and w[i]; y: the sum of the bytes of x[i]. Dot
-//           forms with unsigned operands add 128 to an operand; the shader subtracts the added terms.
-// TEST 1    x: requantize(x[i], multiplier); y: the bits of float(x[i]) * multiplier. w[i] holds the bits of
-//           the multiplier.
-// TEST 2    x: round_half_even(x[i] / w[i]), quantization without the zero point; y: 0. x[i] and w[i] hold
-//           the bits of floats.
+// TEST 0    y[i].x: the int8 dot product of the four bytes of x[i] and w[i]; y[i].y: the sum of the bytes of
+//           x[i]. Dot forms with unsigned operands add 128 to an operand; the shader subtracts the terms that
+//           this adds to the results.
+// TEST 1    y[i].x: requantize(x[i], multiplier); y[i].y: the bits of float(x[i]) * multiplier. w[i] holds
+//           the bits of the multiplier.
+// TEST 2    y[i].x: round_half_even(x[i] / w[i]), quantization without the zero point; y[i].y: 0. x[i] and
+//           w[i] hold the bits of floats.
 #version 450
 #if TEST == 0 && !defined(FLOAT_LANES)
 #extension GL_EXT_integer_dot_product : require

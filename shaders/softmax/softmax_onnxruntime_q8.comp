@@ -9,9 +9,9 @@
 //
 // Memory    x, y: Int8x4 words in layout number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w); table:
 //           the bits of 256 float32, none negative.
-// Threads   THREADS invocations (a power of two) compute a row together; the first adds the numbers. If
-//           THREADS is at least 4, all invocations look the numbers up and pass them to the first through
-//           shared memory.
+// Threads   THREADS invocations (a power of two) compute a row together; the first invocation adds the
+//           numbers. If THREADS is at least 4, all invocations look numbers up and pass them to the first
+//           one through shared memory.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

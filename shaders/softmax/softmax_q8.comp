@@ -7,8 +7,8 @@
 // Memory    x: Int8x4 words in layout number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w); table: 256
 //           int32 numbers; y: float32 (OUT_F32) or int8 (OUT_Q8).
 // Threads   THREADS invocations compute a row together; a workgroup computes LOCAL_X / THREADS neighbouring
-//           rows, since kPackedInt8_4H4W stores four rows together. Maximum and sum are reduced in shared
-//           memory, halving the number of active invocations. BY_TABLE: a long row has more elements than
+//           rows, because kPackedInt8_4H4W stores four rows together. Maximum and sum are reduced in shared
+//           memory, halving the active invocations in each step. BY_TABLE: a long row has more elements than
 //           there are different results (256), so all results are computed once and looked up.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

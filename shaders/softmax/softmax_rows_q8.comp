@@ -5,9 +5,9 @@
 //           numbers.
 // Threads   THREADS invocations compute four rows together; a workgroup computes LOCAL_X / THREADS groups of
 //           four rows. Each invocation reads up to KEPT vectors, THREADS apart, and keeps them in registers.
-//           Maximum and sum are reduced in shared memory, halving the number of active invocations. A row has
-//           more elements than there are different results (256), so all results are computed once and looked
-//           up. They are stored as bytes, so that lookups rarely conflict in a bank.
+//           Maximum and sum are reduced in shared memory, halving the active invocations in each step. A row
+//           has more elements than there are different results (256), so all results are computed once and
+//           looked up. They are stored as bytes, so that lookups rarely conflict in a bank.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -117,8 +117,8 @@ void add_up(ivec4 top) {
 void make_results() {
   uint row = mine * 4u + t % 4u;
   float inverse = inverses[row];
-  // Neighbouring invocations compute results of neighbouring rows. The first results of a row differ from
-  // 0; this order distributes them over all invocations.
+  // Neighbouring invocations compute results of neighbouring rows. Only the first results of a row, which may
+  // differ from 0, take long; this order distributes them over all invocations.
   [[dont_unroll]] for (uint d = t / 4u * 4u; d < 256u; d += THREADS) {
     ivec4 four = ivec4(entries[d], entries[d + 1u], entries[d + 2u], entries[d + 3u]);
     results[row * 64u + d / 4u] = uint(results_of(four, inverse));
