@@ -1,6 +1,7 @@
 // A 1x1 convolution and the depthwise convolution that reads it, in one dispatch: the first half of an
-// inverted residual block. Both are int8 with exact int32 accumulation; in the second, OC = IC. The
-// intermediate bytes are those that two dispatches would write; they stay in shared memory.
+// inverted residual block. Both convolutions are int8 with exact int32 accumulation; the depthwise
+// convolution has OC = IC. The intermediate bytes are the bytes that two dispatches would give; they stay in
+// shared memory.
 //
 // Memory    x, y: vectors of kPackedInt8_4W4C, or of kPackedInt8_16C (BLOCKED 1; y in words). w1:
 //           kPackedInt8_4N4K, with COOPMAT kPackedInt8_32K; w: [kh][word of taps][c4] of four channels x four
@@ -9,7 +10,7 @@
 //           channels]. A uvec4 holds four channels; each component holds four neighbouring pixels of one
 //           channel.
 // Threads   a workgroup computes TILE_H x TILE_W pixels x BLOCKS blocks of four channels. An invocation
-//           expands four pixels x four channels at a time, then computes as many results at a time.
+//           computes four expanded pixels x four channels at a time, then four pixels x four channels of y.
 // Needs     16 * LINES * WORDS * BLOCKS bytes of shared memory; with COOPMAT also room for pixels of x and
 //           for sums (expand_coopmat.glslh).
 //

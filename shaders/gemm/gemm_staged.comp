@@ -33,11 +33,11 @@ layout(local_size_x = LX, local_size_y = LY, local_size_z = SLICES) in;
 
 // staged_floats.glslh, staged_groups.glslh or staged_int8.glslh declares the buffers and shared memory, and
 // defines
-//   ALONG, STEP                 the length of K, and of one step of all slices; both count numbers or both
-//                               count blocks of four
+//   ALONG, STEP                 the length of K, and the length of one step of all slices, in the same unit:
+//                               numbers or blocks of four
 //   void begin()                set the position, and load the first step
 //   void multiply_step(uint k)  store the loaded step at k to shared memory, load the next one, and multiply
-//   void finish()               add the slices' sums, convert and store them
+//   void finish()               add the slices' sums, then convert and store the results
 #if INT8
 #include "staged_int8.glslh"
 #elif GROUPED

@@ -44,7 +44,7 @@ uint n, first_row, first_step, steps;
 //   TURN(t, more)       multiply DEPTH steps of the subgroup's part, from step t on. more: issue the loads of
 //                       the steps after them; `more` is a constant, because loads in a branch wait for one
 //                       another
-//   void add_subgroups()   add the sums of all subgroups, convert and store them
+//   void add_subgroups()   add the sums of all subgroups, then convert and store the results
 #if GROUPED
 #include "gemv_groups.glslh"
 #else

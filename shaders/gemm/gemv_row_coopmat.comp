@@ -42,7 +42,7 @@ layout(local_size_x_id = 0) in;
 //   void share()         store x, scales and zero points to the subgroup's part of `tile`
 //   void multiply()      set the matrix SUMS_OF_PART to the products of the subgroup's part of k
 //   bool stores_nothing()   return true if this invocation has no results
-//   void store_results() add the sums of all subgroups, convert and store them
+//   void store_results() add the sums of all subgroups, then convert and store the results
 #if GROUPED
 #include "row_groups.glslh"
 #else

@@ -37,7 +37,7 @@ layout(local_size_y_id = 1) in;
 //   void begin()             set the position, and request the first weights
 //   void bring(uint slice)   load the slice of x whose first chunk is `slice` into shared memory
 //   void multiply_slice(uint slice)   add the slice's products to this invocation's sums
-//   void store_results()     add the parts' sums, convert and store them
+//   void store_results()     add the parts' sums, then convert and store the results
 #if !GROUPED
 #include "shared_floats.glslh"
 #elif ROW

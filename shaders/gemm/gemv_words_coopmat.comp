@@ -68,8 +68,8 @@ float number(uint c, uint what);  // return a float32 parameter of channel c
 //   void load(uint t), multiply(uint t)   load and multiply chunk t of the subgroup
 //   void load_zeros()                     make matrices of the zero points `zero`, through shared memory
 //   void clear_sums(), share_sums()       clear the subgroup's sums, and store them to shared memory
-//   void store_results()                  add the sums of all subgroups, scale and store them
-// These functions use the subgroup's part of `tile`, which begins at `mine`. It holds offsets and zero
+//   void store_results()                  add the sums of all subgroups, then scale and store the results
+// These functions use the subgroup's part of `tile`, which begins at `mine`. This part holds offsets and zero
 // points, later sums.
 #ifdef BRAIN
 #include "words_parts.glslh"

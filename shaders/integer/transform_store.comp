@@ -1,8 +1,8 @@
 // The last step of an exact integer correlation by number-theoretic transforms: convert sums modulo one prime
 // or two primes to integers.
 //
-// The modulus is the prime, or the product of both. Sums are in [most - modulus + 1, most], most >= 0:
-// residues above `most` are negative sums. With two primes, the sum is r0 + first_prime * ((r1 - r0) /
+// The modulus is the prime, or the product of the two primes. Sums are in [most - modulus + 1, most], most >=
+// 0: residues above `most` are negative sums. With two primes, the sum is r0 + first_prime * ((r1 - r0) /
 // first_prime modulo the second prime), by the Chinese remainder theorem.
 //
 // Memory    z: uint32 [image][template][block row][block column][SIZE_H][SIZE_W] modulo the first prime; z1:

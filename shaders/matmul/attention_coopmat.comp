@@ -52,7 +52,7 @@ layout(set = 0, binding = 5) writeonly buffer Y { vec4 y[]; };
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, DOWN = ROWS / MM;  // DOWN: matrices of lines
 const uint KEYS_ACROSS = TILE / (SUBGROUPS * MN);             // matrices of keys for each subgroup
 const uint VALUED = (WIDTH16 + SUBGROUPS - 1u) / SUBGROUPS;  // blocks of 16 columns of v for each subgroup
-const uint ACROSS = 16u / MN;                                // matrices in such a block
+const uint ACROSS = 16u / MN;                                // matrices in a block of 16 columns
 const uint PARTS = LOCAL_X / ROWS, OWN4 = TILE / 4u / PARTS;  // OWN4: keys of an invocation, divided by 4
 // Strides in uvec4, each with one of padding against bank conflicts.
 const uint D_ROW = 2u * DEPTH16 + 1u, V_ROW = 2u * WIDTH16 + 1u;

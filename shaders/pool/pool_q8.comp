@@ -18,8 +18,8 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
-// Kernel size (at most 3) and stride (at most 2) along both axes, for a dilation of 1; 0: push constants
-// have them.
+// Kernel size (at most 3) and stride (at most 2) along both axes, for a dilation of 1. KERNEL 0: push
+// constants give the sizes of the kernel, the strides and the dilations.
 layout(constant_id = 1) const uint KERNEL = 0;
 layout(constant_id = 2) const uint STRIDE = 1;
 layout(constant_id = 3) const uint ASIDE = 0;  // 4W4C: lane of the first input column in its vector
