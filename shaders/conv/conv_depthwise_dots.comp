@@ -3,7 +3,7 @@
 // A dot product needs four bytes of one channel, but a word of x holds four channels of a pixel. So an
 // invocation transposes four words: those of four neighbours on an input line, or (TALL) of four input lines
 // in one column. A transposed word holds four input pixels of one channel, and serves all output pixels that
-// read these four.
+// read any of these pixels.
 //
 // Memory    x, y: int8 images, read as words of kPackedInt8_16C (BLOCKED 1) or vectors of kPackedInt8_4W4C;
 //           w: int8 taps, whose order depthwise_lines.glslh or (TALL) depthwise_columns.glslh states;

@@ -9,7 +9,7 @@
 //           parameters (float_output.glslh).
 // Threads   an invocation computes PIXELS pixels of a line x CHANNELS output channels of one group. Pixel
 //           (line, column) of this dispatch is output (line * out_stride_h + out_first_h, column *
-//           out_stride_w + out_first_w): a transposed convolution is stride_h * stride_w ordinary ones, whose
+//           out_stride_w + out_first_w): a transposed convolution is stride_h * stride_w convolutions, whose
 //           padding may be negative.
 // Needs     no shared memory and no barrier.
 //   a line of y   | 0 .. 0 | 1 .. 1 | ..    a number: the invocation that has the pixel's CHANNELS sums

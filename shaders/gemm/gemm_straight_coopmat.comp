@@ -1,8 +1,8 @@
 // Y[M,N] = X[M,K] W[N,K]^T on float16 matrix units with float32 sums, like gemm_coopmat.comp, except that
-// weights are loaded directly from memory into matrices, where they become float16. The weights are int8, as
-// whole matrices or (WORDS) assembled in registers, or quantized in groups along K (GROUPED). A subgroup
-// computes all rows of a tile, so no other subgroup needs its weights. Only x goes through shared memory,
-// whose bandwidth limits gemm_coopmat.comp.
+// weights are loaded directly from memory into matrices, and converted to float16 there. The weights are
+// int8, or quantized in groups along K (GROUPED). int8 weights are loaded as whole matrices, or as words from
+// which invocations assemble matrices (WORDS). A subgroup computes all rows of a tile, so no other subgroup
+// needs its weights. Only x goes through shared memory, whose bandwidth limits gemm_coopmat.comp.
 //
 // Memory    straight_pairs.glslh, straight_words.glslh and straight_groups.glslh declare the buffers. In
 //           shared memory, a row has BK float16 numbers and then 16 bytes of padding, so that neighbouring

@@ -1,7 +1,7 @@
 // Y[M,N] = X[M,K] W[N,K]^T, with sums in registers: float rows with int8 weights, float32 or float16 matrices
 // with the same bits on every device (F32), products and convolutions in float16 arithmetic (HALVES), or int8
 // with exact int32 accumulation (INT8). Operands are read directly from memory. HALVES needs float16
-// arithmetic; the others run on every device.
+// arithmetic; the other products run on every device.
 //
 // Memory    tiled_floats.glslh, tiled_f32.glslh, tiled_halves.glslh and tiled_int8.glslh declare the buffers.
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations, with F32 for each of SLICES parts of k. An

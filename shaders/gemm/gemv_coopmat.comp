@@ -1,7 +1,7 @@
 // Y[M,N] = X[M,K] W[N,K]^T for few rows of float16 on float16 matrix units with float32 sums, with int8
-// weights or (GROUPED) weights in groups along K. The shader is gemm_straight_coopmat.comp without a barrier
-// of the workgroup in its loop. Each subgroup has its own part of k and its own part of shared memory: while
-// some subgroups wait for memory, others multiply.
+// weights or (GROUPED) weights in groups along K. The shader is like gemm_straight_coopmat.comp, but its loop
+// has no barrier of the workgroup: each subgroup has its own part of k and its own part of shared memory. So
+// some subgroups multiply while others wait for memory.
 //
 // Memory    gemv_pairs.glslh and gemv_groups.glslh declare the buffers. Shared memory has rows of x (BK
 //           numbers along k) and rows of sums (outputs); 16 bytes of padding after a row keep neighbouring

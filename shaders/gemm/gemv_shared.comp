@@ -1,6 +1,6 @@
-// Y[M,N] = X[M,K] W[N,K]^T for few rows of floats like gemv_split.comp, with a slice of x in shared memory at
-// a time: int8 weights, a single row with weights in groups (GROUPED, ROW), or several rows with weights in
-// groups (GROUPED). The shader is for devices bound by memory latency or by instructions.
+// Y[M,N] = X[M,K] W[N,K]^T for few rows of floats, like gemv_split.comp, but shared memory holds one slice of
+// x at a time. Weights are int8, or in groups along K (GROUPED; with ROW, for a single row). The shader is
+// for devices on which memory latency or the number of instructions limits the speed.
 //
 // Memory    the same buffers as in gemv_split.comp.
 // Threads   a workgroup is blocks of columns x parts of k. Chunks or blocks of k are assigned to the parts
