@@ -7,7 +7,7 @@
 //           matrix: its lines are the queries of the first of these heads, then those of the second, ...
 // Threads   a workgroup computes ROWS lines of one matrix. A subgroup multiplies all lines by its own keys of
 //           a tile, then all weights by its own columns of v. An invocation computes the weights of one line
-//           and of 1 / PARTS of the keys of a tile.
+//           for 1 / PARTS of the keys of a tile.
 //
 //   tile (uvec4):  [q: ROWS x depth | TILE keys x depth, or values: TILE x width
 //                   | scores, then results: ROWS x TILE float | weights: ROWS x TILE | factors: ROWS float]

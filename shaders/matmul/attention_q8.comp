@@ -1,7 +1,7 @@
 // Attention of int8 queries, keys and values in one dispatch: y = softmax(q k^T + mask) v, with the bytes
 // that four separate dispatches give. The scores, their sums with the mask, and the weights are int8; the
-// scores stay in shared memory. Products and softmax compute the same as matmul_q8_tile.comp and
-// softmax_onnxruntime_q8.comp.
+// scores stay in shared memory. The products have the bits of matmul_q8_tile.comp, and the softmax has the
+// bits of softmax_onnxruntime_q8.comp.
 //
 //   MASK   an int8 mask is added to the scores. A sum is the integer nearest to score * ra + offsets[mask +
 //          128]; the host chooses the 256 offsets so that every sum has the byte of binary_q8.comp.

@@ -1,10 +1,10 @@
-// For each channel, the mean of table[x] over the channel's pixels x: y = saturate(round_half_even(float(sum
-// of table[x]) * multiplier) + y_zero). The table holds integers of at most 2^29. The sum is kept in two
-// 32-bit words, so it is exact.
+// For each channel, the mean of table[x] over the channel's pixels x:
+//   y = saturate(round_half_even(float(sum of table[x]) * multiplier) + y_zero)
+// The table holds integers of at most 2^29. The sum is kept in two 32-bit words, so it is exact.
 //
 // Memory    x: Int8x4 words in layout number LAYOUT; a word is four channels of one pixel; y: int8 images of
 //           one pixel in layout number Y_LAYOUT; table: 256 int32 numbers, the number for -128 first; one
-//           table for all channels, or one for each (COUNT is 1 or c).
+//           table for all channels (`count` is 1), or one for each channel (`count` is c).
 // Threads   a workgroup adds the pixels of four channels of one image. Each invocation adds every LOCAL_X-th
 //           pixel. Then they reduce in shared memory, halving the active invocations in each step.
 #version 450
