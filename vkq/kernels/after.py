@@ -1,6 +1,9 @@
-"""Epilogues of 8-bit results (common/after.glslh). An epilogue looks results up in one table or in a table
-for each channel, adds a residual (also after a lookup), dequantizes to float32, or has separate parameters
-for parts of the channels."""
+"""Epilogues of kernels with 8-bit results (common/after.glslh). An epilogue does one of the following:
+
+- it replaces each result by an entry of a lookup table (one table, or one for each channel);
+- it adds a residual, with or without a table lookup before the addition;
+- it dequantizes the results to float32;
+- it uses different quantization parameters for different ranges of channels."""
 
 from __future__ import annotations
 
@@ -15,19 +18,25 @@ from ..runtime.plan import Memory, Resident
 from ..shader.spec import Value as Constant
 
 Words = npt.NDArray[np.int32]
-# Codes of an epilogue's steps. The codes of the used steps are added; the sum is the shader's constant AFTER.
-# PARTS: each part of the channels has its own parameters.
+# Bit flags of an epilogue's steps; their sum is the shader's constant AFTER. TABLE: one lookup table. ADD: a
+# residual. TABLES: a lookup table for each channel. DEQUANTIZED: float32 results. PARTS: quantization
+# parameters for each range of channels, without tables.
 TABLE, ADD, TABLES, DEQUANTIZED, PARTS = 1, 2, 4, 8, 16
-HEAD = 16  # with TABLES: bytes of the header before the first channel's data
+HEAD = 16  # with TABLES, a header of this many bytes precedes the channel parameters
 
 
 @dataclasses.dataclass(frozen=True)
 class After:
-    """An epilogue. kind: the sum of the codes of its steps (TABLE, ADD, ...). y: the quantization parameters
-    of the results; None: those of the kernel without an epilogue. words: a function that returns the int32
-    data, *bytes* long, to store before the channel parameters. tables: a function that returns the data after
-    the channel parameters, one table for each of *channels* channels. parts: with TABLES or PARTS, for each
-    part its number of channels (a multiple of 16) and its parameters before the epilogue; else empty."""
+    """An epilogue.
+
+    - kind: the sum of the flags of its steps (TABLE, ADD, ...).
+    - y: the quantization parameters of the results; None: the kernel's parameters are used unchanged.
+    - bytes: the size of the data that *words* returns.
+    - words: a function that returns the int32 data to store before the channel parameters.
+    - channels: the number of lookup tables, one for each channel; 0 without TABLES.
+    - tables: a function that returns the tables, which are stored after the channel parameters.
+    - parts: for each range of channels, its number of channels (a multiple of 16) and the quantization
+      parameters of its results before the lookup. Empty if all channels have the same parameters."""
 
     kind: int
     y: QParams | None
@@ -48,8 +57,8 @@ class After:
         return {"AFTER": self.kind} if self.kind else {}
 
     def before(self, device: Memory, size: int, channels: Callable[[], Words]) -> Resident:
-        """Return one buffer with the data of this epilogue and the *size* bytes of a kernel's channel
-        parameters, which *channels* returns."""
+        """Return one buffer with this epilogue's data and a kernel's channel parameters. *channels* returns
+        these parameters, *size* bytes."""
         if not self.kind:
             return Resident(device, size, channels)
         first = self.bytes + (HEAD if self.channels else 0)
@@ -89,9 +98,9 @@ def through_table(entries: npt.NDArray[np.int8], y: QParams) -> After:
 
 
 def in_parts(parts: Sequence[tuple[int, QParams, After]]) -> After:
-    """Return the epilogue for consecutive parts of the channels. A part is given as the number of its
-    channels, the parameters of its results, and an epilogue, `NOTHING` or `through_table`. If any part has
-    a table, every channel gets one."""
+    """Return one epilogue for consecutive ranges of channels. *parts*: for each range, its number of
+    channels, the quantization parameters of its results, and its epilogue (`NOTHING`, or one made by
+    `through_table`). If any range has a table, every channel gets a table; it may be the identity."""
     own = tuple((channels, y) for channels, y, _ in parts)
     if not any(after.kind for *_, after in parts):
         return After(PARTS, None, 0, _none, parts=own)
@@ -110,13 +119,13 @@ def with_sum(
     formula: Callable[[], tuple[float, ...]], bounds: tuple[int, int], y: QParams,
     table: Callable[[], npt.NDArray[np.int8]],
 ) -> After:  # fmt: skip
-    """Return the epilogue ``q * ra + other * rb + offset``, rounded and clamped, of each result q and the
-    byte ``other`` at its destination.
+    """Return the epilogue that adds a residual. It replaces each result q by ``q * ra + other * rb +
+    offset``, rounded and clamped to *bounds*, where ``other`` is the byte already stored at q's destination.
 
-    *formula* returns ra, rb, offset, and two limits on the distance of a sum from the nearest integer: one
-    for devices with any rounding, one for devices that round to nearest even. Up to the limit, the float
-    formula decides; beyond it, the entry [other + 128][q + 128] of *table* decides. *formula* and *table*
-    are called when the data are packed."""
+    *formula* returns ra, rb, offset and two limits: one for devices with any rounding, one for devices that
+    round to nearest even. If the sum is farther from the nearest integer than the device's limit, the result
+    is the entry [other + 128][q + 128] of *table* instead. *formula* and *table* are called when the data
+    are packed."""
 
     def words() -> Words:
         numbers = np.array(formula(), np.float32).view(np.int32)

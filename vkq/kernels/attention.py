@@ -1,5 +1,5 @@
-"""Attention (`vkq.numerics.attention`) without the matrix of scores in memory, in one dispatch or two. With
-two, the first computes parts of the keys and the second joins the parts."""
+"""Attention (`vkq.numerics.attention`) that never stores the matrix of scores in memory. It is one dispatch,
+or two: the first computes attention to each part of the keys separately, the second combines the results."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class AttentionSizes:
 
     @property
     def lines(self) -> int:
-        """The number of rows of a matrix: the queries of all heads that share keys."""
+        """The number of rows of one matrix of scores: the queries of all heads that share a head of keys."""
         return self.heads // self.groups * self.queries
 
 
@@ -68,8 +68,9 @@ def attended(
     places: Value | None = None,
 ) -> Value:
     """Add attention to a plan. q, k and v are float32 or float16. *strides*: the strides of q, k, v and y,
-    in this order. *bias* is float32 and is added to the scores. *places*: int32 (batch or 1, queries), at
-    least 0, the positions of the queries among the keys, in place of those of *seen*, which is causal."""
+    in this order. *bias* is float32 and is added to the scores. *places*: optional positions of the queries
+    among the keys, int32 (batch or 1, queries), at least 0. They replace the positions of *seen*, which must
+    be causal."""
     result = b.new(y)
     if not y.size:
         return result
@@ -111,9 +112,9 @@ def joined_parts(
     b: Builder, sums: Value, y: Value, sizes: AttentionSizes, form: tuple[int, bool], strides: Strides,
     sink: Value | None = None,
 ) -> None:  # fmt: skip
-    """Add the kernel that joins the results of parts of the keys (`join_module`) to a plan. form: the
-    number of parts, and whether a NaN weight counts as 0. *strides*: the strides of y. sink: float32
-    (heads,)."""
+    """Add to a plan the kernel that combines the results for the parts of the keys (`join_module`). *form*:
+    the number of parts, and ``guarded`` (`vkq.numerics.attention.weighed`). *strides*: the strides of y.
+    *sink*: float32 (heads,)."""
     parts, guarded = form
     joined = JoinForm(sizes.width, sink is not None, guarded, b.device.soft_float)
     push = {"count": y.spec.size, "queries": sizes.queries, "groups": sizes.groups, "lines": sizes.lines}
@@ -164,7 +165,7 @@ def rounds_of(depth: int, tile: Tile) -> int:
 
 @functools.lru_cache(64)
 def written_join(form: JoinForm) -> Written:
-    """Return the shader that joins parts of the keys."""
+    """Return the shader that combines the results for the parts of the keys."""
     bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(["sums", *["sink"] * form.sunk])]
     bindings.append(Binding(len(bindings), "y", "write", "uint"))
     push = tuple(PushConstant(name, "uint", 4 * i) for i, name in enumerate(JOIN_WORDS))

@@ -1,5 +1,5 @@
 """Appends new tokens to an int8 cache of keys or values (`vkq.numerics.attention_cache`). One dispatch
-quantizes the tokens and writes them after the past tokens."""
+quantizes the new tokens, writes them at their positions, and copies the past tokens."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ WORDS = ("first_group", "rows", "groups", "tokens", "total", "held", "span")
 
 @dataclasses.dataclass(frozen=True)
 class AppendForm:
-    """The properties for which an append kernel is compiled. width: the numbers of a vector. starts: the
-    kernel has a buffer of start positions. follows: it has a buffer of past tokens. soft: it needs software
-    float arithmetic."""
+    """The properties for which an append kernel is compiled. width: the number of elements of a vector.
+    starts: the kernel reads a buffer of start positions. follows: the kernel reads a buffer of past tokens.
+    soft: the kernel computes float arithmetic with integer instructions."""
 
     width: int
     starts: bool
@@ -39,8 +39,8 @@ class AppendForm:
 def appended(b: Builder, x: Value, start: Value | None, past: Value | None, total: int) -> Value:
     """Add to a plan the dispatch that appends x to a cache, and return the new cache, int32 (batch, groups,
     *total*, words). x: float32 (batch, tokens, groups, width). Token i gets position ``start[batch] + i``
-    (start: int32; None: 0); tokens at positions from *total* on are dropped. All other positions have the
-    words of *past*, or 0."""
+    (*start*: int32; None: 0); a token whose position is *total* or more is dropped. All other positions keep
+    the words of *past*; positions that *past* does not have are 0."""
     batch, tokens, groups, width = x.spec.shape
     y = b.new(Spec((batch, groups, total, words_of(width)), "int32"))
     if not y.spec.size:
@@ -53,7 +53,7 @@ def appended(b: Builder, x: Value, start: Value | None, past: Value | None, tota
     slots = [x, *([] if start is None else [start]), *([] if past is None else [past]), y]
     b.dispatch(b.device.program(written(form)), slots, push, macs=batch * groups * total * width)
     if past is not None and past.spec.shape == y.spec.shape:
-        # the invocation that writes a word is the only one that reads its past word
+        # a past word is read only by the invocation that writes the new word at the same place
         span = min(tokens, total)
         b.may_overwrite([(y, past)], push | {"rows": batch * groups * span, "span": span})
     return y
@@ -89,7 +89,7 @@ class _AppendKernel:
         item, total, span = self.inside.where(row, rows - 1), self.word("total"), self.word("span")
         self.matrix = item.divided(span)
         self.batch = self.matrix.divided(self.word("groups"))
-        self.place = item - self.matrix * span  # the index of the vector, counted from the first new one on
+        self.place = item - self.matrix * span  # the vector's distance from the start position
         start = k.load(1, self.batch) if form.starts else k.constant(0, "u")
         position = start + self.place
         self.token = position.modulo(total)
@@ -129,8 +129,8 @@ class _AppendKernel:
         return [self.lanes.own + first for first in range(0, count, self.form.lanes)]
 
     def numbers(self, place: Number) -> list[tuple[Number, list[Number]]]:
-        """Load the vector of new token *place*. Return, for each word of this invocation, its index and its
-        four numbers; numbers beyond the width are 0."""
+        """Load this invocation's share of the vector of new token *place*. Return (index, four numbers) for
+        each word of the cache that the invocation writes; numbers beyond the width are 0."""
         width, group = self.form.width, self.matrix - self.batch * self.word("groups")
         token = self.batch * self.word("tokens") + place
         first, runs = (token * self.word("groups") + group) * width, []
@@ -145,8 +145,8 @@ class _AppendKernel:
         return runs
 
     def before(self, index: Number, count: int) -> Number:
-        """Return word *index* of the past token at this vector's position; 0 if the past has no such token.
-        *count*: words of a token."""
+        """Return word *index* of the past token at this vector's position; 0 if there is no past token at
+        this position. *count*: the number of words of a vector."""
         if not self.form.follows:
             return index.of(0)
         held = self.word("held")

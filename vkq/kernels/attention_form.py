@@ -7,9 +7,9 @@ import dataclasses
 from ..numerics.attention import LANES, Tile
 from ..numerics.steps import Number
 
-PART = 16  # least number of elements of each query and key that shared memory holds at a time
-FEW_ROWS = 8  # in tiles of up to this many rows, registers are free for loads ahead
-PAD = 1  # floats between the elements of a part, which would otherwise all be stored to one memory bank
+PART = 16  # minimum number of elements of each query and key that shared memory holds at a time
+FEW_ROWS = 8  # tiles of at most this many rows leave registers free for prefetched values
+PAD = 1  # floats of padding after each row of shared memory, against bank conflicts of the transposed stores
 UNROLLED = 4
 STRIDES = ("batch", "head", "row")
 WORDS = (
@@ -21,8 +21,9 @@ WORDS = (
 @dataclasses.dataclass(frozen=True)
 class AttentionForm:
     """The properties for which a kernel is compiled. span: the number of keys that a workgroup reads (0:
-    all). apart: the kernel stores sums, largest scores and sums of weights for another kernel, which joins
-    them. placed: the kernel reads the positions of the queries from a buffer."""
+    all). apart: the kernel stores no results but, for each row, the weighted sums, the largest score and the
+    sum of weights, from which a second kernel computes the results. placed: the kernel reads the positions
+    of the queries from a buffer."""
 
     depth: int
     width: int
@@ -49,17 +50,19 @@ class AttentionForm:
 
     @property
     def down(self) -> int:
-        """The distance of the rows that an invocation computes. With few columns, it is larger."""
+        """The row stride: an invocation computes every down-th row. The stride is larger if the result has
+        few columns, because then fewer invocations can share a row."""
         columns = 1 << (self.width - 1).bit_length()
         return min(self.tile.rows, max(self.tile.rows // 4, LANES // columns, 1))
 
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """The layout of shared memory. Parts of the queries begin at offset 0. Parts are stored transposed: an
-    element of all queries (keys), then PAD. Each field is the offset of an array of floats: k: parts of the
-    keys; weights: the weights; rows: one value for each row; lanes: one value for each invocation. end: the
-    number of floats in all."""
+    """The layout of shared memory, as offsets in floats. A part of the queries (some elements of each query)
+    begins at offset 0, a part of the keys at *k*. Parts are stored transposed: element 0 of all queries, PAD
+    floats, element 1 of all queries, and so on. weights: the offset of the weights. rows: the offset of an
+    array with one value for each row. lanes: the offset of an array with one value for each invocation. end:
+    the total size."""
 
     k: int
     weights: int
@@ -77,8 +80,8 @@ class Places:
 
 class Split:
     """The distribution of a matrix (rows, columns) over invocations. Each invocation computes every
-    *down*-th row, and in it every *across*-th group of *run* neighbouring columns. Positions are computed
-    at each use, because stored positions would occupy registers that the sums need."""
+    *down*-th row, and in each of its rows every *across*-th group of *run* neighbouring columns. Positions
+    are computed again at each use, because stored positions would occupy registers that the sums need."""
 
     def __init__(self, lane: Number, down: int, rows: int, columns: int, run: int = 1):
         self.across, self.run = LANES // down, run

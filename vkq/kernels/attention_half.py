@@ -1,10 +1,13 @@
 """Attention on float16 matrix units (shaders/matmul/attention_coopmat.comp).
 
-Operands and weights are rounded to float16, and sums are float32. A result differs from the exact one by at
-most (2^-10 + 2 d + (keys + 4 tiles) 2^-23) A + keys 2^-24 V: A is the sum of the magnitudes of its terms
-weight * v, V is the largest magnitude of v, and d bounds the error of a score. With P, the scale times the
-sum of the magnitudes of the products q * k, d is ((depth + 8) 2^-23 + r 2^-11) P, where r is 1 if q is
-float32, and 2 if k is, too. If v is float32, 2^-9 replaces 2^-10."""
+Operands and weights are rounded to float16, and sums are float32. The error of a result is at most
+(2^-10 + 2 d + (keys + 4 tiles) 2^-23) A + keys 2^-24 V. If v is float32, 2^-9 replaces 2^-10.
+
+- A: the sum of the magnitudes of the result's terms weight * v.
+- V: the largest magnitude of v.
+- d = ((depth + 8) 2^-23 + r 2^-11) P: a bound of the error of a score.
+- P: the scale times the sum of the magnitudes of the products q * k.
+- r: 0 if q is float16; 1 if q is float32; 2 if q and k are float32."""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ from ..shader.spec import Value as Constant
 from .attention import AttentionSizes, Strides, numbers, rounds
 
 SHADER = "attention__coopmat"
-ROWS = (64, 32, 16)  # lines of a workgroup
-LEAST_LINES = 16  # with fewer lines, most of a matrix would be empty
+ROWS = (64, 32, 16)  # the numbers of rows (lines) of which a workgroup may compute one
+LEAST_LINES = 16  # with fewer rows, most of a matrix would be empty
 INVOCATIONS, TILE, MOST_COLUMNS = 128, 64, 256
 LOG2E = math.log2(math.e)
 
@@ -74,7 +77,7 @@ class HalfAttention:
     def _all(
         cls, device: Device, sizes: AttentionSizes, types: dict[str, Constant]
     ) -> Sequence[HalfAttention]:
-        """Return the attention with each tile, the one with most lines first."""
+        """Return one candidate for each tile that fits, the tiles with most rows first."""
         found = []
         for rows in ROWS:
             for one in advertised_half(device.capabilities):

@@ -1,5 +1,5 @@
-"""Attention to an int8 cache (`vkq.numerics.attention_int8`) in one dispatch or two. With two, the first
-computes parts of the keys and the second joins the parts."""
+"""Attention to an int8 cache (`vkq.numerics.attention_int8`) in one dispatch, or in two: the first computes
+attention to each part of the keys separately, the second combines the results."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .attention_int8_tiles import Int8AttentionKernel, Int8Form
 @dataclasses.dataclass(frozen=True)
 class Int8Operands:
     """The operands of attention to an int8 cache: q (batch, queries, heads, width) in float32; keys and
-    values (batch, groups, keys, words); int32 lengths (batch,); an optional bias that broadcasts to (batch,
-    heads, queries, keys) with its strides; an optional sink (heads,)."""
+    values (batch, groups, keys, words); int32 lengths (batch,); an optional bias, which broadcasts to (batch,
+    heads, queries, keys), and the bias's strides; an optional sink (heads,)."""
 
     q: Value
     k: Value

@@ -1,5 +1,6 @@
-"""The kernel of attention to an int8 cache: it loads words of four codes, multiplies sums and weights by the
-tokens' scales, and reads the positions of the queries from a buffer."""
+"""The kernel of attention to an int8 cache. It loads words of four 8-bit codes, multiplies the sums of
+products and the weights by the tokens' scales, and computes the positions of the queries from a buffer of
+lengths."""
 
 from __future__ import annotations
 
@@ -16,9 +17,10 @@ from .attention_parts import PartsKernel
 
 @dataclasses.dataclass(frozen=True)
 class Int8Form(AttentionForm):
-    """The properties for which a kernel is compiled. ordered, follows, softcap: `Int8Rules.causal`,
-    ``follows`` and ``softcap``. ``causal`` and ``placed`` are always True: each row has a last key, from the
-    buffer of lengths. If not ordered, this is the last key of the cache."""
+    """The properties for which a kernel is compiled. ordered: `Int8Rules.causal`. follows, softcap: the
+    fields of `Int8Rules` with these names. ``causal`` and ``placed`` are always True, because the buffer of
+    lengths gives each row a last key. If *ordered* is False, the last key of every row is the last key of the
+    cache."""
 
     ordered: bool
     follows: bool
@@ -30,13 +32,13 @@ class Int8Form(AttentionForm):
 
 
 class Int8AttentionKernel(PartsKernel):
-    """The writer of an attention kernel whose keys and values are words."""
+    """The writer of an attention kernel whose keys and values are words of four 8-bit codes."""
 
     form: Int8Form
 
     def run(self) -> int:
         """Return how many neighbouring columns of the results an invocation computes: the four columns of a
-        word, or fewer if not every invocation would get whole words."""
+        word, or 2 or 1 if the number of columns per invocation is not a multiple of 4."""
         across = LANES // self.form.down
         whole, rest = divmod(self.form.width, across)
         return 1 if rest else math.gcd(whole, PER_WORD)
@@ -61,7 +63,7 @@ class Int8AttentionKernel(PartsKernel):
         return factor_of(weight, self.scale(2, key))
 
     def values(self, first: Number) -> list[Number]:
-        """Load this invocation's columns of the value that begins at *first*; read each word once."""
+        """Load this invocation's columns of the value vector that begins at *first*; read each word once."""
         width, run, columns = self.form.width, self.results.run, self.results.columns
         if width % (self.results.across * run):
             columns = [(column < width).where(column, width - 1) for column in columns]
@@ -73,8 +75,8 @@ class Int8AttentionKernel(PartsKernel):
         return found
 
     def add_values(self, c: Number, end: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add the values of the tile of keys from key c on, UNROLLED keys at a time, so that their loads
-        overlap. Keys from *end* on have the weight 0, and codes are finite."""
+        """Add the weighted values of the tile that begins at key c, UNROLLED keys at a time, so that their
+        loads overlap. The last turn may pass *end*: keys from *end* on have the weight 0, so they add 0."""
         left, zero, step = end - c, *(self.k.constant(n, "u") for n in (0, UNROLLED))
         count = (left < self.tile.keys).where(left, self.tile.keys)
 
@@ -91,8 +93,8 @@ class Int8AttentionKernel(PartsKernel):
         return self.k.loop(zero, count, step, sums, turn)
 
     def bring_keys(self, c: Number, d: Number) -> None:
-        """Load the part from element d on of the tile's keys into shared memory, transposed. Elements of
-        keys beyond the depth may be any codes, because the queries' elements there are 0."""
+        """Load the part of the tile's keys that begins at element d into shared memory, transposed. Elements
+        of keys beyond the depth may be any codes, because the queries have zeros there."""
         k, keys, count = self.k, self.tile.keys, words_of(self.form.depth) - 1
         part = self.form.part // PER_WORD
         for i in range(keys * part // LANES):

@@ -12,7 +12,7 @@ from ..numerics.rational import add, divide, multiply
 from ..numerics.steps import Number
 from ..shader.assembler import KernelWriter
 
-TOGETHER = 8  # the number of parts whose numbers an invocation loads at a time, so that the loads overlap
+TOGETHER = 8  # an invocation loads the numbers of this many parts at a time, so that the loads overlap
 Turn = Callable[[tuple[Number, ...], list[Number]], tuple[Number, ...]]
 JOIN_WORDS = (
     "first_group", "count", "queries", "groups", "lines", "parts", "y_batch", "y_head", "y_row"
@@ -21,8 +21,9 @@ JOIN_WORDS = (
 
 @dataclasses.dataclass(frozen=True)
 class JoinForm:
-    """The properties for which a kernel is compiled. sunk: the kernel has a buffer of sinks (heads,).
-    guarded: NaN weights are 0."""
+    """The properties for which a kernel is compiled. width: the number of elements of a value vector. sunk:
+    the kernel reads a buffer of sinks (heads,). guarded: see `vkq.numerics.attention.weighed`. soft: float
+    arithmetic is computed with integer instructions."""
 
     width: int
     sunk: bool
@@ -31,9 +32,9 @@ class JoinForm:
 
 
 def join_module(form: JoinForm) -> bytes:
-    """Write the kernel in which each invocation computes one number of the result, whose strides are push
-    constants. It reads (batch, groups, parts, lines, width + 2) float32: for each row of a part, the weighted
-    sums of values, then the largest score and the sum of weights."""
+    """Write the kernel that combines the parts. Each invocation computes one element of the result; the
+    strides of the result are push constants. The input is float32 (batch, groups, parts, lines, width + 2):
+    for each row of a part, the weighted sums of the values, then the largest score and the sum of weights."""
     k = KernelWriter((False, *[False] * form.sunk, True), len(JOIN_WORDS), LANES, form.soft)
     count, queries, groups, lines, parts = (k.word(i) for i in range(1, 6))
     at, width = k.workgroup() * LANES + k.lane(), form.width
@@ -71,8 +72,8 @@ def _over_parts(
     k: KernelWriter, place: Callable[[Number], Number], parts: Number, offsets: tuple[Number, ...],
     state: tuple[Number, ...], turn: Turn,
 ) -> tuple[Number, ...]:  # fmt: skip
-    """Write loops that call *turn* for each part in order, with the numbers at *offsets* behind the part's
-    *place*. Return the last state."""
+    """Write loops that update the state part by part, and return the last state. *turn* gets the state and
+    the floats of a part at the addresses ``place(part) + offset``, one for each of *offsets*."""
     zero, one, step = (k.constant(n, "u") for n in (0, 1, TOGETHER))
     whole = parts & (2**32 - TOGETHER)
 

@@ -1,5 +1,5 @@
-"""The kernel of attention in which a workgroup may compute a part of the keys. It then stores its state, and
-another kernel joins the parts (attention_join)."""
+"""The attention kernel whose workgroups can each process one part of the keys. The workgroups then store
+their states instead of results, and another kernel combines the states (attention_join)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from .attention_tiles import AttentionKernel
 
 
 class PartsKernel(AttentionKernel):
-    """Writes the SPIR-V of attention to all keys, or with ``span`` to a part of the keys."""
+    """Writes the SPIR-V of attention. A workgroup processes all keys or, if the form has a ``span``, a part
+    of that many keys."""
 
     def matrix_of(self, number: Number) -> Number:
-        """Return the index of the matrix (batch element and head of the keys) that a workgroup computes,
-        and set the index of the part of the keys that the workgroup reads. *number* is the workgroup's
-        number divided by the number of tiles in a matrix."""
+        """Return the index of the matrix (batch element and head of the keys) that a workgroup computes.
+        Set ``part``, the index of the part of the keys that the workgroup reads. *number* is the
+        workgroup's index divided by the number of tiles in a matrix."""
         self.sums, self.part = number, number.of(0)
         if not self.form.span:
             return number
@@ -34,7 +35,7 @@ class PartsKernel(AttentionKernel):
 
     def seen_bounds(self) -> tuple[Number, Number]:
         """Return the begin and the end of the range of keys to which the workgroup's rows attend. The begin
-        is rounded down to a tile."""
+        is rounded down to a multiple of the tile's number of keys."""
         k, keys = self.k, self.keys
         if not self.form.causal:
             return k.constant(0, "u"), keys
@@ -47,12 +48,14 @@ class PartsKernel(AttentionKernel):
         return self.begin_of(self.position(one.where(first, 0))), (end < keys).where(end, keys)
 
     def begin_of(self, first: Number) -> Number:
-        """Return the first key that a query at position *first* attends to, rounded down to a tile."""
+        """Return the first key that a query at position *first* attends to, rounded down to a multiple of
+        the tile's number of keys."""
         begin = (first + 1).i - self.word("window").i
         return ((begin < 0) | self.word("window").equals(0)).where(0, begin).u & (2**32 - self.tile.keys)
 
     def placed_bounds(self) -> tuple[Number, Number]:
-        """Return `seen_bounds` from the positions of all rows of the tile, which may be in any order."""
+        """Return what `seen_bounds` returns, for positions from a buffer. Compare the positions of all rows
+        of the tile, because they may be in any order."""
         k = self.k
         zero, one, last = (k.constant(n, "u") for n in (0, 1, 2**31 - 1))
         rows = self.tile.rows
@@ -64,7 +67,7 @@ class PartsKernel(AttentionKernel):
 
         if rows > FEW_ROWS:
             first, end = k.loop(zero, k.constant(rows, "u"), one, state, turn, rolled=True)
-        else:  # in a row, so that the loads overlap
+        else:  # unrolled, so that the loads overlap
             for row in range(rows):
                 state = turn(k.constant(row, "u"), state)
             first, end = state

@@ -12,8 +12,9 @@ from .chain_shader import element
 
 
 class Products:
-    """Writes the products of all queries of a tile with a tile of keys. Parts of the queries and keys go
-    through shared memory; an invocation computes the scores of some rows and keys (``scores``)."""
+    """Writes the products of all queries of a tile with a tile of keys. Shared memory holds a part of the
+    queries and keys at a time (some elements of each). ``scores`` says which rows and keys an invocation
+    computes the products of."""
 
     form: AttentionForm
     tile: Tile
@@ -34,7 +35,7 @@ class Products:
         return element(self.k, buffer, "float16", place) if half else self.k.load(buffer, place).f
 
     def loads(self, rows: int) -> int:
-        """Return how many elements of a part of *rows* rows each invocation loads."""
+        """Return how many elements each invocation loads of a part of *rows* queries or keys."""
         return max(rows * self.form.part // LANES, 1)
 
     def add_products_of(self, c: Number, q_rows: list[Number]) -> None:
@@ -52,7 +53,7 @@ class Products:
     def add_part(
         self, c: Number, d: Number, sums: tuple[Number, ...], q_rows: list[Number]
     ) -> tuple[Number, ...]:
-        """Add the products of a part of the elements of queries and keys, from element d on, to the sums, and
+        """Load the part of the queries and keys that begins at element d, add its products to the sums, and
         return the new sums."""
         k = self.k
         k.barrier()
@@ -63,7 +64,7 @@ class Products:
         return k.loop(zero, k.constant(self.form.part, "u"), step, sums, self.add_products, rolled=True)
 
     def bring_keys(self, c: Number, d: Number) -> None:
-        """Load the part from element d on of each of the tile's keys into shared memory."""
+        """Load the part of the tile's keys that begins at element d into shared memory."""
         keys = [
             c + ((self.lane + LANES * i) >> self.form.part_bits) for i in range(self.loads(self.tile.keys))
         ]
@@ -75,7 +76,8 @@ class Products:
         return (key < self.keys).where(key, self.keys - 1)
 
     def bring(self, buffer: int, rows: int, to: int, d: Number, starts: list[Number]) -> None:
-        """Load the part from element d on of every query or key into shared memory, transposed."""
+        """Load the part of *rows* queries or keys that begins at element d into shared memory at *to*,
+        transposed. *starts*: for each load of this invocation, the offset of the query or key in *buffer*."""
         k, depth, part = self.k, self.form.depth, self.form.part
         own = self.lane & (part - 1)
         column, few = d + own, rows * part < LANES
@@ -89,8 +91,8 @@ class Products:
                 k.keep(own * (rows + PAD) + row + to, value)
 
     def add_products(self, c: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add the products of UNROLLED elements, from element c of the part on, to the sums, and return the
-        new sums."""
+        """Add the products of UNROLLED elements of the part, beginning with element c, to the sums, and
+        return the new sums."""
         k, split = self.k, self.scores
         of_query, of_key = self.tile.rows + PAD, self.tile.keys + PAD
         found, query = list(sums), c * of_query + split.row

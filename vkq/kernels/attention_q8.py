@@ -117,7 +117,8 @@ class AttentionQ8:
 
     @property
     def variant(self) -> Variant:
-        """The variant of attention_q8_coopmat.comp, or of attention_q8.comp for this dot form and layout."""
+        """On matrix units, the variant of attention_q8_coopmat.comp; else that of attention_q8.comp for this
+        dot form and layout."""
         if self.matrices:
             return catalog().find(UNITS)
         return catalog().find(SHADER, dot=self.form, layout=LAYOUTS[self.layout])
@@ -159,9 +160,10 @@ class AttentionQ8:
 
     @property
     def _largest_sum(self) -> float:
-        """A bound of the sums in both products. The weights of a row, minus their zero point, sum to at most
-        255 * keys. If the second product reads the softmax results without a lookup, they sum to at most 1 /
-        scale, plus 1 for the rounding of each key."""
+        """A bound of the magnitudes of the int32 sums of both products, q k^T and weights times v. The
+        weights of a row, minus their zero point, sum to at most 255 * keys. If the second product reads the
+        softmax results without a lookup, the sum of a row is also at most 1 / scale + keys: each rounding
+        adds at most 1."""
         sizes, weights = self.sizes, self.steps.softmax[1]
         total = 255.0 * sizes.keys
         if self.steps.table is None and self.steps.results[0].zero_point == weights.zero_point:

@@ -13,11 +13,11 @@ from .weights import ceil4
 
 Tile = dict[str, Constant]
 INVOCATIONS = 128
-# With dot products: the maximum number of 4x4 blocks of keys or values in shared memory, and the maximum
-# number of these blocks along the keys.
+# Limits with dot products. STAGED: the number of 4x4 blocks of keys or values in shared memory. MOST_BLOCKS:
+# the number of 4x4 blocks along the axis of keys.
 STAGED, MOST_BLOCKS = 512, 32
-# On matrix units: the cost of starting a workgroup, in units of the cost of a row; the number of workgroups
-# that run on a core at the same time.
+# The cost model on matrix units. START: the cost of starting a workgroup, in units of the cost of a row.
+# RESIDENT: the number of workgroups that run on a core at the same time.
 START, RESIDENT = 5.5, 6
 
 

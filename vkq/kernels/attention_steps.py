@@ -18,11 +18,16 @@ Three = tuple[QParams, QParams, QParams]  # the parameters of the two operands a
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSteps:
-    """The quantization parameters of each step. scores: the product q k^T. sums: scores plus mask; None if
-    there is no mask. softmax: the softmax's input and its result. results: the product of weights and v.
-    mask_first: the mask is the first operand of the sum. litert: the softmax gives LiteRT's bytes; False:
-    ONNX Runtime's. table: the 256 bytes of a lookup after the softmax, in the order of the stored inputs
-    from -128 to 127."""
+    """The quantization parameters of each step, and its options.
+
+    - scores: the product q k^T.
+    - sums: scores plus mask; None if there is no mask.
+    - softmax: the input and the result of the softmax.
+    - results: the product of the weights and v.
+    - mask_first: the mask is the first operand of the sum.
+    - litert: the softmax gives LiteRT's bytes; False: ONNX Runtime's.
+    - table: the 256 bytes of a lookup after the softmax, in the order of the stored inputs from -128 to 127;
+      None: no lookup."""
 
     scores: Three
     sums: Three | None
@@ -50,9 +55,9 @@ def offsets(sums: Three, mask_first: bool, soft_float: bool) -> Any:
     ``round(score * ra + c)``, clamped to int8, is the sum of the score and the mask's value. Return None if
     no such c exists. soft_float: the device may round in any direction; False: it rounds to nearest even.
 
-    Each score allows c an interval of length 1, because its sum must round to the right byte. The interval
-    is unbounded on one side if the sum saturates. c is the middle of the intersection of the 256 intervals,
-    which contains the constant of the float32 formula.
+    Each score restricts c to an interval of length 1, because the sum must round to the right byte. The
+    interval is unbounded on one side if the sum saturates. c is the middle of the intersection of the 256
+    intervals. This intersection also contains the constant of the float32 formula.
     """
     table = stored_table("add", *sums, None)  # index: [second operand][first operand]
     table = table.T if mask_first else table  # index: [mask][score]

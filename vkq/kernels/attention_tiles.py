@@ -32,7 +32,7 @@ class AttentionKernel(Products):
         self.lane = lane
         self.scores = Split(lane, max(rows // 4, 1) if rows > 8 else max(rows // 2, 1), rows, keys)
         self.results = Split(lane, form.down, rows, form.width, self.run())
-        # the row whose weights this invocation computes
+        # the row whose weights this invocation helps to compute
         self.own = lane >> (self.tile.lanes.bit_length() - 1)
         self.sub = lane & (self.tile.lanes - 1)
         self.lines, self.queries, self.keys = (self.word(n) for n in ("lines", "queries", "keys"))
@@ -59,13 +59,13 @@ class AttentionKernel(Products):
         return 1
 
     def matrix_of(self, number: Number) -> Number:
-        """Return which matrix (batch element and head of the keys) a workgroup computes. *number* is the
-        workgroup's number divided by the number of tiles in a matrix."""
+        """Return the index of the matrix (batch element and head of the keys) that a workgroup computes.
+        *number* is the workgroup's index divided by the number of tiles in a matrix."""
         return number
 
     def position(self, query: Number) -> Number:
-        """Return the position of a query among the keys. A buffer of positions has the distance "start"
-        between batches."""
+        """Return the position of a query among the keys. The push constant "start" is the position of the
+        first query or, if a buffer has the positions, the buffer's stride between batches."""
         start = self.word("start")
         return self.k.load(self.y - 1, self.batch * start + query) if self.form.placed else query + start
 
@@ -73,8 +73,8 @@ class AttentionKernel(Products):
         return self.k.word(WORDS.index(name))
 
     def query(self, row: Number) -> tuple[Number, Number]:
-        """Return the head of a row and the index of its query. For a row beyond the last row, return those
-        of the last row."""
+        """Return the head of a row and the index of its query. A row beyond the last one counts as the last
+        row."""
         line = self.first + row
         line = (line < self.lines).where(line, self.lines - 1)
         head = line.divided(self.queries)
@@ -126,8 +126,8 @@ class AttentionKernel(Products):
     def turn(
         self, c: Number, state: tuple[Number, ...], end: Number, q_rows: list[Number]
     ) -> tuple[Number, ...]:
-        """Process the tile of keys that starts at key c; return the new state: for the invocation's row,
-        the largest score and the sum of weights; then its sums of weighted values."""
+        """Process the tile of keys that starts at key c, and return the new state: the largest score and the
+        sum of weights of the invocation's row, then all weighted sums of values that it accumulates."""
         k, at, tile = self.k, self.at, self.tile
         self.add_products_of(c, q_rows)
         k.barrier()
@@ -161,8 +161,8 @@ class AttentionKernel(Products):
         return weight
 
     def add_values(self, c: Number, end: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add the weighted values of the tile of keys that starts at key c to the sums. No row attends to
-        keys from *end* on."""
+        """Add to the sums the weighted values of the tile of keys that starts at key c. No row attends to
+        the key *end* or to later keys."""
         left, rows = self.keys - c, self.tile.rows
         many = 128 // max(rows, 4) if rows <= FEW_ROWS else UNROLLED
         zero, one, step = (self.k.constant(n, "u") for n in (0, 1, many))
@@ -179,7 +179,7 @@ class AttentionKernel(Products):
         return k.loop(self.sub, end, step, state, turn)
 
     def add_keys(self, c: Number, i: Number, many: int, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add the values of *many* keys from key c + i on, times their weights, to the sums of this
+        """Add the values of *many* keys, beginning with key c + i, times their weights, to the sums of this
         invocation's rows and columns. Load all values first, so that the loads overlap."""
         k, results = self.k, self.results
         loaded = [self.values(self.value_matrix + (c + (i + j)) * self.word("v_row")) for j in range(many)]
@@ -198,7 +198,7 @@ class AttentionKernel(Products):
         return [self.number(2, first + column) for column in columns]
 
     def score(self, c: Number, column: Number, total: Number) -> Number:
-        """Return the score of key c + column for this invocation's row, from the sum *total* of products."""
+        """Return the score of key c + column for this invocation's row. *total*: the sum of the products."""
         key, bias = c + column, None
         seen = key < self.keys
         if self.form.biased:
@@ -214,8 +214,8 @@ class AttentionKernel(Products):
         return score(total, self.word("scale").f, bias)
 
     def joined(self, value: Number, join: Callable[[Number, Number], Number]) -> Number:
-        """Write the reduction, by *join*, of one value of each invocation of a row. Return the result,
-        which every invocation of the row gets."""
+        """Write the reduction by *join* of one value from each invocation of a row. Every invocation of the
+        row gets the result."""
         k, place = self.k, self.lane + self.at.lanes
         half = self.tile.lanes // 2
         while half:

@@ -1,8 +1,8 @@
 """The programs that the method ``auto`` chooses for typical layers on a device. They depend only on the
 device's capabilities, so a shader compiler can be tested on them without the device.
 
-The layers are from ResNet-50 and MobileNetV2 for one image of 224x224 and for one row, with int8
-activations, or with float32 activations and weights of 8 or 4 bits.
+The layers are those of ResNet-50 and MobileNetV2 for one image of 224x224, linear layers with one or four
+rows, and an attention layer. Activations are int8, or float32 with weights of 8 or 4 bits.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ FLOATS = types.SimpleNamespace(  # a stand-in for the schemes with float activat
 
 def form(c: Capabilities) -> str:
     """Return the dot form of a device whose rates were not measured: the first form in `TABLE` that the
-    device supports and that the driver's flags call accelerated."""
+    device supports and that the driver reports as accelerated."""
     able = (row for row in TABLE if row.needs and c.features.get(row.needs))
     return next((row.form for row in able if row.flag and c.facts.get(row.flag)), FORM_WITHOUT)
 
@@ -206,7 +206,7 @@ def _weight_only(device: Any) -> Iterator[tuple[str, Program]]:
 
 
 def _float_convolution(device: Any, p: Conv2dProblem) -> Any:
-    """Return the program of the only dispatch of a float convolution."""
+    """Return the program of a float convolution, which is a single dispatch."""
     weight, choice = _zeros(*p.weight_shape), Choice("float", "float", "")
     c, b = Convolution(device, weight, _points(p.oc), FLOATS, choice, p.groups), Builder(device)
     x, y = (b.new(Spec(shape, "float32")) for shape in (p.x_shape, p.y_shape))

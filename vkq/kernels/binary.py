@@ -1,5 +1,6 @@
-"""Element-wise operators on two 8-bit tensors: a float formula with an error bound, and a table that
-decides near ties. `sum_after` makes the sum an epilogue of another kernel."""
+"""Element-wise operators on two 8-bit tensors. A float formula with an error bound computes the results; a
+lookup table gives the results that are so close to a rounding tie that the formula may be wrong. `sum_after`
+makes an addition the epilogue of another kernel."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ LARGEST_PRODUCT = 255.0 * 255.0
 @dataclasses.dataclass(frozen=True)
 class BinaryFormula:
     """The formula that the shader computes: its variant and its constants. If the formula's value is farther
-    than a limit from the nearest integer, the table decides the result. The limit is ``exact`` on devices
-    that round floats to nearest even, ``safe`` on others."""
+    than a limit from the nearest integer, the result comes from the lookup table. The limit is ``exact`` on
+    devices that round floats to nearest even, and ``safe`` on others."""
 
     variant: str
     ra: float
@@ -45,8 +46,8 @@ class BinaryFormula:
     exact: float
 
     def sure(self, soft_float: bool) -> bool:
-        """Return True if the shader never chooses between formula and table: the table gives all results, or
-        the formula gives every result exactly."""
+        """Return True if the shader need not choose between formula and table, because one of the two gives
+        every result."""
         return self.variant == "table" or (not soft_float and self.exact >= TIE)
 
 
@@ -60,7 +61,7 @@ def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormul
     if op == "mul":
         ra = scale_of_product(a, b, y)
         # A value outside of the type's range saturates, whatever its error. For a value inside, the product
-        # and the sum are below 2^9, and both the shader and the definition round each of them.
+        # and the sum are below 2^9. The shader rounds the product and the sum, and so does the definition.
         return _within(BinaryFormula("mul", ra, 0.0, float(y.zero_point), TIE - FLOAT_STEP * 1024, TIE),
                        ra * LARGEST_PRODUCT)  # fmt: skip
     moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))
@@ -75,8 +76,8 @@ def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormul
 
 
 def _within(formula: BinaryFormula, largest: float) -> BinaryFormula:
-    """Return *formula* if its values, which *largest* bounds, are far from float32's limits; else return
-    BY_TABLE."""
+    """Return *formula* if its values (at most *largest*) and its factor are far from float32's limits and
+    ``safe`` is not too small; else return BY_TABLE."""
     able = np.isfinite(largest) and largest < 2.0**100 and formula.ra >= 2.0**-100
     return formula if able and formula.safe > TIE / 2 else BY_TABLE
 
@@ -129,7 +130,7 @@ def stored_table(
     return np.clip(_table(op, a, b, y), low - shift(y.dtype), high - shift(y.dtype))
 
 
-# Cache: an addition needs its table twice, and a session computes all tables in advance.
+# Cached, because an addition needs its table twice, and a session computes all tables in advance.
 @functools.lru_cache(maxsize=64)
 def _table(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> npt.NDArray[np.int8]:
     table = signed(binary_table(op, a, b, y))
@@ -141,9 +142,10 @@ def sum_after(
     op: Literal["add", "sub"], own: QParams, other: QParams, yq: QParams, activation: Activation,
     own_first: bool, shape: Sequence[int],
 ) -> After:  # fmt: skip
-    """Return the epilogue that applies ``op`` to a kernel's results and another operand, both of shape
-    *shape*. *own* are the parameters of the kernel's results; own_first: the kernel's results are the first
-    operand of ``op``. The epilogue's results have the bits of `vkq.ops.elementwise.combined`."""
+    """Return the epilogue that applies *op* to a kernel's results and another operand, both of shape *shape*.
+    *own*, *other*, *yq*: the quantization parameters of the kernel's results, of the other operand and of the
+    epilogue's results. *own_first*: the kernel's results are the first operand of *op*. The results are
+    bit-identical to those of `vkq.ops.elementwise.combined`."""
     a, b = (own, other) if own_first else (other, own)
     if op == "add" and swaps(tuple(shape), tuple(shape)):
         a, b, own_first = b, a, not own_first

@@ -20,8 +20,8 @@ def converted(b: Builder, x: Value, dtype: str) -> Value:
 
 
 def filled_rows(b: Builder, x: Value, k: int) -> Value:
-    """Pad x (..., K), float16 or float32, with zeros to k columns, a multiple of 8. A plan pads the same x
-    only once."""
+    """Pad x (..., K), float16 or float32, with zeros to k columns; k is a multiple of 8. A plan that needs
+    the padded x several times pads it once."""
     if x.spec.shape[-1] == k:
         return x
 

@@ -30,9 +30,9 @@ TURNS = 4
 def chained(
     b: Builder, chain: Chain, inputs: Sequence[Value], shape: Sequence[int], held: tuple[str, ...] = ()
 ) -> list[Value]:
-    """Add a chain to a plan. Its inputs broadcast to *shape*, the shape of its results. *held*: for each
+    """Add a chain to a plan. The inputs broadcast to *shape*, the shape of all results. *held*: for each
     result of the chain, the 8-bit type in which to store the result, or "" to keep the result's type. Only
-    float32 results that hold integers may be stored as bytes, and only if `packs`."""
+    float32 results that hold integers may be stored as bytes, and only if `packs` returns True."""
     stored = [_stored(chain.types[i]) for i in chain.results]
     if held:
         stored = [own or dtype for own, dtype in zip(held, stored, strict=True)]
@@ -96,15 +96,15 @@ def collapsed(
 
 
 def fits(shapes: Sequence[Sequence[int]], shape: Sequence[int], more: int = 0) -> bool:
-    """Return True if the push constants have room for the sizes and strides of this broadcast and *more*
-    further numbers."""
+    """Return True if the push constants have room for the sizes and strides of operands of these *shapes*
+    that broadcast to *shape*, and for *more* further numbers."""
     sizes, strides = collapsed(tuple(shape), tuple(map(tuple, shapes)))
     return 4 * (2 + len(sizes) + len(sizes) * len(strides) + more) <= MAX_BYTES
 
 
 def packs(chain: Chain, shapes: Sequence[Sequence[int]], shape: Sequence[int]) -> bool:
-    """Return True if a chain can store results as bytes. Its rows must be whole words of four elements, and
-    no result may be float16, because float16 words have two elements."""
+    """Return True if a chain can store results as bytes. The length of its rows must be a multiple of 4 (a
+    word of bytes), and no result may be float16, because float16 words have two elements."""
     return bool(shape) and shape[-1] % 4 == 0 and per_word(chain) == 1 and fits(shapes, shape, 1)
 
 

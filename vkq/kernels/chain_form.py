@@ -18,8 +18,8 @@ Array = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """An operator applied to earlier values, which are given by their numbers. Operands have type *dtype*,
-    the result has type *result*."""
+    """An operator of a chain. operands: the numbers of the values that it reads (see `Chain`). dtype: the
+    type of the operands. result: the type of the result."""
 
     op: str
     operands: tuple[int, ...]
@@ -71,11 +71,15 @@ def _constant(like: Number, dtype: str, value: float) -> Number:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """The properties, besides the chain, that determine a kernel. ways: how each input is indexed ("own": by
-    the index of the result's element; "one": always 0, because the input has one element; "strided": by
-    strides). rank: the number of axes. turns: the number of words (with *fours*: vectors of four words) that
-    an invocation computes. soft: the device needs float arithmetic in software. held: the 8-bit type in which
-    each result is packed (kPackedInt8_4H4W), "" for a result that keeps its type."""
+    """The properties, besides the chain, that determine a kernel.
+
+    - ways: how each input is indexed. "own": by the index of the result's element; "one": always 0, because
+      the input has one element; "strided": by strides.
+    - rank: the number of axes.
+    - turns: the number of words that an invocation computes; with *fours*, of vectors of four words.
+    - soft: the kernel computes float arithmetic with integer instructions.
+    - held: for each result, the 8-bit type in which it is packed (kPackedInt8_4H4W); "" for a result that
+      keeps its type."""
 
     ways: tuple[str, ...]
     rank: int
@@ -93,8 +97,8 @@ def per_word(chain: Chain, held: Sequence[str] = ()) -> int:
 
 
 def per_turn(chain: Chain, fours: bool, held: Sequence[str] = ()) -> int:
-    """Return how many elements an invocation computes at a time: the elements of one word, or with *fours*
-    as many as fill whole vectors in every buffer."""
+    """Return how many elements an invocation computes at a time: the elements of one word or, with *fours*,
+    the smallest number of elements that fills whole vectors in every buffer."""
     if not fours:
         return per_word(chain, held)
     return 8 if "float16" in (*chain.inputs, *(chain.types[i] for i in chain.results)) else 4

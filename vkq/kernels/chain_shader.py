@@ -74,8 +74,8 @@ def _numbers(form: Form) -> int:
 
 
 def _place_of(word: Number, width: Number) -> Number:
-    """Return the index in kPackedInt8_4H4W of word number *word* of a row-major array whose rows have
-    *width* words."""
+    """Convert the index of a word in a row-major array, whose rows have *width* words, to the word's index
+    in kPackedInt8_4H4W."""
     row = word.divided(width)
     return (((row >> 2) * width + (word - row * width)) << 2) + (row & 3)
 
@@ -183,7 +183,7 @@ def keep(k: KernelWriter, buffer: int, dtype: str, word: Number, values: Sequenc
     for j, value in enumerate(values):
         value = stored(dtype, value)
         at = word * per + j
-        if j:  # if the number of elements is odd, the last word holds a single float16
+        if j:  # beside float16 results, per is 2; an odd number of elements then has no second one at the end
             with k.when(at < k.word(1)):
                 k.store(buffer, at, value)
         else:

@@ -21,7 +21,7 @@ from .weights import PARAMETER_BYTES, Int8, Int32, ceil4
 
 
 class Depthwise(Direct):
-    """A depthwise convolution on conv_direct_q8.comp, or with `Dots` on packed dot products."""
+    """A depthwise convolution. conv_direct_q8.comp computes it or, with packed dot products, `Dots`."""
 
     _word_bytes = 1
 
@@ -74,9 +74,9 @@ class Depthwise(Direct):
 
 class Dots:
     """A depthwise convolution with a square kernel on packed dot products. If the dot products are signed and
-    the device's profile has `depthwise_lines`, a dot product multiplies the taps of a kernel row
-    (depthwise_lines.glslh). Otherwise it multiplies the taps of a kernel column (depthwise_columns.glslh),
-    for images in kPackedInt8_16C only."""
+    the device's profile has `depthwise_lines`, each dot product covers taps of one kernel row
+    (depthwise_lines.glslh). Otherwise, each dot product covers taps of one kernel column, and images must be
+    in kPackedInt8_16C (depthwise_columns.glslh)."""
 
     KERNELS, STRIDES = (3, 5), (1, 2)
     SMALL = 1 << 22  # int32 sums below this are converted to float by one addition (requantize.glslh)
@@ -145,16 +145,16 @@ class Dots:
 
 
 def lines_of(known: Profile, p: Conv2dProblem) -> int:
-    """Return the number of output rows that an invocation of depthwise_lines.glslh computes. With more rows,
-    fewer pixels are read twice; with fewer rows, there are more invocations."""
+    """Return the number of output rows that an invocation of depthwise_lines.glslh computes. With more rows
+    per invocation, fewer pixels are read twice; with fewer rows, more invocations run in parallel."""
     share = p.n * ceil4(p.oc) * p.oh * ceil4(p.ow) / known.multiprocessors
     lines = next((lines for lines, most in known.depthwise_lines or () if share <= most), 4)
     return min(lines, 4 // p.stride[0])
 
 
 def _lines(weight: Int8, zero_points: Int32) -> Int8:
-    """Pack weights (OC, 1, KH, KW) as [kh][word][c4] of four channels x four taps, for dot products along
-    kernel rows. Padding taps have the channel's zero point as their weight."""
+    """Pack weights (OC, 1, KH, KW) for dot products along kernel rows, as [kh][word of four kw][c4] of four
+    channels x four taps. Padding taps have the channel's zero point as their weight."""
     oc, _, kh, kw = weight.shape
     out = np.zeros((4 * ceil4(oc), kh, 4 * ceil4(kw)), np.int8)
     out[:oc] = zero_points.astype(np.int8).reshape(-1, 1, 1)
@@ -163,9 +163,9 @@ def _lines(weight: Int8, zero_points: Int32) -> Int8:
 
 
 def _columns(weight: Int8, zero_points: Int32, rows: int, words: int, stride: int) -> Int8:
-    """Pack weights (OC, 1, KH, KW) as [kw][row][word][c4] of four channels x four input rows, for dot
-    products along kernel columns. An input row that the output row does not read has the channel's zero point
-    as its weight."""
+    """Pack weights (OC, 1, KH, KW) for dot products along kernel columns, as [kw][output row][word of four
+    input rows][c4] of four channels x four input rows. Where the output row does not read an input row, the
+    weight is the channel's zero point."""
     oc, _, kh, kw = weight.shape
     out = np.zeros((4 * ceil4(oc), kw, rows, 4 * words), np.int8)
     out[:oc] = zero_points.astype(np.int8).reshape(-1, 1, 1, 1)

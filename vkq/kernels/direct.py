@@ -1,5 +1,5 @@
-"""Direct int8 convolutions, without an im2col matrix, for small groups or group sizes that are not
-multiples of 4, and for depthwise convolutions."""
+"""Direct int8 convolutions, without an im2col matrix: for small groups, for groups whose size is not a
+multiple of 4, and for depthwise convolutions."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ UNROLLED_TAPS = 7
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """The positions in the input and output images that belong to the output pixels and kernel taps of one
-    dispatch (conv_block.glslh)."""
+    """The geometry of one dispatch (conv_block.glslh): which pixels of the output image it computes, and
+    which pixels of the input image they read."""
 
     images: int
     ic: int
@@ -55,8 +55,8 @@ class Sweep:
 
     @property
     def slides(self) -> bool:
-        """True if the horizontal stride and dilation are 1: both neighbouring output pixels and
-        neighbouring taps then read neighbouring input columns."""
+        """True if the horizontal stride and dilation are 1. In this case, neighbouring output pixels read
+        neighbouring input columns, and so do neighbouring taps."""
         return self.stride[1] == self.dilation[1] == 1
 
     @property
@@ -110,8 +110,8 @@ class Direct:
         return self.arithmetic.channel_parameters(flat, self.form, self._zero_points[None])
 
     def program(self, v: Sweep, layout: str = IMAGE, more: Mapping[str, Constant] = NOTHING) -> Program:
-        """Return the pipeline for sweeps with the properties of v, on images in *layout*. *more*: further
-        specialization constants."""
+        """Return the pipeline for sweeps that agree with v in ``slides`` and ``spread``, on images in
+        *layout*. *more*: further specialization constants."""
         known, wide = profile(self.device.capabilities), 1
         while wide < known.direct_blocks and 4 * wide < self.oc:
             wide *= 2
@@ -180,8 +180,8 @@ def align_to_words(weight: Int8, zero_points: Int32, group_oc: int) -> tuple[int
     block read the same *span* input words.
 
     A block reads the words that contain input channels of its groups; the span is the largest number of
-    words that a block reads. In lanes of other channels, a weight is its zero point, so it adds zero for
-    every input.
+    words that a block reads. These words may also contain channels that an output channel does not read. For
+    such channels, the weight is the zero point, so they add zero.
 
     >>> weight = np.array([1, 2, 3, 4], np.int8).reshape(4, 1, 1, 1)
     >>> align_to_words(weight, np.zeros(4, np.int32), 1)[1].reshape(4, 4).tolist()

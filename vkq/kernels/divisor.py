@@ -6,11 +6,11 @@ from ..layout.extent import BLOCKED, Spec
 
 
 def divisor(name: str, d: int) -> dict[str, int | float]:
-    """Return the push constants ``<name>_multiplier`` and ``<name>_shift`` for dividing n < 2**31 by d, 1 to
-    2**31: ``n // d == ((n * multiplier >> 32) + n) >> shift``.
+    """Return the push constants ``<name>_multiplier`` and ``<name>_shift`` for dividing n < 2**31 by d
+    (1 to 2**31): ``n // d == ((n * multiplier >> 32) + n) >> shift``.
 
-    The multiplier is that of Granlund and Montgomery, "Division by invariant integers using multiplication"
-    (1994), section 4, minus 2**32.
+    The multiplier is the one of Granlund and Montgomery, "Division by invariant integers using
+    multiplication" (1994), section 4, minus 2**32.
 
     >>> found = divisor("by", 7)
     >>> [((n * found["by_multiplier"] >> 32) + n) >> found["by_shift"] for n in (6, 7, 2**31 - 1)]
@@ -30,8 +30,8 @@ def divisors(*numbers: int) -> dict[str, int | float]:
 
 
 def of_pixels(y: Spec, one_pixel: bool = False) -> dict[str, int | float]:
-    """Return the divisors with which common/pixels.glslh computes a vector's position in images. With
-    *one_pixel*, the position has only an image and a block of channels."""
+    """Return the divisors with which common/pixels.glslh computes the position of a vector in images. With
+    *one_pixel*, each image has one pixel, and a position consists of an image and a block of channels."""
     n, c, h, w = (max(size, 1) for size in y.shape)
     if y.layout == BLOCKED:
         return divisors(h * w, n) if one_pixel else divisors(w, h, n)

@@ -14,9 +14,9 @@ PIECE = 1 << 16  # number of values that one workgroup quantizes, a multiple of 
 
 
 def rows_program(device: Device, k: int, name: str, infinities: bool = False, turn: int = 0) -> Program:
-    """Return a pipeline that quantizes rows of k values into the layout *name*. *turn* is the number of the
-    dispatch: 0 if a single dispatch does everything; 1 finds the minimum and maximum of each piece of a row;
-    2 quantizes with them."""
+    """Return a pipeline that quantizes rows of k values into the layout *name*. *turn*: 0 for a pipeline that
+    does everything in one dispatch; 1 for the first of two dispatches, which finds the minimum and maximum of
+    each piece of a row; 2 for the second dispatch, which quantizes."""
     most = min(INVOCATIONS, int(device.capabilities.properties["maxComputeWorkGroupInvocations"]))
     wide = 32
     while 2 * wide <= most and 8 * wide <= k:

@@ -1,8 +1,8 @@
-"""Squeeze-and-excite in one dispatch: compute the means of an image's channels, and two 1x1 convolutions of
-the means, whose results are the gates of the channels.
+"""Squeeze-and-excite in one dispatch: compute the means of an image's channels, and apply two successive 1x1
+convolutions to the means. The results are the gates of the channels.
 
-One shader computes the means (global_avg_pool_q8.comp) and the convolutions (excite.glslh). The last
-workgroup of an image that finishes its means computes the convolutions."""
+One shader computes the means (global_avg_pool_q8.comp) and the convolutions (excite.glslh). Several
+workgroups compute the means of an image; the one that finishes last also computes the convolutions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from .gemm import Int8Gemm
 from .weights import ceil4
 
 EXCITE = "global_avg_pool_q8__excite"
-MOST_C4, MOST_HIDDEN4 = 512, 64  # limits of excite.glslh: words of four channels, words of four hidden units
-MOST_IMAGES = 1024  # largest number of images: each image has a counter
-INVOCATIONS = 128  # smallest workgroup: one invocation for each word of hidden units (MOST_HIDDEN4)
+# Limits of excite.glslh. MOST_C4: words of four channels; MOST_HIDDEN4: words of four hidden units.
+MOST_C4, MOST_HIDDEN4 = 512, 64
+MOST_IMAGES = 1024  # maximum number of images: each image has a counter
+INVOCATIONS = 128  # size of the smallest workgroup; excite.glslh needs at least MOST_HIDDEN4 invocations
 
 
 class Excite:
@@ -56,8 +57,8 @@ class Excite:
         pool: Mapping[str, int | float],
         workgroup: Mapping[str, Constant],
     ) -> None:
-        """Add the computation of the gates y of images x to a plan. *pool* and *workgroup*: push and
-        specialization constants of the kernel that computes the means."""
+        """Add to a plan the computation of the gates y of images x. *pool*: the push constants of the kernel
+        that computes the means; *workgroup*: its specialization constants."""
         n, c, _, _ = y.spec.shape
         tables = {f"TABLE{i}": gemm.arithmetic.after.kind == TABLE for i, gemm in self._products}
         invocations = self._invocations(x.spec.layout, int(workgroup["LOCAL_X"]))
@@ -69,8 +70,8 @@ class Excite:
         b.dispatch(program, slots, {**pool, **self._push}, macs)
 
     def _invocations(self, layout: str, most: int) -> int:
-        """Return the number of invocations of a workgroup: *most* (the number in a workgroup of the kernel of
-        means), or fewer if shared memory is small."""
+        """Return the number of invocations of a workgroup: *most*, which the kernel of means uses, or fewer
+        if shared memory is small."""
         while most > INVOCATIONS and self._refused(layout, most):
             most //= 2
         return most

@@ -25,7 +25,7 @@ from .weights import WEIGHT_LAYOUT, ceil4
 SHADER = "conv2d_q8ta_q8csw__expand_depthwise"
 MATRIX_WEIGHTS = "kPackedInt8_32K"
 BLOCKS, INVOCATIONS = (2, 4, 8, 16), 128
-START = 100  # the cost of starting a workgroup, in words of four pixels and four channels
+START = 100  # the cost of starting a workgroup, in the unit of `ExpansionTile.cost`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +40,8 @@ class ExpansionTile:
     matrices: Matrices | None = None
 
     def inside(self, p: Conv2dProblem) -> int:
-        """Return how many words of 4 pixels of the expanded image a tile needs, at most. Words outside the
-        image are padding, which is not computed."""
+        """Return the maximum number of words of 4 pixels that a tile reads of each channel of the expanded
+        image. Words outside the image are padding: they are not computed, so they do not count."""
         lines, left = (self.h - 1) * p.stride[0] + p.kh, ceil4(p.padding[1])
         words = ceil4(4 * left - p.padding[1] + (self.w - 1) * p.stride[0] + p.kw)
         return min(lines, p.h) * min(words, ceil4(p.w))
@@ -51,9 +51,10 @@ class ExpansionTile:
         return p.n * -(-p.oh // self.h) * -(-p.ow // self.w) * -(-ceil4(p.oc) // self.blocks)
 
     def cost(self, p: Conv2dProblem, k4: int, cores: int) -> float:
-        """Return the estimated time, in units of the time to requantize one word. Each word also costs one
-        unit for every 8 words of k (32 on matrix units), and each result word of a 3x3 kernel one unit. Lanes
-        of a subgroup that have no word are idle. Up to two workgroups run on a core at the same time."""
+        """Return the estimated time, in units of the time that it takes to requantize one expanded word. The
+        product adds k4 / 8 units for each expanded word (k4 / 32 on matrix units); each result word costs
+        kh / 3 units. On matrix units, idle lanes of a subgroup count as if they requantized a word. Up to two
+        workgroups run on a core at the same time."""
         k, lanes_a_word = k4 / 8, 1.0
         if self.matrices:
             k = k4 / 32
@@ -62,8 +63,8 @@ class ExpansionTile:
         return (START + words) * max(1.0, self.count(p) / (2 * cores))
 
     def constants(self, p: Conv2dProblem, k4: int) -> dict[str, Constant]:
-        """Return the specialization constants. *p*: the depthwise convolution; *k4*: words of channels that
-        the expansion reads."""
+        """Return the specialization constants. *p*: the depthwise convolution; *k4*: the number of words of
+        input channels of the 1x1 convolution."""
         found: dict[str, Constant] = {
             "TILE_H": self.h, "TILE_W": self.w, "BLOCKS": self.blocks, "LOCAL_X": self.invocations,
             "KERNEL": p.kh, "STRIDE": p.stride[0], "PAD_L": p.padding[1],
@@ -113,7 +114,8 @@ class ExpandDepthwise:
         return next((one for one in able if INVOCATIONS % one.subgroup == 0), None)
 
     def tile(self, p: Conv2dProblem, x: Spec) -> ExpansionTile | None:
-        """Return the tile with the lowest estimated time that the device can run, or None."""
+        """Return the tile with the lowest estimated time of those that the device can run; None if it can
+        run no tile."""
         cores = profile(self.device.capabilities).multiprocessors
         best_first = sorted(self._tiles(p), key=lambda one: one.cost(p, self.first.k4, cores))
         return next((one for one in best_first if self._runs(p, x, one)), None)

@@ -1,6 +1,6 @@
 """Products and convolutions of float activations in float16 arithmetic (compute="float16") on devices
-without matrix units. 16 products are added in float16, and their sum is added to the result in float32
-(tiled_halves.glslh)."""
+without matrix units. Groups of 16 products are added in float16, and the sums of the groups are added in
+float32 (tiled_halves.glslh)."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from .gemv import max_rows
 from .half_operands import halves
 from .weights import ceil4
 
-K_TOGETHER = 16  # number of products that are added in float16
-UNIT = 2.0**-5  # the factor that scales integer weights
-LEAST_CHANNELS = 8  # least channels of a group: with fewer, most products would be padding
+K_TOGETHER = 16  # number of products that are added in float16 before their sum is added in float32
+UNIT = 2.0**-5  # int8 weights are scaled by this factor, so that sums of 16 products are finite in float16
+LEAST_CHANNELS = 8  # minimum number of channels of a group: with fewer, most products would be padding
 MOST_COLUMNS = 8  # maximum number of blocks of channels that one workgroup computes
 
 
 class Float16Gemm:
     """The product *gemm* in float16 arithmetic, for a linear layer or for a convolution as implicit GEMM.
-    *channels*: k of each tap of a group (for a linear layer: k). *floats*: a float weight (OC, channels,
-    KH, KW) that replaces the int8 weight."""
+    *channels*: the number of input channels of a group (for a linear layer: k). *floats*: a float weight (OC,
+    channels, KH, KW) that replaces the int8 weight."""
 
     def __init__(self, gemm: FloatGemm, channels: int, floats: npt.NDArray[Any] | None = None):
         self.gemm, self.device, self.channels = gemm, gemm.device, channels
@@ -52,8 +52,8 @@ class Float16Gemm:
         return cls(of_floats(device, weight, affine, groups), weight.shape[1], weight)
 
     def fits(self) -> bool:
-        """Return True if float16 arithmetic supports these weights: they fit a buffer as float16, there are
-        enough channels, and no loop is longer than the driver allows."""
+        """Return True if float16 arithmetic supports these weights: the float16 weights fit a buffer, there
+        are enough channels, and no loop is longer than the driver allows."""
         most = int(self.device.capabilities.properties["maxStorageBufferRange"])
         rounds = self.taps * (self.padded // 4 * 6 + 4) + 4
         return self.channels >= LEAST_CHANNELS and self.bytes <= most and lets_loop(self.device, rounds)

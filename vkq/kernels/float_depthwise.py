@@ -23,8 +23,9 @@ MOST_TAPS = 25  # maximum number of taps: the loop over taps is unrolled
 
 
 class FloatDepthwise:
-    """A depthwise convolution; see conv_depthwise_floats.comp. *weight* (OC, 1, KH, KW) is int8, with
-    *zero_points* (OC,) in int8's range, or float without zero points, converted to float32."""
+    """A depthwise convolution (conv_depthwise_floats.comp). *weight* (OC, 1, KH, KW) is int8 or float. An
+    int8 weight has *zero_points* (OC,) in int8's range. A float weight has no zero points and is converted to
+    float32."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine):
         self.device, self.affine = device, affine
@@ -60,7 +61,7 @@ class FloatDepthwise:
 
     def program(self, p: Conv2dProblem, dtype: str = "float32") -> Program:
         """Return the pipeline for this problem and images of this dtype. float32 images are read as texels
-        if the length of an image row is a multiple of a texel (four values)."""
+        (four values) if the length of an image row is a multiple of 4 and the image fits a texel buffer."""
         facts = self.device.capabilities
         whole = p.w % 4 == 0 and viewable(facts, 4 * p.n * p.ic * p.h * p.w)
         variant = catalog().find(

@@ -21,14 +21,14 @@ from .gemm import INVOCATIONS
 from .weights import Int8, Int32, ceil4
 
 LONGEST = 60_000  # maximum loop iterations of an invocation in a dispatch: drivers may stop longer loops
-MOST_UNROLLED = 9  # taps of the largest kernel whose loop over rows may be unrolled, too
+MOST_UNROLLED = 9  # only kernels of at most this many taps have their loop over kernel rows unrolled
 TILES = ("8x8", "4x8", "4x4")  # tiles of an invocation, pixels x output channels, largest first
 
 
 class FloatDirect:
-    """A direct convolution (conv_direct_q8csw.comp). *weight* (OC, IC/groups, KH, KW) is int8, with
-    *zero_points* (OC,) in int8's range, or float without zero points, converted to float32. If KH or KW is
-    0, the result is the bias."""
+    """A direct convolution (conv_direct_q8csw.comp). *weight* (OC, IC/groups, KH, KW) is int8 or float. An
+    int8 weight has *zero_points* (OC,) in int8's range. A float weight has no zero points and is converted to
+    float32. If KH or KW is 0, the result is the bias."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine, groups: int):
         self.device, self.affine = device, affine
@@ -80,7 +80,7 @@ class FloatDirect:
         known = profile(self.device.capabilities).tile_float
         if self.floats and known == TILES[0]:
             known = TILES[1]  # float weights need twice as many registers as integer weights
-        if known not in TILES or self.parts:  # no shader has 2x4; with parts, only 4x4 and 4x1
+        if known not in TILES or self.parts:  # shaders have no tile 2x4; with parts, only 4x4 and 4x1
             known = TILES[-1]
         for tile in TILES[TILES.index(known) :]:
             channels = int(tile.partition("x")[2])
@@ -94,8 +94,8 @@ class FloatDirect:
         return int(self.tile.partition("x")[2])
 
     def program(self, v: Sweep, dtype: str = "float32", first: bool = True, last: bool = True) -> Program:
-        """Return the pipeline for sweeps with the properties of v, on images of this dtype. *first*,
-        *last*: the dispatch is the first or the last of `passes`."""
+        """Return the pipeline for sweeps that agree with v in ``slides``, on images of this dtype. *first*:
+        the dispatch is the first of `passes`; *last*: it is the last of `passes`."""
         known, units = profile(self.device.capabilities), -(-self.oc // self.channels)
         down = 1
         while down < 4 and down < units:

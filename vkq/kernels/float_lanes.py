@@ -18,8 +18,8 @@ CONV_LANES = "conv2d_q8csw__lanes"
 
 
 class FloatLanes:
-    """A direct convolution (conv_lanes.comp). The weight of *gemm* is (G, N, K), with k = (kh, kw, channel)
-    and whole blocks of four channels in each group."""
+    """A direct convolution (conv_lanes.comp). The weight of *gemm* is (G, N, K), with k = (kh, kw, channel).
+    The number of input channels of a group is a multiple of 4."""
 
     def __init__(self, gemm: FloatGemm):
         self.gemm = gemm
@@ -39,7 +39,8 @@ class FloatLanes:
 
     def program(self, p: Conv2dProblem, dtype: str) -> Program:
         """Return the pipeline for this problem and images of this dtype. float32 images are read as texels
-        if the length of an image row is a multiple of a texel (four values)."""
+        (four values) if the length of an image row is a multiple of 4, the stride and dilation along a row
+        are 1, and kernel rows are short enough to be unrolled."""
         known, slides = p.kw <= UNROLLED_TAPS, p.stride[1] == p.dilation[1] == 1
         x_texels = -(-p.n * p.ic * p.h * p.w // 4)
         whole = p.w % 4 == 0 and known and slides and self.gemm.shares_lanes(x_texels)

@@ -33,8 +33,8 @@ def _not_whole_groups(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _has_floats(c: Convolution) -> str | None:
-    """Return None if the convolution's weight is int8; otherwise, return the text that refuses a float
-    weight."""
+    """Return None if the convolution's weight is int8; otherwise, return the reason why the weight is
+    refused."""
     return f"its weight is {c.weight.dtype}" if c.weight.dtype.kind == "f" else None
 
 
@@ -79,7 +79,8 @@ def _not_float_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _gathered(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return the reason to compute the convolution as a product of gathered pixels; None if there is none."""
+    """Return the reason to compute the convolution by `FloatLanes` or `FloatImplicit` (see `_gathering`), or
+    None if there is no such reason."""
     if FloatLanes.fits(c.gemm, p):
         return "lanes of a subgroup share pixels"
     fits = FloatImplicit.fits(c.device.capabilities, p)

@@ -45,9 +45,9 @@ def slices(m: int, k: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Extents:
-    """The sizes of y = a @ b: the number of matrices; m rows and n columns of y, k. a_matrix, b_matrix,
-    b_row: strides in elements, from one matrix of a or b to the next (0 if all products share one matrix),
-    and from one row of b to the next."""
+    """The sizes of y = a @ b. matrices: the number of products. m, n: the rows and columns of y. k: the
+    columns of a. a_matrix, b_matrix: the strides, in elements, between the matrices of a and of b (0 if all
+    products share one matrix). b_row: the stride, in elements, between the rows of b."""
 
     matrices: int
     m: int
@@ -67,8 +67,9 @@ def product(
     of: int = OF_COLUMNS,
     bounds: tuple[float, float] = (-np.inf, np.inf),
 ) -> None:
-    """Add y = a @ b + bias, clamped to *bounds*, to a plan. *operands* are a and b, float32, or float16
-    constants; y is float32. *of*: the bias has one number for each column (OF_COLUMNS) or row (OF_ROWS) of y.
+    """Add y = a @ b + bias, clamped to *bounds*, to a plan. *operands*: a and b. Each is float32, or a
+    float16 constant; y is float32. *of*: the bias has one number for each column (OF_COLUMNS) or for each row
+    (OF_ROWS) of y.
 
     Each product and sum is rounded to nearest even. k is divided into `slices` parts; each part is summed
     in order, and the parts' sums are added in order. If a part has more than LONGEST elements, further
@@ -140,8 +141,8 @@ class FloatProduct:
 
 
 class HalfProduct(FloatProduct):
-    """A product in float16 (compute="float16") where *matrices* (matrix units or float16 arithmetic) is
-    faster, else in float32."""
+    """A product with compute="float16". *matrices* computes it, on matrix units or in float16 arithmetic, if
+    this is faster; otherwise, the product is computed in float32."""
 
     def __init__(
         self,

@@ -19,9 +19,11 @@ from .float_direct import FloatDirect
 from .weights import Int8, Int32
 
 SHADER = "conv2d_q8csw__vectors"
-VECTOR, PIXELS = 4, 8  # elements of one load or store; pixels that an invocation computes
-MOST_WORDS = 96  # words that the pixels of an invocation may read, because registers hold them all
-INVOCATIONS, LONGEST = 128, 32  # maximum number of invocations of a workgroup: in all, and along an image row
+# VECTOR: number of elements of one load or store. PIXELS: number of pixels that an invocation computes.
+VECTOR, PIXELS = 4, 8
+MOST_WORDS = 96  # maximum number of words that an invocation reads: registers hold all of them
+# Maximum numbers of invocations of a workgroup: INVOCATIONS in all, LONGEST along an image row.
+INVOCATIONS, LONGEST = 128, 32
 
 
 class FloatVectors:
@@ -48,8 +50,8 @@ class FloatVectors:
         return self.direct.writes(x)
 
     def takes(self, p: Conv2dProblem, dtype: str) -> bool:
-        """Return True if image rows are whole vectors, and the pixels of an invocation read few enough
-        vectors."""
+        """Return True if this kernel supports the problem: image rows are whole vectors, and registers hold
+        all vectors that an invocation reads."""
         whole = p.w % VECTOR == 0 and p.ow % VECTOR == 0 and min(p.kh, p.kw) > 0
         if not (whole and profile(self.device.capabilities).registers == PLENTY):
             return False

@@ -1,4 +1,4 @@
-"""Float activations with int8 weights (scheme q8csw): matrix products and direct convolutions."""
+"""Float activations with int8 weights (scheme q8csw): matrix products, and convolutions as implicit GEMM."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ GEMM_STAGED, CONV_STAGED = "gemm_q8csw__staged", "conv2d_q8csw__staged"
 GEMM_LANES, GEMV_AHEAD = "gemm_q8csw__lanes", "gemv_q8csw__ahead"
 GEMV_ROWS = (1, 2, 4, 8)  # the possible numbers of rows of a GEMV workgroup
 PARAMETERS = 3  # vec4s for each block of four channels: shaders/common/float_output.glslh
-# Tiles in shared memory, in order of preference, each with the least number of workgroups for which it is
-# chosen: about one for each multiprocessor, more for small tiles. At least half of a tile's rows must be rows
-# of the product.
+# Tiles in shared memory, in order of preference, each with a number of workgroups. A tile is chosen if the
+# product has at least this number of workgroups, and if more than half of the tile's rows are rows of the
+# product.
 MIDDLE_TILES, SMALLEST_STAGED = (("128x128", 120), ("64x64", 200)), "32x32"
 STAGED_TILES = {
     GEMM_STAGED: (("128x256", 396), *MIDDLE_TILES, ("64x32x4", 200), ("32x32x8", 0), (SMALLEST_STAGED, 0)),
@@ -90,9 +90,9 @@ class Matrices(Protocol):
 
 
 class FloatGemm:
-    """The product of float rows with int8 weights. *weight* is called when a kernel needs the weights; it
-    returns int8 (G, N, K) of this *shape*. *zero_point* is (G, N), in int8's range. *channels*: output
-    channels without padding."""
+    """The product of float rows with int8 weights. *weight*: a function that returns the int8 weights
+    (G, N, K) of this *shape*; it is called when a kernel needs them. *zero_point* is (G, N), in int8's range.
+    *channels*: the number of output channels without padding."""
 
     def __init__(
         self,
@@ -127,8 +127,8 @@ class FloatGemm:
         return self.kernel == "auto" and self.shares_lanes(m * self.k4) and not registers.is_picked()
 
     def program(self, m: int, dtype: str = "float32") -> Program:
-        """Return the pipeline for a product of m rows: chosen by m, or named by ``kernel``. Only the GEMV
-        kernel supports float16 rows."""
+        """Return the pipeline for a product of m rows. ``kernel`` names the kernel, or m decides. Only the
+        GEMV kernel supports float16 rows."""
         facts = self.device.capabilities
         if self._few(m):
             numbers = "_float16" * (dtype == "float16")

@@ -23,8 +23,8 @@ class _Form:
 
 
 def _form(x: Spec, y: Spec, axis: int) -> _Form | None:
-    """Return the variant that copies the rows, and its sizes. Return None if no variant copies elements
-    (bytes, words or vectors) that divide a row."""
+    """Return the variant that copies the rows, and its sizes. Return None if no variant supports the layouts,
+    or if a row is not a whole number of the elements that the variants copy (words or vectors)."""
     if x.layout == y.layout == MATRIX:
         last = len(x.shape) - 1
         return _Form("bytes", ceil4(x.shape[-1]), math.prod(x.shape[axis + 1 : -1])) if axis < last else None
@@ -38,7 +38,7 @@ def _form(x: Spec, y: Spec, axis: int) -> _Form | None:
 
 def gathered_rows(b: Builder, x: Value, ids: Value, axis: int, shape: Sequence[int]) -> Value | None:
     """Add ``np.take(x, ids, axis)``, whose result has *shape*, to a plan (`vkq.ops.take.gathered`). Return
-    None if the rows are not whole elements of any kernel in the layouts of x and the result."""
+    None if no variant of the shader can copy the rows (`_form`)."""
     y = Spec(shape, x.spec.dtype, None, x.spec.qparams)
     form = _form(x.spec, y, axis)
     if form is None:

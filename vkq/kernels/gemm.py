@@ -29,8 +29,8 @@ INVOCATIONS = 64  # invocations of a workgroup: every device supports 64, and mo
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """The positions of a product's rows in its result, a batch of images. The result has ``lines`` image rows
-    in all, of ``ow`` pixels each; an image has ``oh`` of them.
+    """The positions of a product's rows in the result, which is a batch of images. The images have ``lines``
+    image rows in all, ``oh`` in each image, and each image row has ``ow`` pixels.
 
     A row of the product is one pixel. An image row is padded to ``ow_padded`` rows of the product. A linear
     layer has image rows of one pixel.
@@ -56,9 +56,9 @@ class Rows:
 
 
 class Int8Gemm:
-    """The int8 product in one dot form. *weight* is called when a kernel needs the weights; it returns int8
-    (G, N, K) of this *shape*. *zero_point* is (G, N), in int8's range. *channels*: output channels without
-    padding.
+    """The int8 product in one dot form. *weight*: a function that returns the int8 weights (G, N, K) of this
+    *shape*; it is called when a kernel needs them. *zero_point* is (G, N), in int8's range. *channels*: the
+    number of output channels without padding.
     """
 
     unit = 4  # rows of a block; kernels write whole blocks
@@ -92,7 +92,7 @@ class Int8Gemm:
         )
 
     def weights_in(self, name: str) -> Resident:
-        """Return the weights packed in the layout *name*. Pack them once for all shapes of activations."""
+        """Return the weights packed in the layout *name*. Pack them once, for activations of all shapes."""
         if name not in self._packed:
             how, blocked = layout(name), self._blocked
             size = 4 * how.words((self.groups, 4 * self.n4, 4 * self.k4))
@@ -147,7 +147,7 @@ class Int8Gemm:
 
     def chosen(self, rows: Rows, m4: int) -> Program:
         """Return the pipeline for these rows: the one named by ``kernel``, or one chosen by the number of
-        rows. If the driver would abort its loop over k, return a pipeline that splits k."""
+        rows. If the driver would abort this pipeline's loop over k, return a pipeline that splits k."""
         most = gemv.max_rows(self.device.capabilities)
         # A narrow image: each image row of fewer than four pixels is padded to one block of four rows.
         if rows.ow < rows.ow_padded == 4:
@@ -182,10 +182,10 @@ class Int8Gemm:
         first: int = 0,
         count: int | None = None,
     ) -> None:
-        """Add the product to a plan. Compute row blocks [first, first + count) of y, by default all; x
-        holds only these blocks.
+        """Add the product to a plan. Compute row blocks [first, first + count) of y, by default all row
+        blocks. x holds only the row blocks that are computed.
 
-        extra: the scale and zero point of every row, if x is quantized by rows.
+        *extra*: the scale and zero point of every row, if x is quantized by rows.
         """
         m4 = rows.blocks if count is None else count
         slots = [x, b.constant(self.weights), b.constant(self.parameters), y, *extra]
@@ -225,8 +225,8 @@ class Int8Gemm:
 
 
 def viewable(capabilities: Capabilities, *sizes: int) -> bool:
-    """Return True if texel buffers on the device can hold each of these sizes in bytes. An empty buffer is
-    not possible."""
+    """Return True if texel buffers on the device can have each of these sizes in bytes. They cannot have size
+    0."""
     most = TEXEL_BYTES * capabilities.properties["maxTexelBufferElements"]
     return all(0 < size <= most for size in sizes)
 
@@ -235,10 +235,10 @@ SMALLEST_STAGED = "32x32"
 
 
 def staged_tile(capabilities: Capabilities, m4: int, n4: int, conv: bool = False) -> str | None:
-    """Return the tile in shared memory for m4 x n4 blocks of a product: the profile's tile if there is one
-    for each core, else the smallest tile; of a convolution (*conv*), always the profile's tile. At least half
-    of the tile's rows and half of its columns are filled. Return None if no tile fits, or if tiles in
-    registers are as fast."""
+    """Return the tile in shared memory for a product of m4 x n4 blocks: the profile's tile if the product has
+    at least one such tile for each core, else the smallest tile. For a convolution (*conv*), consider only
+    the profile's tile. Return None if the product fills less than half of the tile's rows or columns, or if
+    tiles in registers are as fast."""
     known = profile(capabilities)
     largest = known.staged_conv if conv else known.staged
     if largest is None:

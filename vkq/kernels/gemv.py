@@ -14,22 +14,22 @@ from ..shader.spec import Value
 # more, so that more loads are in flight.
 FEW_ROWS, MOST_OF_MANY = 2, 256
 
-# Pairs: (least number of column blocks of the product, column blocks of a workgroup). If a product has few
-# columns, more invocations share the sum over k, so that workgroups fill the whole device. Two neighbouring
-# blocks of weights are a memory sector of 32 bytes; eight are a cache line of 128 bytes.
+# Pairs (minimum number of column blocks of the product, number of column blocks of a workgroup). If a product
+# has few columns, more invocations share the sum over k, so that workgroups fill the whole device. Two
+# neighbouring blocks of weights are a memory sector of 32 bytes; eight are a cache line of 128 bytes.
 COLUMNS = ((2048, 8), (1024, 4), (0, 2))
-# For the kernel that prefetches weights: number of parts of k in a workgroup; pairs as in COLUMNS; least
-# number of blocks of k with which the kernel is used.
+# Numbers of the kernel that prefetches weights. AHEAD_PARTS: the number of parts of k in a workgroup.
+# AHEAD_COLUMNS: pairs as in COLUMNS. LEAST_AHEAD: the minimum number of blocks of k for this kernel.
 AHEAD_PARTS, AHEAD_COLUMNS, LEAST_AHEAD = 64, ((1024, 8), (0, 4)), 256
-BLOCKS_PER_PART = 4  # least number of blocks of k that an invocation sums
+BLOCKS_PER_PART = 4  # minimum number of blocks of k that an invocation sums
 
 
 def max_rows(capabilities: Capabilities, int8: bool = True) -> int:
     """Return the largest number of rows for which a GEMV kernel is used.
 
-    The matrix kernels compute tiles of blocks of four rows; an invocation sums all of k. For one block of
-    rows, a matrix kernel reads each weight once, as a GEMV kernel does. For more blocks, the rows of a tile
-    share the weights that they read.
+    An invocation of a matrix kernel computes a tile of blocks of four rows, and sums all of k. For one block
+    of rows, a matrix kernel reads each weight once, as a GEMV kernel does. For more blocks, the rows of a
+    tile share the weights that the invocation reads.
     """
     known = profile(capabilities)
     return known.gemv_rows if int8 else known.gemv_rows_float

@@ -31,12 +31,13 @@ ROW = "gemv_q4gsw__row"
 CHUNK_BITS = 128  # bits of codes that one invocation of the GEMV kernel loads at a time
 STEP = 32  # elements along k that STAGED dequantizes at a time
 MOST_K_SPLITS = 128  # maximum number of parts of k in a workgroup of the GEMV kernel
-SHARED_PARTS, SHARED_COLUMNS = 32, 8  # SHARED: least number of parts of k; columns of a workgroup
-# ROW: maximum number of parts of k; pairs (least number of columns for each multiprocessor, (parts of k,
-# blocks of two columns of a workgroup)).
+# For the kernel SHARED. SHARED_PARTS: minimum number of parts of k. SHARED_COLUMNS: columns of a workgroup.
+SHARED_PARTS, SHARED_COLUMNS = 32, 8
+# For the kernel ROW. ROW_PARTS: maximum number of parts of k. ROW_SPLITS: pairs (minimum number of columns
+# for each multiprocessor, size of a workgroup as (parts of k, blocks of two columns)).
 ROW_PARTS, ROW_SPLITS = 32, ((96, (16, 32)), (48, (16, 16)), (12, (32, 8)), (0, (32, 4)))
 SMALLEST = "32x32"
-TRIED = 256  # number of scales that are tested before all
+TRIED = 256  # number of values that are tested before all values are tested
 SMALLEST_HALF = 2.0**-14  # the smallest normal float16: a driver may flush smaller numbers
 
 
@@ -156,9 +157,8 @@ class GroupedGemm:
         return {"CLAMPED": self.bounds != (-math.inf, math.inf), "HALF_SCALES": self.half}
 
     def split(self, share: bool, long: bool = False) -> dict[str, Constant]:
-        """Return a workgroup's size: LOCAL_X blocks of columns and LOCAL_Y parts of k. With *share*,
-        invocations share the sum over k if the profile prefers it or if k is too *long* for one loop; else
-        there is one part."""
+        """Return a workgroup's size: LOCAL_X blocks of columns and LOCAL_Y parts of k. k is divided into
+        parts only if *share* is True, and if the profile prefers parts or k is too *long* for one loop."""
         known = profile(self.device.capabilities)
         if not share or (known.gemv_columns and not long):
             return {"LOCAL_X": known.gemv_columns or 64, "LOCAL_Y": 1}
@@ -218,15 +218,15 @@ def fits_half(weight: GroupedWeight) -> bool:
 
 
 def packed_points(weight: GroupedWeight) -> bool:
-    """Return True if all zero points are known to be integers from 0 to 255, without a look at their values:
-    they are stored as uint8, or are the default."""
+    """Return True if all zero points are integers from 0 to 255 because of their dtype, uint8, or because the
+    weight has the default zero point. Do not read the values."""
     return weight.zero_point is None or weight.zero_point.dtype == np.uint8
 
 
 def _fits_half(values: npt.NDArray[Any], least: float) -> bool:
     """Return True if float16 represents every value as in `fits_half`. Magnitudes below *least* count as
     0."""
-    for some in (values.flat[:TRIED], values):  # the first few refuse most weights, in a moment
+    for some in (values.flat[:TRIED], values):  # a fast test of a few values refuses most weights
         size = np.abs(some)
         with np.errstate(over="ignore"):
             exact = some.astype(np.float16) == some

@@ -1,6 +1,6 @@
-"""Products of float16 rows with weights in groups along K (`vkq.numerics.grouped`) on float16 matrix units,
-with float32 sums of groups. A code of up to eight bits minus an integer zero point is exact in float16, and
-its product with a float16 value is exact in float32."""
+"""Products of float16 rows with weights that are quantized in groups along K (`vkq.numerics.grouped`), on
+float16 matrix units. The sums of groups are float32. A code of up to eight bits minus an integer zero point
+is exact in float16, and its product with a float16 value is exact in float32."""
 
 from __future__ import annotations
 
@@ -34,19 +34,20 @@ LANES = 32  # lanes of a subgroup of FEW
 FEW_ROWS = (1, 8, 16)  # numbers of rows that a workgroup of FEW can compute
 FEW_OUTPUTS = (64, 32)  # numbers of outputs that a workgroup of FEW can compute
 ALONE = ("1", "1_long")  # variants for one row; "1_long" loads more of k at a time
-# For one row: pairs (least number of columns for each multiprocessor, invocations of a workgroup). A
-# multiprocessor runs one workgroup of 512 invocations at a time, which computes 32 columns.
+# For one row: pairs (minimum number of columns for each multiprocessor, invocations of a workgroup). A
+# workgroup of 512 invocations computes 32 columns, and a multiprocessor runs one such workgroup at a time.
 ALONE_SPLITS = ((96, 128), (33, 256), (0, 512))
-# Constants of AT_ONCE. CHUNK: k that a subgroup computes; UNIT: k of a group; CHUNKS: maximum number of
-# subgroups; LEAST: least number of weights for which AT_ONCE is faster; WORKGROUPS: maximum for each
-# multiprocessor. If a multiprocessor has more than WAITING workgroups, each subgroup starts about 20 * LATE
-# cycles after the previous one.
+# Constants of AT_ONCE. CHUNK: elements along k that a subgroup processes; UNIT: elements along k of a group;
+# CHUNKS: maximum number of subgroups; LEAST: minimum number of weights for which AT_ONCE is faster;
+# WORKGROUPS: maximum number of workgroups for each multiprocessor. If there are at least WAITING workgroups
+# for each multiprocessor, each subgroup starts about 20 * LATE cycles after the previous one.
 CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 20, 1 << 20, 2, 1.05, 4
-LONG_TURNS = 128  # a workgroup of at most this many invocations has registers for long iterations
-# For one row: bits of a weight -> k of a group -> least number of weights to use this method.
+LONG_TURNS = 128  # workgroups of at most this many invocations have registers for longer loop iterations
+# For one row: the minimum number of weights to use this method, by the bits of a weight and the elements of a
+# group.
 WORTH_ALONE = {4: {128: 1 << 23, 64: 1 << 24, 32: 1 << 24}, 8: {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}}
-SMALLEST_GROUP = 32  # least k of a group: shared memory has no room for the scales of smaller groups
-MATRIX = 16  # outputs of a weight matrix, and its elements along k
+SMALLEST_GROUP = 32  # minimum elements of a group: shared memory has no room for scales of smaller groups
+MATRIX = 16  # number of outputs of a weight matrix, and number of its elements along k
 BLOCK_BYTES = 32  # bytes of codes for one output of a matrix
 
 
@@ -63,8 +64,8 @@ def packed_elements(weight: GroupedWeight) -> npt.NDArray[np.uint32]:
 
 
 def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint32]:
-    """Return codes (along the last axis) as 16-bit elements, with a code in the lowest bits of each, two
-    elements in a word."""
+    """Expand the codes along the last axis to 16-bit elements, two elements in a word. A code is in the
+    lowest bits of its element."""
     whole = codes.astype(np.uint32)
     if bits == 4:
         return np.asarray(whole & 15 | whole >> 4 << 16, np.uint32)
@@ -73,9 +74,9 @@ def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.ui
 
 def fills(outputs: int, rows: int, gemm: GroupedGemm) -> bool:
     """Return True if the kernel FEW may use workgroups of *outputs* columns and *rows* rows. The smallest
-    workgroups are always allowed. Larger ones must be enough for 90 % of the multiprocessors, and must not
-    give the busiest multiprocessor more columns than the smallest ones do. For up to 8 rows, these
-    multiprocessors need two workgroups each, because a single one cannot keep a multiprocessor busy."""
+    workgroups are always allowed. Larger workgroups must keep 90 % of the multiprocessors busy: one workgroup
+    does that, or two workgroups if they have at most 8 rows. Also, the busiest multiprocessor must not get
+    more columns than with the smallest workgroups."""
     many, fewest = profile(gemm.device.capabilities).multiprocessors, FEW_OUTPUTS[-1]
     busiest, least = (-(-gemm.n // (each * many)) * each for each in (outputs, fewest))
     wanted = outputs if rows > FEW_ROWS[1] else 2 * outputs
@@ -83,9 +84,9 @@ def fills(outputs: int, rows: int, gemm: GroupedGemm) -> bool:
 
 
 class GroupedMatrices:
-    """Compute the product *gemm* for float16 rows on float16 matrix units. With *rounds*, more than 16
-    float32 rows are rounded to float16; their results are float32. The device must list float16 matrices
-    (`vkq.probe.matrices.advertised_half`) and multiply them correctly."""
+    """Compute the product *gemm* for float16 rows on float16 matrix units. With *rounds*, also compute
+    products of more than 16 float32 rows: round these rows to float16, and return float32 results. The device
+    must list float16 matrices (`vkq.probe.matrices.advertised_half`) and multiply them correctly."""
 
     def __init__(self, gemm: GroupedGemm, rounds: bool = False):
         self.gemm, self.rounds = gemm, rounds
@@ -116,8 +117,8 @@ class GroupedMatrices:
 
     @property
     def at_once(self) -> bool:
-        """True if AT_ONCE, which requests all weights at once, should compute products of one row. AT_ONCE
-        assumes an order of the elements of a matrix, which the device's matrices must have."""
+        """True if AT_ONCE should compute products of one row; it requests all weights at once. AT_ONCE needs
+        matrices in which an invocation holds pairs of elements along k (`pairs_refusal`)."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         fits = gemm.weight.bits == 4 and gemm.weight.group == UNIT and not self.points
         few = -(-gemm.k // CHUNK) <= CHUNKS and -(-gemm.n // MATRIX) <= WORKGROUPS * known.multiprocessors
@@ -173,8 +174,8 @@ class GroupedMatrices:
 
     @property
     def _long_turns(self) -> bool:
-        """True if an iteration of the loop for one row should have twice as many steps, because there are
-        few invocations, and scales and zero points leave registers free."""
+        """True if an iteration of the loop for one row should have twice as many steps. This is so if a
+        workgroup has few invocations, and scales and zero points leave registers free."""
         weight, few = self.gemm.weight, self._invocations_alone <= LONG_TURNS
         return few and (weight.bits, weight.group, self.points) == (4, 128, 0)
 
@@ -206,8 +207,8 @@ class GroupedMatrices:
                         yield dataclasses.replace(config, parts=parts)
 
     def _able(self, shader: str, **axes: str) -> Iterator[GemmConfig]:
-        """Yield the shader's variant with each of the device's matrix shapes that fits: the weights' order
-        must have this shape, and a tile's rows must be whole matrices."""
+        """Yield the shader's variant with each of the device's matrix shapes that fits: the shape must be
+        that of the packed weights (16 x 16), and the rows of a tile must be whole matrices."""
         facts = self.gemm.device.capabilities
         variant = catalog().find(shader, bits=str(self.gemm.weight.bits), **axes)
         for matrices in advertised_half(facts):

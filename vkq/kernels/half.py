@@ -1,6 +1,6 @@
 """Products of float activations with int8 or float weights on matrix units, with float32 sums. The matrices
-are float16 (compute="float16") or bfloat16. With bfloat16, weights are int8, and x is split exactly into
-three parts."""
+are float16 (compute="float16") or bfloat16. With bfloat16 matrices, weights are int8, and each float32 value
+of x is split exactly into the sum of three bfloat16 values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .half_operands import RUN, X_PARTS, halves, parts_of
 from .pixels import window_constants
 from .split import counters
 
-MOST_ROWS = 64  # maximum number of rows that the kernel itself converts; more rows need another dispatch
+MOST_ROWS = 64  # maximum number of rows that the kernel itself packs; another dispatch packs more rows
 MOST_READ = 1 << 22  # maximum number of float32 values that all column tiles together read and convert
 # With fewer multiply-adds, splitting x into parts takes longer than the matrix units save.
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}
@@ -139,13 +139,13 @@ class HalfMatrices:
         return None if self.floats else half_gemv.fitting(self.gemm, rows, dtype, self.elements.form)
 
     def _whole(self, x: Value, y: Value) -> bool:
-        """Return True if rows are whole runs of 8 elements, outputs are whole blocks of 4, and x and y have
-        the same dtype."""
+        """Return True if the length of a row of x is a multiple of 8, the number of outputs is a multiple of
+        4, and x and y have the same dtype."""
         return self.channels % RUN == 0 and self.gemm.channels % 4 == 0 and x.spec.dtype == y.spec.dtype
 
     def _as_words(self, x: Value, y: Value) -> bool:
-        """Return True if the shader WORDS can compute these rows with these weights. WORDS assumes an order
-        of the elements of a matrix, which the device's matrices must have."""
+        """Return True if the shader WORDS can compute these rows with these weights. WORDS needs matrices in
+        which an invocation holds pairs of elements along k (`pairs_refusal`)."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         rows = self._whole(x, y) and x.spec.dtype == "float16" and gemm.groups == 1
         here = known.matrix_pairs and not pairs_refusal(gemm.device)
@@ -195,8 +195,8 @@ class HalfMatrices:
         self, b: Builder, x: Value, images: int, groups: int, plane: int, of: str
     ) -> tuple[Value, dict[str, int | float]]:
         """Return x packed for the kernels (`runs_q8csw`), and the push constants of the packed array. x has
-        *images* images of *plane* pixels, in *groups* groups of channels; *of* is the layout of x: "images"
-        or "rows"."""
+        *images* images of *plane* pixels, in *groups* groups of channels. *of*: the layout of x, "images" or
+        "rows"."""
         if self.elements == FLOAT16:
             whole = "whole_" * (of == "rows" and self.channels % RUN == 0)
             return halves(b, x, images, groups, self.channels, plane, whole + of), {}
@@ -226,8 +226,8 @@ class HalfMatrices:
         self, rows: int, of: OperandKind | None = None, dtype: str = "float32", as_words: bool = False
     ) -> GemmConfig:  # fmt: skip
         """Return the tile with the lowest estimated time for *rows* rows of a product, or of a convolution
-        if *of* is in `GATHERED`. as_words: also consider the tiles of WORDS. A convolution splits k only
-        for float16 results: split-K has not been timed for other dtypes."""
+        if *of* is in `GATHERED`. *as_words*: also consider the tiles of WORDS. For a convolution, consider
+        split-K only with float16 results: split-K has not been timed for other dtypes."""
         gemm, known, of = self.gemm, profile(self.gemm.device.capabilities), of or self.elements
         sizes, shader = (rows, 4 * gemm.n4, self.k, gemm.groups), of.product
         whole = of == self.gathering and dtype != "float16"
@@ -262,6 +262,6 @@ def kind_of(elements: OperandKind) -> str:
 
 def worth(form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers: int, least: int) -> bool:
     """Return True if matrices with elements of this form are faster for a product with *macs* multiply-adds
-    and *numbers* elements of x. *least*: the least number of multiply-adds for which they are."""
+    and *numbers* elements of x. *least*: the smallest *macs* for which matrices are faster."""
     large = BYTES[form] * numbers > facts.properties["maxStorageBufferRange"]
     return not large and rows >= half_gemv.LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= least

@@ -1,5 +1,5 @@
-"""The tiles of products on matrix units with float32 sums: how a tile loads operands, and the tile's size,
-parts of k and estimated cycles."""
+"""The tiles of products on matrix units with float32 sums: the ways to load operands, and the size, the
+number of parts of k and the estimated cycles of a tile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..shader.spec import Variant
 from .split import MOST_TILES
 
 K_SPLITS = (1, 2, 3, 4, 6, 8)  # the numbers of parts into which k can be split
-WORDS_OUTPUTS = 32  # neighbouring outputs in the weights of WORDS
+WORDS_OUTPUTS = 32  # number of outputs whose weights are contiguous in the order of WORDS
 LEAST_COLUMNS = 17  # minimum number of columns of a product: with fewer, most of a matrix would be padding
 STEP = 32  # elements along k for which a profile states the cycles of a tile
 
@@ -59,7 +59,7 @@ FLOAT16 = OperandKind(HALF, "gemm_q8csw__coopmat", "gemm_q8csw__split_coopmat", 
 STRAIGHT = OperandKind(
     HALF, "gemm_q8csw__straight_coopmat", "gemm_q8csw__split_straight_coopmat", "straight_tile_cycles"
 )
-# Like STRAIGHT, but the kernel assembles matrices in registers, from float16 rows in the order of memory.
+# Like STRAIGHT, but the kernel assembles the matrices in registers from words of memory; x must be float16.
 WORDS = OperandKind(HALF, "gemm_q8csw__words_coopmat", "gemm_q8csw__split_words_coopmat", "words_tile_cycles")
 PARTS_OF_FLOAT32 = OperandKind(
     BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "parts_tile_cycles"
@@ -139,8 +139,8 @@ class GemmConfig:
 
 
 def fits(variant: Variant, matrices: Matrices) -> bool:
-    """Return True if each subgroup's part of a tile is a whole number of matrices, and its rows are a
-    multiple of 16 (for STRAIGHT_TILES: of the tile's width)."""
+    """Return True if each subgroup's part of a tile is a whole number of matrices, and the number of rows of
+    such a part is a multiple of 16 (for STRAIGHT_TILES: of the tile's width)."""
     values = matrices.constants(variant)
     down, across = int(values["WGM"]), int(values["WGN"])
     if not (down and across):

@@ -1,6 +1,9 @@
-"""Products of few rows on matrix units, with k split between the subgroups of a workgroup. The shader is
-gemv_words_coopmat.comp; for more than 16 float16 rows, it is gemv_q8csw_runs_coopmat.comp; for one float16
-row and few outputs, gemv_row_coopmat.comp. Devices that can run none of these use gemv_coopmat.comp."""
+"""Products of few rows on matrix units, with k split between the subgroups of a workgroup. The shaders:
+
+- gemv_row_coopmat.comp for one float16 row and few outputs;
+- gemv_q8csw_runs_coopmat.comp for more than 16 float16 rows;
+- gemv_words_coopmat.comp for all other rows;
+- gemv_coopmat.comp for float16 rows, if the other shaders do not support the device or the problem."""
 
 from __future__ import annotations
 
@@ -19,31 +22,31 @@ from .half_operands import RUN
 STEPS, WORDS = "gemv_q8csw__coopmat", "gemv_q8csw__words_coopmat"
 RUNS, PARTS = "gemv_q8csw__runs_coopmat", "gemv_q8csw__words_parts_coopmat"
 ROW = "gemv_q8csw__row_coopmat"
-ROWS = (8, 16, 32, 48, 64)  # maximum number of rows that each variant computes
+ROWS = (8, 16, 32, 48, 64)  # the variants, by the maximum number of rows that each computes
 # Numbers of invocations of a workgroup, in order of preference. STEPS uses the first only if no
 # multiprocessor has several workgroups.
 INVOCATIONS = (512, 256, 128)
-# Maximum invocations of a workgroup: one entry for up to 8 rows, one for more rows. An entry has the
-# maximum for at most one workgroup on a multiprocessor, for two, and for more. 0: the shader is not used.
+# Maximum invocations of a workgroup: one entry for up to 8 rows, one for more rows. An entry has three
+# maxima: for at most one workgroup on each multiprocessor, for two, and for more. 0: the shader is not used.
 WORDS_INVOCATIONS = {
     WORDS: ((512, 256, 128), (256, 0, 128)),
     PARTS: ((512, 256, 128), (256, 256, 128)),
     RUNS: ((0, 0, 0), (512, 256, 128)),
 }
 CHUNK = 128  # a subgroup processes whole chunks of this many elements along k
-# For ROW: chunks of a subgroup -> largest k.
+# For ROW: the largest k, by the number of chunks of a subgroup.
 ROW_K = {1: 2048, 2: 4096, 4: 8192}
-# For each form of elements, the least number of rows for which matrix units are faster: with fewer rows,
-# loading the weights takes all the time. The shaders of this module have rules of their own (`worth`,
+# For each form of elements, the minimum number of rows for which matrix units are faster: with fewer rows,
+# loading the weights takes all the time. The shaders of this module have other rules (`worth`,
 # `worth_parts`).
 LEAST_ROWS = {HALF: 8, BRAIN: 9}
 # Limits of PARTS. For more than 8 rows and k <= SHORT_K, two workgroups on a multiprocessor get as few
 # invocations as three or more. For few outputs and k between the two values of GEMV_K, the GEMV kernel is
-# faster. For more than 32 rows, the k of all workgroups of a multiprocessor add up to at most MOST_K; a k
-# below LEAST_K counts as LEAST_K.
+# faster. For more than 32 rows, the workgroups on a multiprocessor times k must be at most MOST_K; a k below
+# LEAST_K counts as LEAST_K.
 SHORT_K, GEMV_K, LEAST_K, MOST_K = 4096, (1024, 4096), 2048, 12288
-# Limits of RUNS for more than 32 rows. RUNS_MOST_K: the k of all workgroups of a multiprocessor add up to
-# at most this. LONG_K: if a multiprocessor has more than two workgroups, a k from here on is `long`.
+# Limits of RUNS for more than 32 rows. RUNS_MOST_K: maximum of the workgroups on a multiprocessor times k.
+# LONG_K: with more than two workgroups on a multiprocessor, a k of at least LONG_K is `long`.
 RUNS_MOST_K, LONG_K = 16384, 4096
 
 
@@ -51,12 +54,13 @@ def worth(rows: int, workgroups: int, multiprocessors: int, k: int, shader: str 
     """Return True if *shader* is faster than the other kernels for *rows* float16 rows in *workgroups*
     workgroups. The rules:
 
-    - ROW: one row, if no multiprocessor has more than one workgroup.
-    - 3 to 16 rows: always.
-    - Two rows, or one row with WORDS: if most multiprocessors have a workgroup. (The GEMV kernel sums
-      two rows in registers.)
-    - More rows (every workgroup reads all of x): if most multiprocessors have one workgroup and none has two.
-    - RUNS: for the numbers of rows that were measured to be faster.
+    - ROW: if no multiprocessor has more than one workgroup.
+    - WORDS, STEPS, 3 to 16 rows: always.
+    - WORDS, STEPS, two rows; WORDS, one row: if at least half of the multiprocessors have a workgroup.
+    - STEPS, RUNS, 17 or more rows: if at least half of the multiprocessors have a workgroup and none has two,
+      because every workgroup reads all of x.
+    - RUNS, 17 or more rows, also with more workgroups: at most 16 on each multiprocessor up to 32 rows; at
+      most 8 and within RUNS_MOST_K from 33 rows on.
     """
     if shader == ROW:
         return workgroups <= multiprocessors
@@ -72,14 +76,15 @@ def worth(rows: int, workgroups: int, multiprocessors: int, k: int, shader: str 
 
 def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: str) -> bool:
     """Return True if PARTS is faster than the other kernels for *rows* float32 rows in *workgroups*
-    workgroups. The rules:
+    workgroups. *form*: the elements of the matrices that the other kernels use. The rules:
 
-    - 3 or 4 rows (the GEMV kernel sums them in registers): if most multiprocessors have a workgroup.
-    - More rows, but fewer than the form's other kernels need (LEAST_ROWS): always.
-    - More rows, bfloat16: if there are at least as many workgroups as chunks. (Other kernels split k.) For up
-      to 16 rows, the GEMV kernel must not be faster. From 33 rows on, where each tile loads the weights,
-      there must be few workgroups.
-    - More rows, float16: up to 8 rows, if there are at least twice as many workgroups as chunks.
+    - Up to 2 rows: never.
+    - 3 or 4 rows: if at least half of the multiprocessors have a workgroup.
+    - 5 or more rows, but fewer than the other kernels need (LEAST_ROWS): always.
+    - More rows, bfloat16: only if there are at least as many workgroups as chunks of k, because other kernels
+      split k. Up to 16 rows, the GEMV kernel must not be faster (GEMV_K). From 33 rows on, there must be few
+      workgroups (MOST_K), because each tile of rows loads the weights.
+    - More rows, float16: up to 8 rows, if there are at least twice as many workgroups as chunks of k.
     """
     if rows <= 4:
         return rows >= 3 and 2 * workgroups >= multiprocessors
@@ -105,8 +110,8 @@ def fitting(
     gemm: FloatGemm, rows: int, dtype: str, form: str = HALF
 ) -> tuple[Variant, dict[str, Value], Matrices] | None:
     """Return the variant for *rows* rows of this dtype, its constants and its matrix shape. Return None if
-    no variant is faster, if the device has no matrix shape that fits, if k is not a multiple of 8, or if
-    the outputs are not a multiple of 4. *form*: the type of the matrices' elements."""
+    no variant is faster, if the device has no matrix shape that fits, if k is not a multiple of 8, or if the
+    number of outputs is not a multiple of 4. *form*: the elements of the matrices that other kernels use."""
     if gemm.groups > 1 or gemm.k % RUN or gemm.channels % 4:
         return None
     facts = gemm.device.capabilities
@@ -156,9 +161,9 @@ def _shaders(device: Device, dtype: str, form: str) -> tuple[str, ...]:
 
 
 def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k: int) -> tuple[int, ...]:
-    """Return the possible numbers of invocations of a workgroup, the best first. All shaders but STEPS need
-    a k of whole chunks, at least one for each subgroup, and assume an order of the elements of a matrix,
-    which the device's matrices must have."""
+    """Return the possible numbers of invocations of a workgroup, the best first. All shaders but STEPS need a
+    k of whole chunks, with at least one chunk for each subgroup. They also need matrices in which an
+    invocation holds pairs of elements along k (``matrix_pairs``)."""
     known = profile(facts)
     if shader == STEPS:
         return INVOCATIONS[workgroups > known.multiprocessors :]

@@ -1,5 +1,5 @@
-"""Weights of products on matrix units with float32 sums, packed for every kernel: as float16, or as int8,
-which the kernel converts to float16 or bfloat16."""
+"""Weights of products on matrix units with float32 sums, packed in the order of each kernel. Float weights
+are packed as float16. Int8 weights stay int8, and the kernel converts them to float16 or bfloat16."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from .half_weights import (
 from .weights import Int8, Int32, block_weights
 
 K_PADDED = 64  # the weights' K is padded to a multiple of K_PADDED, so that every tile has whole steps
-SIGNED_UNIT = 2.0**-24  # factor of the values that `packed_signs` packs; scales are multiplied by its inverse
-LARGEST_SCALE = 2.0**103  # largest scale that `packed_signs` supports
+SIGNED_UNIT = 2.0**-24  # weights of `packed_signs` are scaled by this factor, and scales by its inverse
+LARGEST_SCALE = 2.0**103  # scales must be smaller than this for `packed_signs`
 
 
 class Loaders:
@@ -84,9 +84,9 @@ class Loaders:
 
     @functools.cached_property
     def signed(self) -> bool:
-        """True if kernels that load weights directly into matrices need no zero points. This holds for
-        float weights, and for int8 weights that `packed_signs` packs, on devices that multiply such values
-        correctly."""
+        """True if kernels that load weights directly into matrices need no zero points. This holds for float
+        weights. It also holds for int8 weights that `packed_signs` supports, on devices that multiply the
+        values of `packed_signs` correctly."""
         gemm = self.gemm
         if self.floats:
             return True

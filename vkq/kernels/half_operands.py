@@ -1,4 +1,4 @@
-"""Pack x for products on float16 and bfloat16 matrix units, in a dispatch of its own."""
+"""Pack x for products on float16 and bfloat16 matrix units, in a dispatch before the product."""
 
 from __future__ import annotations
 

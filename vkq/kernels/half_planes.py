@@ -1,5 +1,5 @@
-"""1x1 convolutions of float activations on matrix units, directly from NCHW images; and convolutions of
-float32 images on bfloat16 matrix units."""
+"""1x1 convolutions of float activations on matrix units, which read NCHW images directly (`Planes`), and
+convolutions of float32 images on bfloat16 matrix units (`PartsConvolution`)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LEAST_MACS = {HALF: 0, BRAIN: 1 << 20}
 
 
 def are_rows(p: Conv2dProblem) -> bool:
-    """Return True if the convolution is a product whose matrix is the image itself, and the pixels of a
-    channel are whole vectors."""
+    """Return True if the image itself is the im2col matrix of the convolution, and the number of pixels of a
+    channel is a multiple of VECTOR."""
     one = (p.kh, p.kw) == (1, 1) == p.stride and not any(p.padding)
     return one and p.h * p.w % VECTOR == 0 and p.ic > 0
 

@@ -16,8 +16,9 @@ from .weights import Int8, Int32
 
 
 class Prepacked:
-    """The weights for *n* outputs and *k* elements, both padded. *padded* returns the weights, and *pairs*
-    packs weights as matrices. Each order of the weights is packed once and cached."""
+    """The weights for *n* outputs and *k* elements along K; *n* and *k* include padding. *padded*: a function
+    that returns the weights. *pairs*: a function that packs weights as matrices. Each order of the weights is
+    packed once and cached."""
 
     def __init__(
         self, device: Device, n: int, k: int, padded: Callable[[], Int8], pairs: Callable[[Int8], Int32]
@@ -26,8 +27,9 @@ class Prepacked:
         self._known = dict[tuple[str, bytes], Resident]()
 
     def words(self, matrices: Matrices) -> Resident:
-        """Return the weights in the order of WORDS: the matrices of WORDS_OUTPUTS outputs are next to each
-        other, and words 1 and 2 of every group of 4 are swapped (shaders/common/straight_words.glslh)."""
+        """Return the weights in the order of `half_configs.WORDS` (shaders/common/straight_words.glslh). For
+        each block of k, the matrices of WORDS_OUTPUTS outputs are contiguous, and words 1 and 2 of every
+        group of 4 are swapped."""
         found, beside = words.order(self.device, matrices), WORDS_OUTPUTS // matrices.m
         found = found.reshape(-1, 4)[:, [0, 2, 1, 3]].reshape(found.shape)
         high = -(-self.n // WORDS_OUTPUTS) * beside

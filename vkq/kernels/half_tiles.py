@@ -1,5 +1,6 @@
 """Convolutions on float16 matrix units. A workgroup keeps the input pixels of its tile in shared memory. If
-the kernel for planes or the kernel that gathers pixels has a shorter estimated time, use that kernel."""
+the kernel for 1x1 convolutions (`Planes`) or the kernel that gathers pixels (`HalfMatrices`) has a shorter
+estimated time, it is used instead."""
 
 from __future__ import annotations
 
@@ -43,10 +44,10 @@ from .pixels import window_constants
 from .weights import Int32
 
 TILES = "conv2d_q8csw__tiles_coopmat"
-CHUNK = 64  # channels whose pixels shared memory holds at a time (CH of both shaders)
+CHUNK = 64  # channels whose pixels shared memory holds at a time (CH of TILES and STRAIGHT_TILES)
 BLOCK = 32  # channels of a chunk whose weights STRAIGHT_TILES loads at a time
-# Number of registers in which STRAIGHT_TILES holds sums, and the weights of the kernel rows that it
-# multiplies at a time.
+# Maximum number of registers in which STRAIGHT_TILES holds its sums and the weights of the kernel rows that
+# it multiplies at a time. If all kernel rows do not fit, it multiplies one at a time.
 LINES_REGISTERS = 208
 RUN = 8  # channels that STRAIGHT_TILES loads at a time
 VECTOR = 4  # pixels of x that STRAIGHT_TILES loads at a time, if rows of x are whole vectors
@@ -122,8 +123,8 @@ class HalfConvolution:
         return self._in_order[key]
 
     def chosen(self, p: Conv2dProblem, dtype: str) -> PixelTile | None:
-        """Return the tile with the lowest estimated time. Return None if a kernel without a tile of pixels
-        is faster."""
+        """Return the tile with the lowest estimated time. Return None if the device can run no tile, or if a
+        kernel without a tile of pixels is faster."""
         facts, known = self.device.capabilities, profile(self.device.capabilities)
         way = "words" if known.matrix_pairs and not pairs_refusal(self.device) else "matrices"
         lines = _lines(p)
@@ -205,8 +206,8 @@ def by_columns(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _lines(p: Conv2dProblem) -> str | None:
-    """Return the name in LINES of the longest vectors that divide the rows of x and y; None if no vectors
-    do."""
+    """Return the name in LINES of the longest vector whose length divides the rows of y and (up to a length
+    of VECTOR) the rows of x; None if there is no such vector."""
     whole = (name for name, size in LINES.items() if p.w % min(size, VECTOR) == 0 == p.ow % size)
     return next(whole, None)
 

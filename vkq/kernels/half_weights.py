@@ -12,9 +12,9 @@ from .half_operands import RUN
 from .weights import Int8, Int32
 
 WEIGHT_LAYOUT, PAIRS_LAYOUT = "kPackedInt8_16K", "kPackedInt8_32K"
-PAIRS = 32  # elements along k of a block, in which element k + 16 follows element k
+PAIRS = 32  # elements along k of a block; element k + 16 of a block follows element k
 Halves = npt.NDArray[np.float16]
-TILE = 16  # outputs of a stored matrix of floats, and its elements along k
+TILE = 16  # number of outputs of a stored matrix of floats, and number of its elements along k
 
 
 def packed_halves(w: Int8) -> Int32:
@@ -32,8 +32,9 @@ def packed_pairs(w: Int8) -> Int32:
 
 
 def packed_signs(w: Int8) -> Int32:
-    """Pack weights minus zero points, which are -127 to 127, for direct loads into matrices: 7 bits, and
-    the sign in the word's next byte (SIGNED of shaders/common/coopmat_half_types.glslh)."""
+    """Pack weights minus zero points (-127 to 127) for direct loads into matrices. A byte holds the magnitude
+    of its weight in 7 bits; the sign is the highest bit of the word's next byte (cyclically). See SIGNED in
+    shaders/common/coopmat_half_types.glslh."""
     words = _paired(w).view(np.int8).reshape(-1, 4)
     signs = np.roll(words & np.int8(-128), 1, axis=1)
     signed: Int32 = (np.abs(words) | signs).reshape(-1).view(np.int32)
@@ -49,18 +50,18 @@ def by_eights(w: Halves) -> Int32:
 
 
 def matrices_of(w: Halves) -> Int32:
-    """Pack float weights (G, N, K) for direct loads into matrices, as blocks of 16 outputs x 16 k; the k of
-    an output are contiguous."""
+    """Pack float weights (G, N, K) for direct loads into matrices, as blocks of 16 outputs x 16 elements
+    along K. In a block, the elements of an output are contiguous."""
     w = np.pad(w, ((0, 0), (0, -w.shape[1] % TILE), (0, 0)))
     blocks = w.reshape(len(w), -1, TILE, w.shape[2] // TILE, TILE).swapaxes(2, 3)
     return np.ascontiguousarray(blocks).view(np.int32).reshape(-1)
 
 
 def in_runs(w: Int8) -> Int8:
-    """Reorder weights (G, N, K) along K, so that matrices of `packed_pairs` or `packed_signs` match x,
-    which the kernel reads in runs of 8 (four words). Words 0 and 1 of a run belong to one matrix, where
-    word 1 is 8 k after word 0; words 2 and 3 belong to the next matrix
-    (shaders/gemm/gemv_q8csw_runs_coopmat.comp)."""
+    """Reorder weights (G, N, K) along K, so that the matrices of `packed_pairs` or `packed_signs` match x.
+    The kernel (shaders/gemm/gemv_q8csw_runs_coopmat.comp) reads x in runs of 8 elements, which are four
+    words. Words 0 and 1 of a run belong to one matrix, at places that are 8 elements apart; words 2 and 3
+    belong to the next matrix."""
     runs = w.reshape(*w.shape[:2], -1, PAIRS // RUN, 2, 2, 2)
     return np.ascontiguousarray(np.moveaxis(runs, 3, 5).reshape(w.shape))
 

@@ -26,9 +26,10 @@ WORDS = ("first_group", "count", "tokens", "rows", "span", "turns")
 
 @dataclasses.dataclass(frozen=True)
 class HeadsForm:
-    """The properties for which a kernel is compiled. columns: the columns of x, which has numbers of type
-    *dtype*. pairs: the number of pairs of a head that are rotated. interleaved: a pair is two neighbours, not
-    element i and element i + pairs. soft: the device needs software float arithmetic."""
+    """The properties for which a kernel is compiled. columns, dtype: the number of columns and the dtype of
+    x. pairs: the number of pairs of elements of a head that are rotated. interleaved: a pair is two
+    neighbouring elements; False: elements i and i + *pairs*. soft: the kernel computes float arithmetic with
+    integer instructions."""
 
     parts: tuple[Part, ...]
     columns: int
@@ -47,8 +48,8 @@ class HeadsForm:
     @property
     def words(self) -> tuple[str, ...]:
         """The names of the push constants. ``span``: the number of rows of each cache that the kernel writes,
-        from the first token's on. ``end0``, ...: the number of vectors that it writes of all parts up to part
-        0, ..."""
+        beginning with the row of the first token. ``end<i>``: the number of vectors that the kernel writes
+        for parts 0 to i together."""
         return (*WORDS, *(f"end{i}" for i in range(len(self.parts))))
 
 
@@ -56,11 +57,14 @@ def headed(
     b: Builder, x: Value, angles: Sequence[Value], start: Value | None, pasts: Sequence[Value],
     parts: Sequence[Part], interleaved: bool,
 ) -> list[Value]:  # fmt: skip
-    """Add the heads of x (batch, tokens, columns), float32 or float16, to a plan; return a value for each
-    part. angles: cosines and sines, float32 (batch or 1, tokens, 1, pairs); empty if no part is rotated.
-    start: int32 (batch,), the row that the first token of a batch element gets in its caches; row 0 follows
-    the last row. pasts: the cache (batch, heads, rows, width) of each part with the order "cache", in which
-    the tokens replace rows; all caches have the same number of rows. `fits` says which sizes are allowed."""
+    """Add the heads of x (batch, tokens, columns), float32 or float16, to a plan, and return a value for each
+    part. `fits` says which sizes are allowed.
+
+    - angles: cosines and sines, float32 (batch or 1, tokens, 1, pairs); empty if no part is rotated.
+    - start: int32 (batch,), the row of the caches for the first token of each batch element. The next tokens
+      get the next rows; row 0 follows the last row.
+    - pasts: for each part with the order "cache", the cache (batch, heads, rows, width) in which the tokens
+      replace rows. All caches have the same number of rows."""
     batch, tokens, columns = x.spec.shape
     rows = pasts[0].spec.shape[2] if pasts else 0
     pairs = angles[0].spec.shape[3] if angles else 0
@@ -79,14 +83,14 @@ def headed(
 
 
 def _ends(form: HeadsForm, batch: int, tokens: int, span: int) -> dict[str, int]:
-    """Return the push constants that say how much the kernel writes, of caches *span* rows."""
+    """Return the push constants that say how much the kernel writes; it writes *span* rows of each cache."""
     sizes = [math.prod(part.shape(batch, tokens, span)) // VECTOR for part in form.parts]
     ends = list(itertools.accumulate(sizes))
     return {"count": ends[-1], "span": span, **{f"end{i}": end for i, end in enumerate(ends)}}
 
 
 def fits(part: Part, columns: int, pairs: int, interleaved: bool) -> bool:
-    """Return True if the kernel supports a part of rows of *columns* columns."""
+    """Return True if the kernel supports this part of an x with *columns* columns."""
     whole = all(size % VECTOR == 0 for size in (part.first, part.width, columns))
     if not part.rotated:
         return whole
@@ -177,8 +181,8 @@ class _Heads:
             self.k.store_four(len(self.reads) + n, to, words[4 * j : 4 * j + 4])
 
     def computed(self, part: Part, token: Number, column: Number) -> list[Number]:
-        """Return the words of a vector of a part, before it is moved. column: the number of the vector among
-        those of the part's columns."""
+        """Return the words of one vector of a part, converted and rotated. *column*: the index of the vector
+        among the vectors of the part's columns for this token."""
         at = token * (self.form.columns // VECTOR) + part.first // VECTOR + column
         if part.rotated:
             found = self.rotated(part, token, column, at)

@@ -1,5 +1,5 @@
-"""Convolutions through an im2col matrix. Scratch memory holds a chunk of its rows at a time, so its size is
-bounded."""
+"""Convolutions through an im2col matrix. Scratch memory holds only a chunk of the matrix's rows at a time, so
+the scratch memory is bounded."""
 
 from __future__ import annotations
 

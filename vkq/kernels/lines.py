@@ -245,7 +245,7 @@ def _placed(fours: bool) -> Written:
         inner, rows, lines, count, span = (k.word(n) for n in (2, 3, 4, 5, 6))
         above = i.divided(inner)
         line = above.divided(span)
-        place, column = above - line * span, i - above * inner  # the first *span* rows from start on
+        place, column = above - line * span, i - above * inner  # place: the row's distance from start
         row = k.load(1, line.divided(lines)) + place
         row = (row < rows).where(row, row - rows)
         at, new = (line * rows + row) * inner + column, place < count

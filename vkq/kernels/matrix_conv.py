@@ -45,8 +45,8 @@ class MatrixConv:
 
     @staticmethod
     def packing(p: Conv2dProblem, arithmetic: Arithmetic, capabilities: Capabilities) -> Hashable:
-        """Return what the packed weight of a problem depends on: the number of channels in a chunk, the
-        number to whose multiples the k of a chunk is padded (`chunked`), and the dot form."""
+        """Return the values on which the packed weight of a problem depends: the *chunk* and *multiple* of
+        `chunked`, and the dot form."""
         shader, matrices = _shader(p, arithmetic, capabilities)
         return shader.sizes["CH"], turn(shader), matrices.form
 
@@ -95,22 +95,22 @@ def chunked(weight: npt.NDArray[Any], chunk: int, multiple: int) -> npt.NDArray[
 
 
 def turn(shader: Variant) -> int:
-    """Return the k of one unrolled iteration of the shader's loop. The k of a chunk is padded to a multiple
-    of this number."""
+    """Return how many elements along k one unrolled iteration of the shader's loop processes. The k of a
+    chunk is padded to a multiple of this number."""
     return int(shader.sizes["BK"]) * int(shader.sizes["TURNS"])
 
 
 def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
-    """Return the number of input pixels that a tile of outputs reads, as (rows, columns)."""
+    """Return the size of the input area that a tile of outputs reads, in pixels, as (rows, columns)."""
     tile_h, tile_w = int(shader.sizes["TH"]), int(shader.sizes["TW"])
     h = (tile_h - 1) * p.stride[0] + (p.kh - 1) * p.dilation[0] + 1
     return h, (tile_w - 1) * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
 
 def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant, beside: bool = False) -> float:
-    """Return the estimated cycles of a convolution with this tile (`matrix_conv_costs` of the profile), for
-    comparison with other tiles. beside: for comparison with kernels that gather pixels. A device runs two
-    workgroups on a multiprocessor at a time; if there are fewer, part of the device is idle."""
+    """Return the estimated cycles of a convolution with this tile (`matrix_conv_costs` of the profile), for a
+    comparison with other tiles or, with *beside*, with kernels that gather pixels (`implicit_cycles`). Each
+    multiprocessor runs two workgroups at a time; with fewer workgroups, part of the device is idle."""
     costs = known.matrix_conv_costs
     th, tw, bn, ch = (int(shader.sizes[name]) for name in ("TH", "TW", "BN", "CH"))
     chunks, k = -(-p.ic // (p.groups * ch)), p.kh * p.kw * ch
@@ -126,11 +126,12 @@ def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant, beside: bool 
 
 
 def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple[Variant, Matrices] | None:
-    """Return the variant and matrix shape with the lowest estimated time, padding included. The device must
-    list the matrix shape, and the input pixels of a tile must fit shared memory; else return None.
+    """Return the variant and matrix shape with the lowest estimated time, padding included. Consider only
+    matrix shapes that the device lists, and tiles whose input pixels fit shared memory; if there are none,
+    return None.
 
-    Among equal times, prefer the tile with more pixels (which share the weights), then the larger chunk of
-    channels, then the matrix shape that the device lists first.
+    Among equal times, prefer the tile with more pixels, because pixels share the weights; then the larger
+    chunk of channels; then the matrix shape that the device lists first.
     """
     best_first = _conv_shaders(p, out, capabilities, profile(capabilities))
     if is_asked(KIND):
@@ -165,7 +166,7 @@ def _in_whole_lines(out: str, listed: tuple[Matrices, ...]) -> tuple[tuple[Varia
 
 @functools.lru_cache(maxsize=4096)
 def whole_lines(variant: Variant, matrices: Matrices) -> bool:
-    """Return True if a tile, and each of its rows of pixels, is a whole number of matrices."""
+    """Return True if a tile is a whole number of matrices, and each row of pixels of the tile is, too."""
     th, tw = int(variant.sizes["TH"]), int(variant.sizes["TW"])
     return tw % matrices.n == 0 and matrices.fit(variant, th * tw)
 

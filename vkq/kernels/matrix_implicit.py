@@ -95,7 +95,7 @@ def implicit_cycles(known: Profile, p: Conv2dProblem) -> float:
 
 
 def padded_channels(channels: int) -> int:
-    """Return the k of one tap: the channels, rounded up to a multiple of STEP."""
+    """Return the number of elements along k of one tap: the channels, rounded up to a multiple of STEP."""
     return channels + -channels % STEP
 
 

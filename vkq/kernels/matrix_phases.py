@@ -16,7 +16,7 @@ from .matrix_tiles import SHORT_MOST, Tiling
 from .matrix_units import MatrixGemm, Pixels
 from .weights import Arithmetic, Int8
 
-TURN = 64  # k of one loop iteration; the k of these products is the input channels, without taps
+TURN = 64  # elements along k of one loop iteration; here, K is the number of input channels
 PHASES = "conv_transpose2d_q8ta_q8csw__coopmat"
 
 
@@ -29,8 +29,8 @@ def alone(options: TransposedOptions) -> bool:
 
 def by_phases(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return a weight (OC, IC, KH, KW) as one weight for the outputs of all phases, (KH * KW * OC, IC) with
-    OC rounded up to a multiple of 16. Its rows are ordered by kernel row, block of 16 channels, kernel
-    column, channel."""
+    OC rounded up to a multiple of 16. The rows of the result have the order (kernel row, block of 16
+    channels, kernel column, channel)."""
     oc, ic, kh, kw = weight.shape
     padded = np.pad(weight, ((0, -oc % 16), (0, 0), (0, 0), (0, 0)), "edge")
     ordered: npt.NDArray[Any] = padded.reshape(-1, 16, ic, kh, kw).transpose(3, 0, 4, 1, 2)

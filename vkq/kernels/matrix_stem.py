@@ -22,8 +22,8 @@ from .quantize import steps_of
 from .weights import Arithmetic, Int8
 
 STEM = "conv2d_q8ta_q8csw__stem_coopmat"
-# Number of channels of a pixel, and of taps of a kernel row, after padding with zeros. Their product is the
-# k of one step.
+# CHANNELS: channels of a pixel, padding included. TAPS: taps of a kernel row, padding included. One step
+# processes CHANNELS * TAPS elements along k.
 CHANNELS, TAPS = 4, 8
 
 

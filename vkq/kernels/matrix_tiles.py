@@ -1,5 +1,5 @@
-"""Choose the tile of a product on matrix units, and the number of parts of k (split-K), by the cycles in a
-device's profile."""
+"""Choose the tile of a product on matrix units, and the number of parts of k (split-K), by estimates from the
+cycles in a device's profile."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .split import MOST_TILES
 
 GEMM, WIDE_GEMM = "gemm_q8ta_q8csw__coopmat", "gemm_q8ta_q8csw__wide_coopmat"  # the shaders that have tiles
 DEEP = "64x64_deep"  # a tile that prefetches more steps, for products with a long k
-# A tile whose last iterations are unrolled, and the least k for which it is faster.
+# LONG: a tile whose last iterations are unrolled. LONG_LEAST: the minimum k for which LONG is faster.
 LONG, LONG_LEAST = "128x256_long", 2048
 SHORT = "_short"  # suffix of tiles without a loop over k, for a k of at most two steps
-SHORT_MOST = 64  # the largest k of such tiles
+SHORT_MOST = 64  # the maximum k of SHORT tiles
 WIDE = "_wide"  # suffix of slice-K tiles, for few outputs: the subgroups divide the k of a step among them
 STEP = 32  # elements along k for which a profile states the cycles of a tile
 WIDE_STEP = 512  # elements along k for which a profile states the cycles of a wide tile
-# k of one loop iteration of every tile except DEEP. The padding of a weight's k suits all tiles.
+# Elements along k of one loop iteration, for all tiles but DEEP. The K of weights is padded to a multiple.
 TURN = 128
-# For DEEP: k of one iteration, and the least k for which this tile is used.
+# For DEEP. DEEP_TURN: elements along k of one loop iteration; DEEP_LEAST: the minimum k to use this tile.
 DEEP_TURN, DEEP_LEAST = 256, 512
 K_SPLITS = (2, 3, 4, 6, 8, 12, 16)
 SPLIT_TILES = ("128x128", "128x64", "64x64", DEEP)
@@ -57,7 +57,7 @@ class Tiling:
 
     @property
     def turn(self) -> int:
-        """The k of one iteration of the tile's loop."""
+        """The number of elements along k that one iteration of the tile's loop processes."""
         return DEEP_TURN if self.tile == DEEP else TURN
 
     def tiles(self, rows: int, n: int, groups: int = 1) -> int:
@@ -66,12 +66,12 @@ class Tiling:
         return groups * -(-rows // tile_rows) * -(-n // outputs)
 
     def part(self, k: int) -> int:
-        """Return the k of one part, a multiple of the k of a loop iteration."""
+        """Return the number of elements along k of one part, a multiple of `turn`."""
         return -(-k // (self.turn * self.parts)) * self.turn
 
     def used_parts(self, k: int) -> int:
-        """Return the number of parts that a product with this k has: at most `parts`, or fewer because
-        `part` rounds up."""
+        """Return the number of parts into which this k is split. It may be less than `parts`, because `part`
+        rounds up."""
         return -(-k // self.part(k))
 
     def cycles(
@@ -130,10 +130,10 @@ def tilings(
     wide: bool = True,
     summed: bool = False,
 ) -> tuple[Tiling, ...]:
-    """Return the tilings that support a product with *rows* rows, *n* outputs in each
-    group and this k: first the tilings for a short k, then the others, each sorted by estimated time.
-    *split*: include tilings with several parts. *wide*: include tilings whose subgroups divide k. *summed*,
-    *gathered*: see `Tiling.cycles`."""
+    """Return the tilings that support a product with *rows* rows, *n* outputs in each group and this k. The
+    tilings without a loop over k come first, then all others; both lists are sorted by estimated time.
+    *split*: include tilings with several parts. *wide*: include slice-K tilings. *summed*, *gathered*: see
+    `Tiling.cycles`."""
     short, k = k <= SHORT_MOST and groups == 1, k + -k % TURN
     names = SPLIT_TILES if gathered else [one for one in tile_names() if one in known.matrix_tile_cycles]
     found = [Tiling(tile) for tile in names]
@@ -153,14 +153,14 @@ def tilings(
 
 
 def is_faster_as_given(known: Profile, rows: int, n: int, k: int) -> bool:
-    """Return True if a product of an x in a layout that dot products read is faster by dot products than on
-    matrix units, for which x is repacked first. A product alone: in a network, x has the layout of matrix
-    units already."""
+    """Return True if dot products compute a product faster than matrix units, given an x in a layout that dot
+    products read and that must be repacked for matrix units. This is meant for a product outside a network:
+    in a network, x already has the layout of matrix units."""
     alone, together = known.as_given_cycles["dot"]
     once, each_million = known.as_given_cycles["repack"]
     share = -(-rows // DOT_TILE) * -(-n // DOT_TILE) / known.multiprocessors
     dots = k / STEP * max(alone, together * share)
     padded = k + -k % TURN
-    # The cost of a tile without a loop includes the time to start a dispatch, which dot products take, too.
+    # Leave out tiles without a loop: their cost includes the start of a dispatch, the cost of dots does not.
     units = min(one.cycles(known, rows, n, padded) for one in tilings(known, rows, n, k) if not one.short)
     return bool(dots < once + each_million * rows * k / 1e6 + units)

@@ -1,7 +1,7 @@
 """The int8 matrix product on matrix units (VK_KHR_cooperative_matrix): its tiles, weights and dispatches.
 
-Activations are in kPackedInt8_16C, in which an image is a matrix of pixels: a row of the product is a pixel,
-or a row of a linear layer's input.
+Activations are in kPackedInt8_16C. In this layout, an image is a matrix whose rows are pixels, so a row of
+the product is a pixel (for a linear layer: a row of its input).
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def whole_blocks(channels: int, groups: int) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Pixels:
-    """The rows of a product, and the pixels of x that they read. Each row is a pixel of y, which has
-    ``pixels`` pixels for each image and ``ow`` for each image row.
+    """The rows of a product, and the pixels of x that the rows read. Each row is a pixel of y. An image of y
+    has ``pixels`` pixels, and an image row ``ow`` pixels.
 
-    x has ``x_rows`` pixels: ``x_pixels`` for each image, ``x_w`` for each image row. A linear layer has
-    images of one pixel.
+    x has ``x_rows`` pixels in all. An image of x has ``x_pixels`` pixels, and an image row ``x_w`` pixels. A
+    linear layer has images of one pixel.
     """
 
     rows: int
@@ -81,9 +81,9 @@ class Pixels:
 class MatrixWeights:
     """Weights for matrix units, with the parameters of the epilogue.
 
-    *weight* is called when a kernel needs the weights. It returns the weights minus zero points (`centred`)
-    with this *shape* (G, N, K), in which K is already padded with zeros. *channels*: the number of output
-    channels without padding.
+    *weight*: a function that returns the weights minus zero points (`centred`) with this *shape* (G, N, K),
+    in which K is already padded with zeros; it is called when a kernel needs the weights. *channels*: the
+    number of output channels without padding.
     """
 
     def __init__(
@@ -146,8 +146,8 @@ def counts(device: Device, **trips: Constant) -> dict[str, Constant]:
 
 
 def centred(weight: Int8, zero_point: Int32) -> npt.NDArray[Any]:
-    """Return the weight (OC, ...) minus its zero points (OC,), as int16. Padding of the result is 0; padding
-    of the original weight would be the zero point."""
+    """Return the weight (OC, ...) minus its zero points (OC,), as int16. The result can be padded with zeros;
+    the original weight would need its zero points as padding."""
     return plus(weight, -zero_point, np.int16)
 
 
@@ -162,8 +162,8 @@ def plus(weight: npt.NDArray[Any], points: npt.NDArray[np.int32], dtype: type = 
 
 
 class MatrixGemm:
-    """A product on matrix units. *weight* returns int8 (G * N, K) of this *shape*. If there are several
-    groups, the channels of each are whole blocks of 16."""
+    """A product on matrix units. *weight*: a function that returns the int8 weights (G * N, K) of this
+    *shape*. If there are several groups, the channels of each are whole blocks of 16."""
 
     def __init__(
         self,
@@ -200,8 +200,8 @@ class MatrixGemm:
 
     @property
     def wide(self) -> bool:
-        """True if the product can use tiles whose subgroups divide k. It must be a plain signed product
-        (s8s8), not a convolution, without sums of x for weight zero points."""
+        """True if the product can use slice-K tiles, whose subgroups divide k. It must be the product of a
+        linear layer with signed operands (s8s8), without weight zero points."""
         return self.whole == GEMM and self.packed.form == "s8s8" and not self.packed.row_sums
 
     def chosen(self, rows: int) -> tuple[Tiling, Variant]:
@@ -214,7 +214,7 @@ class MatrixGemm:
         return found
 
     def _fitting(self, rows: int) -> Iterator[tuple[Tiling, Variant]]:
-        """Yield the tilings for which the device has matrices, each with its variant, the best first."""
+        """Yield the tilings that fit the device's matrices, each with its variant, the best tiling first."""
         w = self.packed
         how = self.whole is None, self.split is not None, self.wide, w.arithmetic.after.in_place
         known = profile(self.device.capabilities)

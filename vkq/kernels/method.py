@@ -31,7 +31,7 @@ class FloatKernel(Kernel, Protocol):
     """A convolution kernel for float activations."""
 
     def writes(self, x: Value) -> str:
-        """Return the dtype of the results: float32, or float16 if x is float16."""
+        """Return the dtype of the results for this x: float32 or float16."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,13 +75,17 @@ Verdict = Callable[[Convolution, Conv2dProblem], "str | None"]
 class Method:
     """A method that computes convolutions.
 
-    refusal: returns the reason why the method cannot compute a convolution and its problem, or None. merit:
-    returns the reason for "auto" to use the method if it can compute the problem, or None. make: returns
-    the kernel. layout: the layout of the int8 images that the kernel reads and writes. x_layout: the layout
-    of the kernel's input, if it differs from *layout*. layouts: other layouts that the kernel reads; the
-    result then has the layout of the input. packing: returns the values of a problem on which the packed
-    weights depend; problems with equal values share a kernel. floats: True if activations are floats, not
-    integers. quantizes: True if the kernel itself quantizes float32 images.
+    - refusal: returns the reason why the method cannot compute a convolution and its problem, or None.
+    - merit: returns the reason for "auto" to use the method if it can compute the problem, or None.
+    - make: returns the kernel.
+    - layout: the layout of the int8 images that the kernel reads and writes.
+    - x_layout: the layout of the kernel's input, if it differs from *layout*.
+    - layouts: the layouts that the kernel can read and write, if there are several. The result has the layout
+      of the input.
+    - packing: returns the values of a problem on which the packed weights depend. Problems with equal values
+      share a kernel.
+    - floats: True if activations are floats, not integers.
+    - quantizes: True if the kernel itself quantizes float32 images.
     """
 
     name: str

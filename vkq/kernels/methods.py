@@ -138,10 +138,11 @@ def _direct(kind: type[Direct]) -> Callable[[Convolution, Conv2dProblem], Kernel
     return lambda c, p: kind(c.device, c.weight, c.zero_points, c.scheme, c.choice.form, c.groups)
 
 
-# Maximum input channels of a group in a grouped convolution that is computed directly. As a product, such a
-# group would fill few columns of a tile, and the im2col matrix would be as large as that of a convolution
-# without groups. On a CPU, 3x3 of 128 channels 28x28 in 32 groups takes 2.3 ms directly and 14 ms by im2col,
-# 96 channels in 4 groups 6.0 and 7.4 ms, and 64 channels in one group 9.7 and 4.6 ms.
+# Maximum input channels of a group for which "auto" computes a grouped convolution directly. As a product, a
+# small group would fill few columns of a tile, and the im2col matrix would be as large as that of a
+# convolution without groups. Times on a CPU of 3x3 convolutions of 28x28 pixels, direct and by im2col: 128
+# channels in 32 groups, 2.3 and 14 ms; 96 channels in 4 groups, 6.0 and 7.4 ms; 64 channels in one group, 9.7
+# and 4.6 ms.
 DIRECT_GROUP_CHANNELS = 16
 DEPTHWISE, DIRECT = "conv2d_q8ta_q8csw__depthwise", "conv2d_q8ta_q8csw__direct"
 KIND = "method of a convolution"  # the name of this choice in the tuner's rankings (`vkq.device.tuner`)
@@ -245,9 +246,9 @@ def check_name(name: str) -> None:
 def method_for(
     c: Convolution, p: Conv2dProblem, name: str = "auto", given: str = ""
 ) -> tuple[Method, str]:  # fmt: skip
-    """Return the method for a convolution and a problem, and the reason for it. "auto" is the first method
-    that can compute the problem and has a reason to; another *name* is the method with that name. *given*:
-    the layout of x, if the convolution is a plan of its own; "" in a network, which chooses x's layout.
+    """Return the method for a convolution and a problem, and the reason for it. For the *name* "auto", return
+    the first method that can compute the problem and has a merit; else return the method with this *name*.
+    *given*: the layout of x if the convolution is a whole plan; "" in a network, which chooses x's layout.
 
     Raises ArgumentError for an unknown name, and MethodError with the reason if the requested method cannot
     compute the problem.
@@ -276,8 +277,9 @@ def method_for(
 
 
 def _merit(method: Method, c: Convolution, p: Conv2dProblem, given: str) -> str | None:
-    """Return the reason for "auto" to use a method, or None. A 1x1 convolution of a small image that is given
-    in kPackedInt8_4W4C has no reason to use matrix units: it takes less time than a repack of the image."""
+    """Return the reason for "auto" to use a method, or None. For a small image that is given in
+    kPackedInt8_4W4C, a 1x1 convolution has no reason to use matrix units: dot products take less time than
+    repacking the image and then using matrix units."""
     as_given = given == IMAGE and method.takes == BLOCKED and _not_pointwise(c, p) is None
     if as_given and is_faster_as_given(profile(c.device.capabilities), p.gemm_m, p.oc, p.ic):
         return None

@@ -1,4 +1,5 @@
-"""Copies of boxes of 8-bit elements in a plan: transposition, slices, padding, and concatenation."""
+"""Copies of rectangular regions of 8-bit tensors in a plan, for transposition, slices, padding and
+concatenation."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ BLOCK = {IMAGE: 4, BLOCKED: 16}  # channels of a vector, by layout
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """One axis of the result of a copy. *length*: the axis has this many elements. Those from *before* to
-    *before* + *size* - 1 are copied from the input, where their distance is *stride* elements."""
+    """One axis of the result of a copy. length: the number of elements along the axis. before: the index of
+    the first element that is copied from the input. size: how many elements are copied. stride: the distance,
+    in elements, between these elements in the input."""
 
     length: int
     before: int
@@ -45,9 +47,9 @@ def move(
     along: int | None = None,
     order: Sequence[int] | None = None,
 ) -> None:
-    """Add a copy of x into y to a plan. *axes* describe each axis of y (`Moved`); elements of y that are not
-    copied from x get *fill*. along: write only the range of this axis that x covers (None: all of y). order:
-    the transposition, if the copy is one."""
+    """Add a copy of x into y to a plan. *axes*: a `Moved` for each axis of y. Elements of y that are not
+    copied from x get *fill*. *along*: write only the range of this axis that x covers; None: write all of y.
+    *order*: the order of axes, if the copy is a transposition; else None."""
     if order is None and _whole_pixels(x.spec, y.spec, axes, along):
         return _move_pixels(b, x, y, axes, fill, along is not None)
     if order is not None and len(order) == 4 and order[1] != 1 and y.spec.layout in PIXELS:
@@ -71,8 +73,8 @@ def pixels_as_rows(
 def permuted(
     b: Builder, x: Value, shape: Sequence[int], order: Sequence[int], to: Sequence[int], name: str | None
 ) -> Value:
-    """Reshape x to *shape*, transpose it to this *order* of axes, and reshape the result to *to*. Its
-    layout is *name*, or the default layout if *name* is None."""
+    """Reshape x to *shape*, transpose it to this *order* of axes, and reshape the result to *to*. *name*: the
+    layout of the result; None: the default layout."""
     s = x.spec
     y = b.new(Spec(to, s.dtype, name, s.qparams))
     if s.size:
@@ -88,7 +90,8 @@ def _move(
     cut: bool = False,
 ) -> None:  # fmt: skip
     """Add a copy of x into y to a plan, as `move` does, by whole words (*whole_words*) or single elements.
-    cut: *axes* are those of another shape with the same elements in row-major order."""
+    *cut*: *axes* are the axes of another shape, whose elements have the same row-major order as those of
+    y."""
     packed, folded = layout(y.spec.layout), y.spec.folded or cut
     box_axis, box_first, box_size = (0, 0, 0) if along is None else _box(y.spec, axes, along)
     box = list(y.spec.extent)

@@ -1,4 +1,5 @@
-"""Transposed convolutions as one ordinary convolution for each phase of the stride, all in one dispatch."""
+"""Transposed convolutions, computed as one ordinary convolution for each phase of the stride. With integer
+activations, one dispatch computes all phases."""
 
 from __future__ import annotations
 
@@ -49,8 +50,8 @@ class Taps:
 
 
 class Phases:
-    """A transposed convolution. *weight* is (OC, IC/groups, KH, KW). *make* returns the convolution that
-    computes one phase, from the weight with this phase's taps."""
+    """A transposed convolution. *weight* is (OC, IC/groups, KH, KW). *make*: a function that gets the taps of
+    one phase, as a weight, and returns the convolution that computes this phase."""
 
     def __init__(
         self,
@@ -74,8 +75,8 @@ class Phases:
             self._together = _Together(device, self.taps, cast(list[Direct], self.kernels))
 
     def build(self, b: Builder, p: TransposedConv2dProblem, x: Value, y: Value) -> None:
-        """Add the convolution to a plan, as one dispatch; for float activations, as one dispatch for each
-        phase."""
+        """Add the convolution to a plan. With integer activations, it is one dispatch; with float
+        activations, one dispatch for each phase."""
         if self._together:
             self._together.build(b, p, x, y)
             return

@@ -1,4 +1,4 @@
-"""Specialization constants of pooling kernels, and the check that the float formula of averages is
+"""Specialization constants of pooling kernels, and a check whether the float formula of averages is
 exact."""
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from ..shader.spec import Value
 from .binary import FLOAT_STEP, TIE
 from .sharing import sharers
 
-# The largest kernel and the largest stride for which loops over a window are unrolled; the number of
-# invocations of a workgroup with such loops.
+# Loops over a window are unrolled up to kernel size MOST_KERNEL and stride MOST_STRIDE. Workgroups with
+# unrolled loops have INVOCATIONS invocations.
 MOST_KERNEL, MOST_STRIDE, INVOCATIONS = 3, 2, 128
 # For a window of at least BY_AXES elements, compute the maximum along one axis, then along the other.
 BY_AXES = 1 << 12
 
 
 def unrolled(c: Capabilities, window: Window) -> dict[str, Value]:
-    """Return the specialization constants of a maximum or mean over windows. For a small window: its size, so
-    that loops are unrolled. For a large window: the number of invocations that share it."""
+    """Return the specialization constants of a maximum or mean over windows. For a small window, they have
+    the size of the window, so that loops are unrolled. For a large window, they have the number of
+    invocations that share a window."""
     if (threads := sharers(window.taps)) > 1:
         return {"LOCAL_X": threads, "THREADS": threads}
     kernel, stride = window.kernel[0], window.stride[0]
@@ -41,8 +42,8 @@ def error_of_average(window: Window, ratio: float) -> float:
 
 
 def sure(window: Window, x: QParams, y: QParams, count_include_pad: bool) -> bool:
-    """Return True if every average divides by the number of taps, and no possible sum is so near a tie that
-    roundings could change the result."""
+    """Return True if the float formula gives every average exactly: every average divides by the number of
+    taps, and no possible sum is so close to a tie that rounding errors could change the result."""
     if not count_include_pad and (any(window.padding) or window.ceil_mode):
         return False
     ratio, bounds = x.scale / y.scale, np.iinfo(y.dtype)

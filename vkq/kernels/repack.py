@@ -11,7 +11,7 @@ from ..shader.catalog import catalog
 
 
 def reshaped(b: Builder, x: Value, shape: Sequence[int], layout: str | None = None) -> Value:
-    """Reshape x to *shape*, which has the same number of elements, in row-major order."""
+    """Reshape x to *shape*, which has the same number of elements. Elements keep their row-major order."""
     s = x.spec
     if s.layout == CONTIGUOUS:
         return b.view(x, Spec(shape, s.dtype, CONTIGUOUS, s.qparams))

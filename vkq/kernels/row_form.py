@@ -15,14 +15,23 @@ RESULT, ONE, PLACES, LIKE = range(4)
 @dataclasses.dataclass(frozen=True)
 class RowForm:
     """The properties for which a kernel is compiled; scales and zero points are push constants. A run is four
-    neighbouring elements of a row. *lanes*: the number of invocations that share a row. *ahead*: the number
-    of runs that each invocation loads once and keeps in registers; 0: it loads its runs again in each pass.
-    *whole*: how many of the *ahead* runs are inside the row for every lane. *strided*: the elements of a row
-    are not contiguous. *fours*: the elements are contiguous, and their number is a multiple of four.
-    *x_bytes*, *y_bytes*: x, y are 8-bit. *y_real*: y is dequantized again. *divides*: see `Quantizer`.
-    *normal*: no subnormal floats occur outside the chain. *soft*: the device needs software float arithmetic.
-    *x*, *y*: the layouts of x and y. *prologue*: a chain whose first result is x; the kernel stores its
-    second result, if it has one. *reads*: the kind of each input of the prologue."""
+    neighbouring elements of a row.
+
+    - lanes: the number of invocations that share a row.
+    - ahead: the number of runs that each invocation loads once and keeps in registers; 0: an invocation
+      loads its runs again in each pass.
+    - whole: how many of the *ahead* runs are inside the row for every lane.
+    - strided: the elements of a row are not contiguous.
+    - fours: the elements of a row are contiguous, and their number is a multiple of four.
+    - operands: the kind of each input of the chain.
+    - x_bytes, y_bytes: x is 8-bit; y is 8-bit.
+    - y_real: y is quantized and then dequantized, so the kernel stores floats.
+    - divides: see `Quantizer`.
+    - normal: no subnormal floats occur outside the chain.
+    - x, y: the layouts of x and y.
+    - soft: the kernel computes float arithmetic with integer instructions.
+    - prologue: a chain whose first result is x. The kernel stores the prologue's second result, if any.
+    - reads: the kind of each input of the prologue."""
 
     name: str
     lanes: int
@@ -67,10 +76,10 @@ class RowForm:
 
     @property
     def chain_flushes(self) -> bool:
-        """True if floats must be flushed in the chain. They need not be if y is 8-bit and the chain is result
-        * a + b or a part of it. Proof: a result is at most 2^13. If flushing changes the product, the product
-        is below 2^-113 with and without flushing. The sum with b then stays the same, or it is below 2^-86
-        and quantizes like 0."""
+        """True if subnormal floats must be flushed in the chain. They need not be if `normal` is True, y is
+        8-bit, and the chain is a product result * a, a sum result + b, or result * a + b. Proof: a result is
+        at most 2^13. If flushing changes the product, the product is below 2^-113 with and without flushing.
+        Then its sum with b stays the same, or the sum is below 2^-86 and quantizes like 0."""
         if self.chain is None or not (self.normal and self.y_bytes):
             return not (self.normal and self.y_bytes)
         last = self.operands.index(RESULT)
@@ -82,8 +91,7 @@ class RowForm:
 
     @property
     def vectors(self) -> frozenset[int]:
-        """The indices of the buffers of float32 numbers that the kernel reads or writes as vectors of
-        four."""
+        """The indices of the float32 buffers whose elements the kernel reads or writes as vectors of four."""
         if not self.fours:
             return frozenset()
         read = [dtype == "float32" and way != ONE for dtype, way in self.loads]

@@ -13,8 +13,8 @@ JOINED = 8  # maximum number of values that a lane reduces between two barriers
 
 class RowLanes:
     """The position of an invocation in a workgroup that computes several rows. *lanes* invocations share each
-    row. ``own``: the invocation's number among them. ``row``: the row's index in the workgroup. Invocations
-    are in the order [own / near][row][own % near], where *near* is 1, 2 or 4."""
+    row. ``own``: the index of the invocation among those of its row. ``row``: the index of its row in the
+    workgroup. Invocations are in the order [own / near][row][own % near], where *near* is 1, 2 or 4."""
 
     def __init__(self, k: KernelWriter, lanes: int, near: int):
         self._k, self._lanes, self._near, self._half = k, lanes, near, 0
@@ -49,8 +49,8 @@ class RowLanes:
         self._k.barrier()
 
     def _join(self, op: str, lanes: int, count: int) -> Number:
-        """Reduce the values of *count* lanes of the row, which are *lanes* lanes apart; the first is ``own``
-        % *lanes*. Combine the lower half of the values with the upper half until one value is left."""
+        """Reduce the values of *count* lanes of the row: lane ``own`` % *lanes* and every *lanes*-th lane
+        after it. Combine the lower half of the values with the upper half until one value is left."""
         values = [self._k.exchange(self._shared(lanes, j * lanes)) for j in range(count)]
         while len(values) > 1:
             half = len(values) // 2
@@ -58,8 +58,7 @@ class RowLanes:
         return values[0]
 
     def _shared(self, lanes: int, more: int = 0) -> Number:
-        """Return where shared memory holds the value of lane number ``own`` % *lanes* + *more* of this
-        row."""
+        """Return the index in shared memory of the value of this row's lane ``own`` % *lanes* + *more*."""
         near, rows = self._near, self.rows
         kept = lanes * rows - 1 if lanes >= near else (lanes - 1) | (rows - 1) * near
         skipped = more % near + more // near * near * rows

@@ -28,7 +28,7 @@ Operands = Sequence[Sequence[Number]]
 
 @dataclasses.dataclass(frozen=True)
 class RowRun:
-    """RowRun neighbouring elements of a row. ``index``: the number of the run in the row, ``low + turn *
+    """RUN neighbouring elements of a row. ``index``: the index of the run in the row, ``low + turn *
     lanes``. ``there``: for each element, whether it is inside the row (None: always)."""
 
     low: Number
@@ -61,8 +61,8 @@ class RowRuns:
         return self.k.word(PLACE[name])
 
     def ahead(self) -> list[RowRun]:
-        """Return the runs that the invocation loads once. All are loaded before the first is used, so that
-        their latencies overlap."""
+        """Return the runs that the invocation loads only once. All of these runs are loaded before the first
+        one is used, so that the latencies of the loads overlap."""
         return [self._run(self.own, turn, turn < self.form.whole) for turn in range(self.form.ahead)]
 
     def each_run(self, state: Any, turn: Callable[[RowRun, Any], Any], end: Number | None = None) -> Any:
@@ -91,8 +91,8 @@ class RowRuns:
         return [c if there is None else there.where(c, 0) for c, there in pairs]
 
     def at_word(self, layout: str, run: RowRun) -> Number:
-        """Return the index of the word of a run of an 8-bit row in this layout. Rows in MATRIX have a
-        multiple of four elements."""
+        """Return the index of the word that holds a run of an 8-bit row in this layout. In MATRIX, the length
+        of rows is a multiple of four."""
         if layout == BLOCKED:
             low, turns = (run.low, run.turn) if self.form.lanes % 4 == 0 else (run.index, 0)
             found = (((low >> 2) * self.rows + self.at) << 2) + (low & 3)
@@ -105,8 +105,8 @@ class RowRuns:
         return [x for x, *_ in self.values(run)]
 
     def values(self, run: RowRun) -> list[list[Number]]:
-        """Return, for each element of a run, the element as float32, and the second result of the prologue
-        if it has one."""
+        """Return a list for each element of a run: the element as float32 and, if the prologue has a second
+        result, this result."""
         chain = self.form.prologue
         if chain is not None:
             reads = enumerate(self.form.loads[: len(chain.inputs)])

@@ -1,6 +1,6 @@
-"""Writes shaders for functions of rows (`vkq.numerics.rows`). Several invocations of a workgroup share a row,
-whose elements may be strided. The same dispatch may compute x by a chain of operators (the prologue), apply a
-chain to the results, and quantize them."""
+"""Writes shaders for functions of rows (`vkq.numerics.rows`). Several invocations of a workgroup share a row;
+the elements of a row may be strided. The dispatch may also compute x by a chain of operators (the prologue),
+apply another chain to the results, and quantize the results."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def _module(form: RowForm) -> bytes:
 def _store_each(
     r: _Row, ahead: list[tuple[RowRun, list[Number]]], results: Callable[[Sequence[Number]], list[Number]]
 ) -> None:
-    """Store the results of all runs. Load the operands of a run before the results of the previous run are
-    computed, to hide the latency. The second run is an exception: its operands are loaded after the first run
-    is computed, because the registers of the first run are not free earlier."""
+    """Store the results of all runs. To hide the latency, load the operands of a run before the results of
+    the previous run are computed. The second run is an exception: its operands are loaded after the first run
+    is computed, because the first run occupies the registers until then."""
     right: list[Number] = []
     operands: Operands = []
     for i, (run, numbers) in enumerate(ahead if not r.form.divides else ()):
@@ -92,9 +92,9 @@ def _store_each(
 
 
 def _pass(r: _Row, ahead: list[tuple[RowRun, list[Number]]], op: str, f: Any, then: Any, got: Got) -> Number:
-    """Write one pass over the row: reduce f(element, *got*) over all elements by *op*, and return *then* of
-    the reduced value. got: the results of earlier passes. ahead: the runs that are already loaded; if empty,
-    the pass loads all runs."""
+    """Write one pass over the row: reduce f(element, *got*) over all elements by *op*, apply *then* to the
+    reduced value, and return the result. *got*: the results of earlier passes. *ahead*: the runs that are
+    already loaded; if empty, the pass loads all runs."""
     k = r.k
 
     def add(run: RowRun, numbers: list[Number], state: Any) -> Any:
@@ -188,8 +188,8 @@ class _Row(RowRuns):
         self.each_run((), again, wrong.equals(0).where(0, self.runs) if right else self.runs)
 
     def _store_word(self, run: RowRun, stores: Number, values: Callable[[], list[Number]]) -> None:
-        """If *stores* is true, store four int32 values in [-128, 127]: dequantized if the form has *y_real*,
-        else as one word."""
+        """Store four int32 values in [-128, 127] if *stores* is true at run time. They are dequantized if the
+        form has *y_real*; otherwise, they are stored as one word."""
         with self.k.when(stores):
             if self.form.y_real:
                 scale, zero = self.word("y_scale").f, self.word("y_zero").i

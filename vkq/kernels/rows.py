@@ -23,19 +23,23 @@ from .row_shader import written
 
 # Maximum number of elements of a row. Drivers may stop a loop after 65,000 iterations.
 MOST_LENGTH = 65_000 * MOST_LANES
-MOST_AHEAD = 4  # runs of a lane; rows with at most this number are loaded once, before the first pass
+MOST_AHEAD = 4  # rows with at most this many runs for each lane are loaded only once, before the first pass
 LEAST = 2.0**-50  # minimum scale of y for which `_normal` may return True
 LAYOUTS = (MATRIX, BLOCKED)  # layouts of 8-bit rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
-    """The dtype conversions and operators that a kernel applies before and after a function of rows. x: the
-    parameters of 8-bit inputs. chain: a chain of elementwise operators for the results; operands: the kind of
-    each input of the chain (RESULT, ... of `row_form`). y: the parameters of 8-bit results. real: True if the
-    8-bit results are dequantized again, so that the kernel stores float32. prologue: a chain whose first
-    result is x, in float32; reads: the kind of each of its inputs. The kernel also stores the second result
-    of the prologue, if it has one."""
+    """The dtype conversions and operators that a kernel applies before and after a function of rows.
+
+    - x: the quantization parameters of 8-bit inputs; None: inputs are floats.
+    - chain: a chain of element-wise operators that is applied to the results.
+    - operands: the kind of each input of the chain (RESULT, ... of `row_form`).
+    - y: the quantization parameters of 8-bit results; None: results are floats.
+    - real: the 8-bit results are dequantized again, so the kernel stores float32.
+    - prologue: a chain whose first result is x, in float32. The kernel also stores the prologue's second
+      result, if there is one.
+    - reads: the kind of each input of the prologue."""
 
     x: QParams | None = None
     chain: Chain | None = None
@@ -53,10 +57,10 @@ def rows_of(
     b: Builder, name: str, x: Value, axis: int, count: int, attributes: Mapping[str, float],
     ends: Ends = PLAIN, operands: Sequence[Value] = (), layout: str = MATRIX,
 ) -> Value:  # fmt: skip
-    """Add a function of rows to a plan and return its result. A row is the elements of *count* axes of x,
-    from *axis* on. The result has the shape of x; a reduction removes the axes of the row. 8-bit arrays have
-    one of LAYOUTS, and their rows are along the last axis. *operands*: the inputs of the chain except the
-    function's result. *layout*: the layout of an 8-bit result."""
+    """Add a function of rows to a plan and return its result. A row consists of the elements along *count*
+    axes of x, beginning with *axis*. The result has the shape of x; a reduction removes the axes of the row.
+    8-bit arrays have one of LAYOUTS, and their rows are along the last axis. *operands*: the inputs of the
+    chain except the function's result. *layout*: the layout of an 8-bit result."""
     return rows_after(b, name, [x, *operands], x.spec.shape, axis, count, attributes, ends, layout)[0]
 
 
@@ -65,9 +69,9 @@ def rows_after(
     attributes: Mapping[str, float], ends: Ends, layout: str = MATRIX,
 ) -> list[Value]:  # fmt: skip
     """Add a function of rows of an array of this *shape*, as `rows_of` does. *inputs*: the inputs of the
-    prologue, or x if there is none, and then the operands of `rows_of`. Rows with a prologue, and float16
-    results, are along the last axis; the length of rows with float16 results is a multiple of four. Return
-    the result, and the second result of the prologue if it has one."""
+    prologue (x if there is no prologue), and then the operands of `rows_of`. With a prologue or float16
+    results, rows must be along the last axis. With float16 results, the length of a row must be a multiple of
+    four. Return the result and, if the prologue has a second result, this second result."""
     length, inner = math.prod(shape[axis : axis + count]), math.prod(shape[axis + count :])
     kept = (*shape[:axis], *(shape[axis:] if FUNCTIONS[name].each else shape[axis + count :]))
     lanes, epsilon = lanes_of(length), float(np.float32(attributes.get("epsilon", 0.0)))

@@ -22,8 +22,8 @@ NEIGHBOURS = 8  # invocations that together load 32 bytes, the smallest memory t
 
 def sharers(numbers: int, long: int = LONG) -> int:
     """Return how many invocations of a workgroup compute one result from *numbers* elements: `SHARERS` for
-    *long* elements or more, else 1. Several invocations have shorter loops (drivers may abort long ones), and
-    occupy more of the device if there are few results."""
+    *long* elements or more, else 1. If several invocations share a result, their loops are shorter (drivers
+    may abort long loops), and few results occupy more of the device."""
     return SHARERS if numbers >= long else 1
 
 

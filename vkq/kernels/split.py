@@ -11,6 +11,6 @@ MOST_TILES = 1024  # maximum number of tiles of a product with split-K, because 
 
 
 def counters(device: Device) -> Resident:
-    """Return a buffer with the counters of one layer, all zero. Each layer has its own counters, so that
-    layers need not wait for each other."""
+    """Return a buffer of zeros, the counters of one layer. Layers do not share counters, so that they need
+    not wait for each other."""
     return Resident(device, 4 * MOST_TILES, lambda: np.zeros(MOST_TILES, np.uint32))

@@ -1,5 +1,5 @@
-"""Copies of float32, int32 and float16 elements by strides (Transpose, Slice, Expand), or by a list of
-indices that the host computes, in one dispatch."""
+"""Copies of float32, int32 and float16 elements in one dispatch: by strides (Transpose, Slice, Expand), or
+by a list of indices that the host computes."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def gathered_halves(b: Builder, x: Value, index: Value, shape: Sequence[int], fill: int) -> Value:
-    """Add a gather of float16 elements to a plan: the elements of x at the flat indices *index*. For index
-    -1, the result is the float16 number with the bits *fill*."""
+    """Add a gather of float16 elements to a plan. The result has the elements of x at the flat indices
+    *index*; where an index is -1, it has the float16 number with the bits *fill*."""
     y = b.new(Spec(shape, HALF))
     b.dispatch(b.device.program(_by_places()), [x, index, y], {"count": y.spec.size, "n0": fill})
     return y

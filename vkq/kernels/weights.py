@@ -1,4 +1,4 @@
-"""Pack weights for integer kernels; and the interface between schemes and kernels."""
+"""Functions that pack weights for integer kernels, and the interface between schemes and kernels."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PARAMETER_BYTES = 64  # bytes of `Arithmetic.channel_parameters` for a block of 
 
 @dataclasses.dataclass(frozen=True)
 class GemmWeight:
-    """The weight of a matrix product. *make* is called when a kernel needs the weight, and returns int8 (G,
-    N, K) of this *shape*. *zero_point* is (G, N), in int8's range. *channels*: the number of output
-    channels without padding."""
+    """The weight of a matrix product. *make*: a function that returns the int8 weight (G, N, K) of this
+    *shape*; it is called when a kernel needs the weight. *zero_point* is (G, N), in int8's range. *channels*:
+    the number of output channels without padding."""
 
     shape: tuple[int, int, int]
     make: Callable[[], Int8]
@@ -36,7 +36,7 @@ class Arithmetic(Protocol):
 
     @property
     def family(self) -> str:
-        """The family in the names of the scheme's shaders: ``q8ta_q8csw``."""
+        """The family in the names of the scheme's shaders, such as ``q8ta_q8csw``."""
 
     @property
     def axes(self) -> Mapping[str, str]:
@@ -44,7 +44,7 @@ class Arithmetic(Protocol):
 
     @property
     def out(self) -> str:
-        """The output: ``q8to`` (8-bit results) or ``f32``."""
+        """The type of the results: ``q8to`` (8-bit) or ``f32``."""
 
     @property
     def x_scale(self) -> float:
@@ -83,8 +83,8 @@ def ceil4(n: int) -> int:
 def block_weights(weight: Int8, zero_point: Int32) -> Int8:
     """Return a weight (G, N, K) with N and K rounded up to multiples of four.
 
-    Padding along K is the channel's zero point, whose products are zero for every x. Padding channels are
-    zero.
+    Padding along K holds the channel's zero point, so its products are zero for every x. Padding channels
+    hold zeros.
     """
     groups, n, k = weight.shape
     if n % 4 == 0 and k % 4 == 0:
@@ -116,9 +116,9 @@ def merge_groups(weight: Int8, groups: int, zero_points: Int32) -> Int8:
     group has a multiple of four output channels.
 
     A kernel stores words of four channels, so a merged group must have whole words. The weight of a merged
-    group is block-diagonal. Outside the blocks it holds each channel's zero point, whose products are zero.
-    The weight grows by at most a factor of four (depthwise). The last merged group may have fewer groups;
-    its missing weights are zeros, and their results are not stored.
+    group is block-diagonal. Outside the blocks, it holds each channel's zero point, so that the products
+    there are zero. The weight grows by at most a factor of four (for depthwise convolutions). The last merged
+    group may have fewer groups; its missing weights are zeros, and their results are not stored.
     """
     oc, ic, kh, kw = weight.shape
     n = oc // groups

@@ -1,8 +1,8 @@
 """The path of an int8 operation on a device, and the reason for the choice.
 
-A path is a form of the inner product (shaders/common/dot4x8.glslh). All paths give the same bits. They
-differ in speed and in the features that they need. Their speed is measured (rates.py), because drivers'
-acceleration flags claim too much or too little.
+A path is a way to compute the inner product (shaders/common/dot4x8.glslh). All paths give the same bits, but
+they differ in speed and in the device features that they need. Their speed is measured (rates.py), because
+the flags by which drivers report acceleration are unreliable.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def _row(name: str) -> Path:
 
 
 def refusal(device: Device, path: str) -> str | None:
-    """Return the reason if the device cannot use a path: the missing feature by its Vulkan name, or the
-    result of the failed self-test. Return None if it can."""
+    """Return the reason why the device cannot use a path: the missing feature by its Vulkan name, or the
+    result of the failed self-test. Return None if the device can use the path."""
     if path == COOPMAT:
         return lacking(device.capabilities) or _failed(device, selftest.OPENING, "matrices", "requantize")
     row = _row(path)
@@ -86,15 +86,15 @@ def refusal(device: Device, path: str) -> str | None:
 
 
 def half_refusal(device: Device, form: str = HALF) -> str | None:
-    """Return the reason if the device cannot multiply matrices of float16 (or of another form): the missing
-    features, or the result of the failed self-test. Return None if it can."""
+    """Return the reason why the device cannot multiply float16 matrices (or matrices of another *form*): the
+    missing features, or the result of the failed self-test. Return None if the device can multiply them."""
     test = next(name for name, tested in selftest.HALVES.items() if tested == form)
     return lacking_half(device.capabilities, form) or _failed(device, selftest.OPENING, test)
 
 
 def float16_refusal(device: Device) -> str | None:
-    """Return the reason if products of float16 should not use float16 arithmetic: missing features, no gain
-    in speed, or the result of the failed self-test. Return None if they should."""
+    """Return the reason why products of float16 values should not use float16 arithmetic: missing features,
+    no gain in speed, or the result of the failed self-test. Return None if they should use it."""
     missing = float16.lacking(device.capabilities)
     return missing or _failed(device, selftest.OPENING, FLOAT16)
 
@@ -111,22 +111,23 @@ def half_choice(device: Device) -> Choice:
 
 
 def float_sums(device: Device, compute: str) -> str:
-    """Return the arithmetic for products of float activations with *compute*: "float32"; "float16" (float16
-    products with float32 sums); or "float16 sums" (16 products are added in float16)."""
+    """Return the arithmetic that products of float activations use if the layer has this *compute*:
+    "float32"; "float16" (float16 products with float32 sums); or "float16 sums" (16 products are added in
+    float16)."""
     if compute == "float32" or half_refusal(device) is None:
         return compute
     return "float16 sums" if float16_refusal(device) is None else "float32"
 
 
 def pairs_refusal(device: Device, form: str = HALF) -> str | None:
-    """Return the result of the failed self-test of matrices of float16 (or of another form) that are
-    assembled from pairs of elements. Return None if it passed."""
+    """Return the result of the self-test of float16 matrices (or matrices of another *form*) that invocations
+    assemble from pairs of elements, if this test failed. Return None if it passed."""
     return _failed(device, selftest.PAIRS[form])
 
 
 def signs_refusal(device: Device, form: str = HALF) -> str | None:
-    """Return the result of the failed self-test of products of the smallest values of float16 (or of
-    another form). Return None if it passed."""
+    """Return the result of the self-test of products of the smallest values of float16 (or of another
+    *form*), if this test failed. Return None if it passed."""
     return _failed(device, selftest.SMALLS[form])
 
 
@@ -174,7 +175,8 @@ def _log(device: Device) -> None:
 
 
 def without_matrices(device: Device, path: str = "auto") -> Choice:
-    """Return the choice of `choose_path` ("auto" or "dot") for products that matrix units do not compute."""
+    """Return the choice for products that matrix units do not compute. *path*: "auto" or "dot", as for
+    `choose_path`."""
     refused = {row.name: refusal(device, row.name) for row in TABLE}
     able = [row for row in TABLE if refused[row.name] is None and row.name != "portable"]
     if path == "dot":

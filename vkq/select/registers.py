@@ -1,5 +1,5 @@
-"""Choose the tile and workgroup size for the int8 matrix product in registers. A choice is a `Setting`; all
-settings give the same bits."""
+"""Choose the tile and the workgroup size of matrix product kernels that hold tiles in registers. A choice is
+a `Setting`; all settings give the same bits."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ FLOATS = "q8csw"  # the form of a product of float activations
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A tile (rows x columns of results that one invocation computes), and the size of the
-    workgroup in x and y."""
+    """A tile (rows x columns of results that one invocation computes), and the size of the workgroup in x and
+    y."""
 
     tile: str
     local_x: int
@@ -42,8 +42,8 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class ProductShape:
-    """The size of a matrix product in blocks of four, with its dot form (or `FLOATS`) and output ("q8to" or
-    "f32")."""
+    """A matrix product: its dot form (or `FLOATS`), the type of its results ("q8to" or "f32"), and its sizes
+    in blocks of four."""
 
     form: str
     out: str
@@ -54,7 +54,8 @@ class ProductShape:
 
 
 def choose_setting(device: Device, shape: ProductShape) -> Setting:
-    """Return the setting for a product on a device: the picked or tuned setting, or the default."""
+    """Return the setting for a product on a device: the setting picked by name, the tuned setting, or the
+    default."""
     c = device.capabilities
     best = default(c, shape)
     if not is_asked(KIND):
@@ -64,9 +65,9 @@ def choose_setting(device: Device, shape: ProductShape) -> Setting:
 
 
 def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
-    """Return the setting with the lowest estimated time, which includes padding. Candidates are the tiles
-    that have a number in the profile and are no larger than its largest one, and the workgroup sizes that the
-    profile does not exclude."""
+    """Return the setting with the lowest estimated time, padding included. The candidates combine the tiles
+    in the profile's `register_tile_percent` that are no larger than the profile's largest tile with the
+    workgroup sizes that the profile does not exclude."""
     known = profile(capabilities)
     largest = known.tile_float if shape.form == FLOATS else known.tile
     if largest not in known.register_tile_percent:
@@ -86,8 +87,8 @@ def _results(tile: str) -> int:
 
 
 def _cost(known: Profile, setting: Setting, shape: ProductShape) -> int:
-    """Return the estimated time of a product, for comparison: its number of results, padding included, times
-    the profile's percentages of the tile and of the workgroup's width."""
+    """Return the estimated time of a product, for comparison with other settings: the number of results,
+    padding included, times the profile's percentage for the tile, times that for the workgroup's width."""
     rows, columns = (int(size) for size in setting.tile.split("x"))
     rows, columns = rows * setting.local_y, columns * setting.local_x
     results = -(-4 * shape.m4 // rows) * rows * -(-4 * shape.n4 // columns) * columns
@@ -114,5 +115,6 @@ def candidates(capabilities: Capabilities, tiles: Sequence[str]) -> list[Setting
 
 
 def is_picked() -> bool:
-    """Return True if a setting is picked by name in this context; other kernels are then not considered."""
+    """Return True if a setting is picked by name in this context. In this case, other kernels are not
+    considered."""
     return KIND in picks()
