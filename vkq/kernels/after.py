@@ -1,4 +1,4 @@
-"""Epilogues of kernels with 8-bit results (common/after.glslh). An epilogue does one of the following:
+"""Epilogues of kernels with 8-bit results (common/after.glslh). An epilogue does one or more of these steps:
 
 - it replaces each result by an entry of a lookup table (one table, or one for each channel);
 - it adds a residual, with or without a table lookup before the addition;

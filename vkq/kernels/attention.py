@@ -113,7 +113,7 @@ def joined_parts(
     sink: Value | None = None,
 ) -> None:  # fmt: skip
     """Add to a plan the kernel that combines the results for the parts of the keys (`join_module`). *form*:
-    the number of parts, and ``guarded`` (`vkq.numerics.attention.weighed`). *strides*: the strides of y.
+    the number of parts, and whether a query with NaN weights gets the result 0. *strides*: the strides of y.
     *sink*: float32 (heads,)."""
     parts, guarded = form
     joined = JoinForm(sizes.width, sink is not None, guarded, b.device.soft_float)

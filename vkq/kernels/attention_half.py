@@ -28,7 +28,7 @@ from ..shader.spec import Value as Constant
 from .attention import AttentionSizes, Strides, numbers, rounds
 
 SHADER = "attention__coopmat"
-ROWS = (64, 32, 16)  # the numbers of rows (lines) of which a workgroup may compute one
+ROWS = (64, 32, 16)  # the possible numbers of rows (lines) of a workgroup
 LEAST_LINES = 16  # with fewer rows, most of a matrix would be empty
 INVOCATIONS, TILE, MOST_COLUMNS = 128, 64, 256
 LOG2E = math.log2(math.e)

@@ -22,8 +22,8 @@ JOIN_WORDS = (
 @dataclasses.dataclass(frozen=True)
 class JoinForm:
     """The properties for which a kernel is compiled. width: the number of elements of a value vector. sunk:
-    the kernel reads a buffer of sinks (heads,). guarded: see `vkq.numerics.attention.weighed`. soft: float
-    arithmetic is computed with integer instructions."""
+    the kernel reads a buffer of sinks (heads,). guarded: a query with NaN weights gets the result 0. soft:
+    the kernel computes float arithmetic with integer instructions."""
 
     width: int
     sunk: bool

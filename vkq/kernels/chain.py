@@ -1,4 +1,4 @@
-"""Chains of element-wise operators: one dispatch, with operands that broadcast by strides.
+"""Chains of element-wise operators. One dispatch computes a chain; operands are broadcast by strides.
 
 A chain is a list of operators on numbered values. `vkq.shader.assembler` writes its kernel;
 `Chain.computed` computes the same steps in NumPy. Sizes and strides are push constants, so one kernel
@@ -103,8 +103,8 @@ def fits(shapes: Sequence[Sequence[int]], shape: Sequence[int], more: int = 0) -
 
 
 def packs(chain: Chain, shapes: Sequence[Sequence[int]], shape: Sequence[int]) -> bool:
-    """Return True if a chain can store results as bytes. The length of its rows must be a multiple of 4 (a
-    word of bytes), and no result may be float16, because float16 words have two elements."""
+    """Return True if a chain can store results as bytes. The length of a row must be a multiple of 4, because
+    a word holds four bytes. No result may be float16, because a word holds only two float16 elements."""
     return bool(shape) and shape[-1] % 4 == 0 and per_word(chain) == 1 and fits(shapes, shape, 1)
 
 

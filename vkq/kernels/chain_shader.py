@@ -183,7 +183,7 @@ def keep(k: KernelWriter, buffer: int, dtype: str, word: Number, values: Sequenc
     for j, value in enumerate(values):
         value = stored(dtype, value)
         at = word * per + j
-        if j:  # beside float16 results, per is 2; an odd number of elements then has no second one at the end
+        if j:  # per is 2 if another result is float16; the last word may then have only one element
             with k.when(at < k.word(1)):
                 k.store(buffer, at, value)
         else:

@@ -166,9 +166,9 @@ def words_of(oc: int, group_ic: int, group_oc: int) -> int:
 
 
 def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp], int]:
-    """Return (lanes, words) for blocks of four output channels, each of which reads consecutive words of
-    input channels. lanes: for each output channel, the position of its first input channel, counted from the
-    first channel of the block's first word. words: the largest number of words that a block reads."""
+    """Return (lanes, words). A block of four output channels reads consecutive words of input channels.
+    lanes: for each output channel, the position of its first input channel, counted from the first channel of
+    the block's first word. words: the largest number of words that a block reads."""
     channel = np.arange(oc)
     first_word = channel // 4 * 4 // group_oc * group_ic // 4
     lane = channel // group_oc * group_ic - 4 * first_word

@@ -31,7 +31,7 @@ def divisors(*numbers: int) -> dict[str, int | float]:
 
 def of_pixels(y: Spec, one_pixel: bool = False) -> dict[str, int | float]:
     """Return the divisors with which common/pixels.glslh computes the position of a vector in images. With
-    *one_pixel*, each image has one pixel, and a position consists of an image and a block of channels."""
+    *one_pixel*, it computes only the image and the block of channels of the vector."""
     n, c, h, w = (max(size, 1) for size in y.shape)
     if y.layout == BLOCKED:
         return divisors(h * w, n) if one_pixel else divisors(w, h, n)

@@ -1,4 +1,4 @@
-"""Direct convolutions of float activations with int8 weights, without an im2col matrix."""
+"""Direct convolutions of float activations with int8 or float weights, without an im2col matrix."""
 
 from __future__ import annotations
 

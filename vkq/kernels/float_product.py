@@ -22,8 +22,8 @@ from .floats import Matrices
 from .gemm import INVOCATIONS, Rows
 from .weights import ceil4
 
-# For at most FEW_ROWS rows, several workgroups share the sum over k, in parts of at least PART elements, so
-# that the whole device is used.
+# For at most FEW_ROWS rows, k is divided into up to MOST_SLICES parts of at least PART elements. Different
+# invocations of a workgroup sum these parts, so that the whole device is used.
 FEW_ROWS = 8
 PART, MOST_SLICES = 64, 16
 LONGEST = 1 << 15  # longest k that an invocation sums in one dispatch: drivers may stop longer loops

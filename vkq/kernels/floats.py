@@ -77,10 +77,10 @@ class Affine:
 
 
 class Matrices(Protocol):
-    """A product on matrix units (`vkq.kernels.half`)."""
+    """A product on matrix units (`vkq.kernels.half`) or in float16 arithmetic (`vkq.kernels.float16`)."""
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if matrix units are faster for *rows* rows of this dtype and *n* columns."""
+        """Return True if this product is faster for *rows* rows of this dtype and *n* columns."""
 
     def writes(self, x: Value, rows: int) -> str:
         """Return the dtype of the results of *rows* rows."""
@@ -127,8 +127,8 @@ class FloatGemm:
         return self.kernel == "auto" and self.shares_lanes(m * self.k4) and not registers.is_picked()
 
     def program(self, m: int, dtype: str = "float32") -> Program:
-        """Return the pipeline for a product of m rows. ``kernel`` names the kernel, or m decides. Only the
-        GEMV kernel supports float16 rows."""
+        """Return the pipeline for a product of m rows. If ``kernel`` is "auto", the kernel depends on m. Only
+        the GEMV kernel supports float16 rows."""
         facts = self.device.capabilities
         if self._few(m):
             numbers = "_float16" * (dtype == "float16")

@@ -23,7 +23,7 @@ from .weights import PARAMETER_BYTES, WEIGHT_LAYOUT, Arithmetic, Int8, Int32, bl
 # Maximum number of words along k that float lanes sum exactly: WORDS_PER_FLUSH in
 # shaders/common/dot4x8.glslh.
 FLOAT_WORDS = 256
-SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # dot form: offsets added to x and w
+SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # offsets added to x and w, by dot form
 INVOCATIONS = 64  # invocations of a workgroup: every device supports 64, and most schedule 64 well
 
 
@@ -203,7 +203,7 @@ class Int8Gemm:
             "y_c4": ceil4(self.channels), "channels": self.channels, **rows.push, **self.arithmetic.epilogue,
         }  # fmt: skip
 
-    # `vkq.kernels.im2col` counts the rows of this product's im2col matrix in units of four.
+    # For `vkq.kernels.im2col`: a unit is four rows of the im2col matrix.
 
     def row_units(self, rows: Rows) -> int:
         return rows.blocks
@@ -225,8 +225,8 @@ class Int8Gemm:
 
 
 def viewable(capabilities: Capabilities, *sizes: int) -> bool:
-    """Return True if texel buffers on the device can have each of these sizes in bytes. They cannot have size
-    0."""
+    """Return True if texel buffers on the device can have each of these sizes in bytes. A texel buffer cannot
+    be empty."""
     most = TEXEL_BYTES * capabilities.properties["maxTexelBufferElements"]
     return all(0 < size <= most for size in sizes)
 

@@ -218,8 +218,8 @@ def fits_half(weight: GroupedWeight) -> bool:
 
 
 def packed_points(weight: GroupedWeight) -> bool:
-    """Return True if all zero points are integers from 0 to 255 because of their dtype, uint8, or because the
-    weight has the default zero point. Do not read the values."""
+    """Return True if the zero points are stored as uint8 or are the default. They are then integers from 0 to
+    255, and their values need not be checked."""
     return weight.zero_point is None or weight.zero_point.dtype == np.uint8
 
 

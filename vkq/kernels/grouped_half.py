@@ -74,9 +74,9 @@ def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.ui
 
 def fills(outputs: int, rows: int, gemm: GroupedGemm) -> bool:
     """Return True if the kernel FEW may use workgroups of *outputs* columns and *rows* rows. The smallest
-    workgroups are always allowed. Larger workgroups must keep 90 % of the multiprocessors busy: one workgroup
-    does that, or two workgroups if they have at most 8 rows. Also, the busiest multiprocessor must not get
-    more columns than with the smallest workgroups."""
+    workgroups are always allowed. Larger workgroups are allowed on two conditions. They must keep 90 % of the
+    multiprocessors busy, which takes one workgroup for each multiprocessor (two if *rows* is at most 8). And
+    the busiest multiprocessor must not get more columns than with the smallest workgroups."""
     many, fewest = profile(gemm.device.capabilities).multiprocessors, FEW_OUTPUTS[-1]
     busiest, least = (-(-gemm.n // (each * many)) * each for each in (outputs, fewest))
     wanted = outputs if rows > FEW_ROWS[1] else 2 * outputs

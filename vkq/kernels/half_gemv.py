@@ -55,12 +55,12 @@ def worth(rows: int, workgroups: int, multiprocessors: int, k: int, shader: str 
     workgroups. The rules:
 
     - ROW: if no multiprocessor has more than one workgroup.
-    - WORDS, STEPS, 3 to 16 rows: always.
-    - WORDS, STEPS, two rows; WORDS, one row: if at least half of the multiprocessors have a workgroup.
-    - STEPS, RUNS, 17 or more rows: if at least half of the multiprocessors have a workgroup and none has two,
-      because every workgroup reads all of x.
-    - RUNS, 17 or more rows, also with more workgroups: at most 16 on each multiprocessor up to 32 rows; at
-      most 8 and within RUNS_MOST_K from 33 rows on.
+    - WORDS or STEPS with 3 to 16 rows: always.
+    - WORDS with one or two rows, or STEPS with two: if at least half of the multiprocessors have a workgroup.
+    - STEPS or RUNS with 17 or more rows: if at least half of the multiprocessors have a workgroup and none
+      has two, because every workgroup reads all of x.
+    - RUNS with 17 to 32 rows: also with 2 to 16 workgroups on each multiprocessor.
+    - RUNS with 33 or more rows: also with 2 to 8 workgroups on each multiprocessor, within RUNS_MOST_K.
     """
     if shader == ROW:
         return workgroups <= multiprocessors

@@ -35,8 +35,9 @@ LARGEST_SCALE = 2.0**103  # scales must be smaller than this for `packed_signs`
 
 
 class Loaders:
-    """The weights of *gemm*. The *channels* channels of a group (for a linear layer: k) are padded to a
-    multiple of 8. *floats*: a float weight (OC, channels, KH, KW) that replaces the int8 weight."""
+    """The weights of *gemm*. *channels*: the number of input channels of a group (for a linear layer: k); the
+    weights pad it to a multiple of 8. *floats*: a float weight (OC, channels, KH, KW) that replaces the int8
+    weight."""
 
     def __init__(self, gemm: FloatGemm, channels: int, floats: npt.NDArray[Any] | None = None):
         self.gemm, self.floats = gemm, floats is not None

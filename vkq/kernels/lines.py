@@ -1,6 +1,5 @@
-"""Operators on rows of values on a device (`vkq.numerics.lines`): running sums, largest values, and
-scatters by row index. An invocation computes one result, in NumPy's order, so every device gives the same
-bits."""
+"""Operators on rows of values on a device (`vkq.numerics.lines`): running sums, reductions, largest values,
+and scatters by row index. Floats are combined in NumPy's order, so every device gives the same bits."""
 
 from __future__ import annotations
 

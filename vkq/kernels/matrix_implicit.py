@@ -51,7 +51,7 @@ class MatrixPatches(MatrixImplicit):
 
     @staticmethod
     def refusal(p: Conv2dProblem) -> str | None:
-        """Return the reason if the method cannot compute a problem, else None."""
+        """Return the reason why the method cannot compute a problem; None if it can."""
         if p.ic > CHANNELS or p.groups > 1 or p.dilation[1] > 1:
             sizes = f"IC={p.ic}, groups={p.groups}, dilation={p.dilation[1]} along a row"
             return f"{sizes}; it needs one group of at most {CHANNELS} channels, and adjacent taps"

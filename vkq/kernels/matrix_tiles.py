@@ -21,7 +21,7 @@ SHORT_MOST = 64  # the maximum k of SHORT tiles
 WIDE = "_wide"  # suffix of slice-K tiles, for few outputs: the subgroups divide the k of a step among them
 STEP = 32  # elements along k for which a profile states the cycles of a tile
 WIDE_STEP = 512  # elements along k for which a profile states the cycles of a wide tile
-# Elements along k of one loop iteration, for all tiles but DEEP. The K of weights is padded to a multiple.
+# Elements along k of one loop iteration, for all tiles but DEEP. Weights are padded to a multiple of TURN.
 TURN = 128
 # For DEEP. DEEP_TURN: elements along k of one loop iteration; DEEP_LEAST: the minimum k to use this tile.
 DEEP_TURN, DEEP_LEAST = 256, 512

@@ -1,5 +1,5 @@
-"""The methods that compute convolutions. Each states the problems that it supports, the problems for which
-``method="auto"`` uses it, and the constructor of its kernel.
+"""The methods that compute convolutions. A method states which problems it supports, for which problems
+``method="auto"`` uses it, and how its kernel is made.
 
 To add a method, insert it into `METHODS`, which lists methods in order of preference.
 """
@@ -42,8 +42,8 @@ def _not_depthwise(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _too_long(c: Convolution, shader: str, sizes: Mapping[str, int], **axes: str) -> str | None:
-    """Return the reason if the driver would abort the loops of a kernel with this number of taps, else
-    None."""
+    """Return the reason why the driver would abort the loops of a kernel for these *sizes*; None if it would
+    not."""
     rounds = catalog().find(shader, **axes).iterations(sizes)
     ends = lets_loop(c.device, rounds)
     return None if ends else f"an invocation would loop {rounds} times, and the driver ends loops earlier"
@@ -82,7 +82,7 @@ def _not_implicit(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _not_matrix(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return the reason if kernels on matrix units cannot compute the convolution, else None."""
+    """Return the reason why kernels on matrix units cannot compute the convolution; None if they can."""
     if c.choice.path != COOPMAT:
         return f"its path is {c.choice.path}; it needs {COOPMAT}"
     if not p.ic or not p.oc:

@@ -126,8 +126,8 @@ def _whole_pixels(x: Spec, y: Spec, axes: Sequence[Moved], along: int | None) ->
     block, channels = BLOCK[y.layout], axes[1]
     own = zip(axes, x.shape, strides(x.shape), strict=True)
     whole = [a.stride == step and a.size == size for a, size, step in own]
-    # A vector also has lanes after x's last channel, and the copy writes them. They must be padding of y, or
-    # belong to the next input, which is written later.
+    # The last vector of x may have lanes after x's last channel, and the copy writes these lanes, too. In y,
+    # they must be padding, or belong to the next input, which is written later.
     last = along == 1 or channels.size % block == 0 or channels.before + channels.size >= channels.length
     together = y.layout == BLOCKED or along != 3  # False: a vector may hold pixels of two inputs
     return all(whole) and channels.before % block == 0 and last and together
