@@ -75,8 +75,9 @@ class Int8AttentionKernel(PartsKernel):
         return found
 
     def add_values(self, c: Number, end: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add the weighted values of the tile that begins at key c, UNROLLED keys at a time, so that their
-        loads overlap. The last turn may pass *end*: keys from *end* on have the weight 0, so they add 0."""
+        """Add the weighted values of the tile of keys that starts at key c, UNROLLED keys at a time, so that
+        the loads overlap. The last iteration may go beyond key *end*: *end* and later keys have the weight 0,
+        so they add 0."""
         left, zero, step = end - c, *(self.k.constant(n, "u") for n in (0, UNROLLED))
         count = (left < self.tile.keys).where(left, self.tile.keys)
 

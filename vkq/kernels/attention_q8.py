@@ -41,7 +41,7 @@ HEADS = ("Q_HEADS", "K_HEADS", "V_HEADS", "Y_HEADS")
 
 def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> AttentionSizes | None:
     """Return the sizes of attention for q, k and v of shape (..., heads, rows, columns). Return None if the
-    shapes do not fit each other, if a size is 0, or if the columns are not a multiple of 4."""
+    shapes do not fit each other, if a size is 0, or if a number of columns is not a multiple of 4."""
     if len(q) < 3 or not q[:-2] == k[:-2] == v[:-2] or (k[-2], q[-1]) != (v[-2], k[-1]):
         return None
     batch, heads, (queries, depth), (keys, width) = math.prod(q[:-3]), q[-3], q[-2:], v[-2:]

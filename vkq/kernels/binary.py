@@ -56,8 +56,8 @@ BY_TABLE = BinaryFormula("table", 0.0, 0.0, 0.0, -1.0, -1.0)
 
 @functools.lru_cache(maxsize=256)
 def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormula:
-    """Return the float formula for stored int8 values. Its ``safe`` accounts for the largest difference
-    between the formula's value and the float32 steps that define the result."""
+    """Return the float formula for stored int8 values. Its limit ``safe`` accounts for the largest possible
+    difference between the formula's value and the value of the float32 steps that define the result."""
     if op == "mul":
         ra = scale_of_product(a, b, y)
         # A value outside of the type's range saturates, whatever its error. For a value inside, the product

@@ -176,8 +176,8 @@ def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp],
 
 
 def align_to_words(weight: Int8, zero_points: Int32, group_oc: int) -> tuple[int, Int8]:
-    """Return (span, weights (OC rounded up to 4, KH, KW, 4 * span)), so that the four output channels of a
-    block read the same *span* input words.
+    """Align a weight so that the four output channels of a block read the same *span* input words. Return
+    (span, weight (OC rounded up to a multiple of 4, KH, KW, 4 * span)).
 
     A block reads the words that contain input channels of its groups; the span is the largest number of
     words that a block reads. These words may also contain channels that an output channel does not read. For

@@ -89,8 +89,8 @@ class FloatShared:
 
 
 def _columns(p: Conv2dProblem) -> int:
-    """Return how many input columns eight neighbouring output pixels read, plus three that alignment to
-    texels may add."""
+    """Return how many input columns eight neighbouring output pixels read, plus 3: if the image is read as
+    texels, the first texel may begin up to 3 columns earlier."""
     return 3 + 7 * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
 

@@ -60,7 +60,7 @@ class Affine:
         padded = np.zeros((groups, 4 * ceil4(n), PARAMETERS), np.float32)
         padded[:, :n, 0] = by_group(self.scale, groups, n)
         padded[:, :n, 1] = by_group(self.bias, groups, n)
-        # the shader's offset for every weight (shaders/common/float_weight.glslh)
+        # the offset that the shader subtracts from every weight (shaders/common/float_weight.glslh)
         padded[:, :, 2] = 2**23 + 128
         padded[:, :n, 2] += zero_points
         return np.ascontiguousarray(padded.reshape(-1, 4, PARAMETERS).transpose(0, 2, 1))

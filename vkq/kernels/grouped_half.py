@@ -39,8 +39,8 @@ ALONE = ("1", "1_long")  # variants for one row; "1_long" loads more of k at a t
 ALONE_SPLITS = ((96, 128), (33, 256), (0, 512))
 # Constants of AT_ONCE. CHUNK: elements along k that a subgroup processes; UNIT: elements along k of a group;
 # CHUNKS: maximum number of subgroups; LEAST: minimum number of weights for which AT_ONCE is faster;
-# WORKGROUPS: maximum number of workgroups for each multiprocessor. If there are at least WAITING workgroups
-# for each multiprocessor, each subgroup starts about 20 * LATE cycles after the previous one.
+# WORKGROUPS: maximum number of workgroups for each multiprocessor. If there are on average at least WAITING
+# workgroups for each multiprocessor, each subgroup starts about 20 * LATE cycles after the previous one.
 CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 20, 1 << 20, 2, 1.05, 4
 LONG_TURNS = 128  # workgroups of at most this many invocations have registers for longer loop iterations
 # For one row: the minimum number of weights to use this method, by the bits of a weight and the elements of a

@@ -51,9 +51,9 @@ BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # bytes of one element of x
 
 class HalfMatrices:
     """Compute the product *gemm* on matrix units, for a linear layer or for a convolution as implicit GEMM.
-    *channels*: the input channels of a group (for a linear layer: k). The device must list matrices of these
-    *elements* (`vkq.probe.matrices.advertised_half`). *floats*: a float weight (OC, channels, KH, KW) that
-    replaces the int8 weight."""
+    *channels*: the number of input channels of a group (for a linear layer: k). *elements*: the kind of
+    operands; the device must list matrices of this kind (`vkq.probe.matrices.advertised_half`). *floats*: a
+    float weight (OC, channels, KH, KW) that replaces the int8 weight."""
 
     def __init__(
         self,

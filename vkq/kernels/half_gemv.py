@@ -179,8 +179,8 @@ def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k:
 
 
 def _matrices(facts: Capabilities, shader: str) -> list[Matrices]:
-    """Return the device's matrix shapes; for STEPS the widest first, because wide matrices need fewer
-    instructions."""
+    """Return the device's matrix shapes, those with the fewest rows first. For STEPS, return those with most
+    rows first, because they need fewer instructions."""
     found = sorted(advertised_half(facts, BRAIN if shader == PARTS else HALF), key=lambda one: one.n)
     return found[::-1] if shader == STEPS else found
 
