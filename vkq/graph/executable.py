@@ -1,7 +1,8 @@
 """A graph on a device: planned and recorded once, run any number of times.
 
-This is the only module that turns a graph's nodes into device work. The argument ``layers`` caches the
-objects made from weights: the executables of a model for all input shapes share one cache."""
+This is the only module that turns a graph's nodes into device work. The argument ``layers`` is a cache of the
+objects made from weights. A model has an executable for each set of input shapes; all of them share one
+cache."""
 
 from __future__ import annotations
 
@@ -32,14 +33,14 @@ from .device.rows import ROWS, refusal
 from .graph import Array, Graph, Node
 from .stream import Lane, results_of
 
-NAMED = 3  # maximum number of further nodes that `listed` names in a line
-RELEASED_BYTES = 64 << 20  # bytes of packed constants after which the memory of read files is released
+NAMED = 3  # maximum number of nodes that a line of `listed` names after the first
+RELEASED_BYTES = 64 << 20  # `_upload` releases the memory of read files after packing this many bytes
 PACKING_THREADS = 4  # more threads would not help: packing holds the interpreter lock between copies
 
 
 class RefusedNode(UnsupportedModelError):
-    """A node that passes its checks but fails in planning, for example because a loop of its kernel would
-    be too long."""
+    """Raised for a node that passes its checks but fails in planning, for example because a loop of its
+    kernel would be too long."""
 
     def __init__(self, node: Node, why: str):
         super().__init__(f"{node}: {why}", [f"{node}: {why}"])
@@ -53,8 +54,9 @@ def refusals(graph: Graph) -> list[tuple[Node, str]]:
 
 
 def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None = None) -> str:
-    """Return refusals as text. Each operator and reason has a line, with the first refused node and the names
-    of up to `NAMED` further ones. Reasons that differ only in digits share a line."""
+    """Return refusals as text, with one line for each pair of operator and reason. The line has the first
+    refused node, and the names of up to `NAMED` others. Reasons that differ only in digits share a line.
+    *total*: the number of nodes to state, if it is not that of *graph*."""
     alike: dict[tuple[str, str], list[tuple[Node, str]]] = {}
     for node, why in refused:
         alike.setdefault((str(node).split()[0], re.sub(r"\d+", "", why)), []).append((node, why))
@@ -69,8 +71,9 @@ def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None 
 def add_nodes(
     graph: Graph, builder: Builder, layers: dict[Hashable, Any], values: dict[str, Value]
 ) -> Context:
-    """Add the steps of every node to *builder*. *values* maps names to values: give the inputs; each node's
-    results are added. Return the planning state, whose `Context.steps` lists each node's dispatches.
+    """Add the steps of every node to *builder*. *values* maps names to values: the caller fills in the
+    graph's inputs, and this function adds the results of each node. Return the planning state; its
+    `Context.steps` lists each node's dispatches.
 
     Raises RefusedNode for a node that the device cannot run."""
     context = Context(graph, builder, layers, values)
@@ -85,8 +88,8 @@ def add_nodes(
 
 
 def _upload(residents: Sequence[Resident]) -> None:
-    """Pack and upload constants in parallel. The memory of a file's weights is released after each
-    RELEASED_BYTES, so that the host does not hold all weights a second time."""
+    """Pack and upload constants in parallel. Every RELEASED_BYTES, release the memory of the mapped model
+    files, so that the host does not hold all weights a second time."""
     packed = 0
     with ThreadPoolExecutor(PACKING_THREADS, "vkq-packing") as packing:
         started = [(x, begun(packing, functools.partial(getattr, x, "buffer"))) for x in residents]
@@ -138,7 +141,7 @@ class Executable:
 
     @functools.cached_property
     def inputs(self) -> dict[str, Tensor]:
-        """The input tensors, to which `start` writes, by name."""
+        """The input tensors by name; `start` writes to them."""
         return {
             name: Tensor.of(self.device, spec)
             for name, spec in zip(self.graph.inputs, self.plan.inputs, strict=True)
@@ -146,7 +149,7 @@ class Executable:
 
     @functools.cached_property
     def outputs(self) -> dict[str, Tensor]:
-        """The result tensors, from which `finish` reads, by name."""
+        """The result tensors by name; `finish` reads them."""
         found = results_of(self.device, self.plan, list(self.inputs.values()))
         return dict(zip(self.results, found, strict=True))
 
@@ -228,10 +231,10 @@ class Executable:
     ) -> dict[str, Tensor]:
         """Return the results as tensors by name, after the work is submitted but before it is complete.
 
-        A result is written to its tensor in *targets*, which may be an input's tensor, or to new memory.
-        Input tensors stay on the device; only inputs in `Graph.bounds` are also copied to the host, which
-        checks their values. *repeated* has the recording of a caller that gives the same tensors to several
-        runs; in a `Device.record` block it is ignored.
+        *targets*: the tensors to write results to, by the results' names; such a tensor may also be an
+        input. Other results get new memory. Input tensors stay on the device; only inputs in `Graph.bounds`
+        are also copied to the host, which checks their values. *repeated*: the recording of a caller that
+        gives the same tensors to several runs; it is ignored in a `Device.record` block.
 
         Raises ArgumentError or DTypeError if a target cannot hold its result."""
         graph, into = self.graph, dict(targets or {})

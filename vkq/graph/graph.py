@@ -41,8 +41,8 @@ class Spec:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def check(self, what: str) -> Spec:
-        """Return this spec. Raise an error, which calls the value *what*, if the value would have a negative
-        dim or more than LARGEST_BYTES."""
+        """Return this spec. Raise an error if a value with this spec would have a negative dim or more than
+        LARGEST_BYTES. *what*: the name of the value in the error's message."""
         if min(self.shape, default=0) < 0 or self.nbytes > LARGEST_BYTES:
             raise ModelError(
                 f"{what} would be {self}; its dims must be 0 or more, its size {LARGEST_BYTES} bytes at most"
@@ -65,7 +65,7 @@ class Node:
     source: str = ""
 
     def input(self, index: int) -> str:
-        """Return the name of an input, "" if it is omitted."""
+        """Return the name of an input, or "" if the input is omitted."""
         return self.inputs[index] if index < len(self.inputs) else ""
 
     @property
@@ -80,8 +80,9 @@ class Node:
 
 @dataclasses.dataclass
 class Graph:
-    """Nodes in an executable order. ``specs`` has inputs, constants and all results. ``bounds`` maps an
-    integer input to its smallest and largest allowed value; inputs without bounds are missing."""
+    """Nodes in an executable order. ``specs`` maps the names of inputs, constants and results of nodes to
+    their specs. ``bounds`` maps an integer input to its smallest and largest allowed value; inputs without
+    bounds are missing."""
 
     inputs: list[str]
     outputs: list[str]
@@ -136,8 +137,8 @@ class Graph:
 
 
 def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
-    """Return the nodes in topological order. Raise an error for a cycle, and for a value that does not
-    exist."""
+    """Return the nodes in topological order. Raise an error for a cycle, and for an input that no node makes
+    and *known* does not contain."""
     made = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
     have = set(known)
     waiting = {
@@ -155,8 +156,8 @@ def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
     for i, needs in waiting.items():
         for need in needs:
             readers.setdefault(need, []).append(i)
-    # a heap of the indices of the nodes whose inputs are computed: the smallest index keeps the model's
-    # order
+    # A heap with the indices of the nodes whose inputs are all computed. Always taking the smallest index
+    # keeps the model's order where possible.
     ready = [i for i, needs in waiting.items() if not needs]
     order: list[Node] = []
     while ready:
@@ -173,8 +174,8 @@ def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
 
 
 def unused(hint: str, taken: set[str]) -> str:
-    """Return an unused name and add it to *taken*. It is *hint*, or *hint* with a number if *taken* contains
-    *hint*."""
+    """Return an unused name and add it to *taken*. The name is *hint*, with a number behind it if *taken*
+    contains *hint*."""
     name = hint
     if hint in taken:  # a binary search for the number, because thousands of names may have the same hint
         last, free = 0, 1

@@ -1,4 +1,4 @@
-"""Runs a plan on tensors that are on the device. Its results stay on the device, too."""
+"""Runs a plan on tensors that are on the device. The plan's results stay on the device, too."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .graph import Array
 
 
 class Repeated:
-    """The recording of a caller's runs, for a caller that gives the same tensors to run after run.
+    """Keeps the recording of a run, for a caller that runs a plan again and again on the same tensors.
 
-    The second of two successive runs on the same tensors is recorded. Further runs on them submit this
-    recording, which saves the time to record every dispatch again. The recording keeps the tensors' memory
-    until a run uses other tensors, the plan is deleted, or this object is deleted."""
+    The second of two successive runs on the same tensors is recorded. Further runs on these tensors submit
+    the recording, which saves the time to record every dispatch again. The recording keeps the tensors'
+    memory until a run uses other tensors, the plan is deleted, or this object is deleted."""
 
     def __init__(self) -> None:
         self._turns = Turns("a run on bound tensors")
@@ -37,8 +37,8 @@ class Repeated:
         self._plan, self._buffers, self._recording, self._arrays = None, [], None, {}
 
     def placed(self, name: str, device: Device, spec: Spec, value: Array) -> Tensor:
-        """Upload the array of the input *name* to the tensor of the last run, if its spec was the same, else
-        to a new tensor."""
+        """Upload the array *value* of the input *name*, and return its tensor: the tensor of the last run if
+        that has the spec *spec*, else a new tensor."""
         kept = self._arrays.get(name)
         if kept is None or kept.spec != spec:
             kept = self._arrays[name] = Tensor.of(device, spec)
@@ -46,8 +46,8 @@ class Repeated:
         return kept
 
     def replay(self, device: Device, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> bool:
-        """Submit the plan's recording on these buffers. Return False, without a submission, if the last run
-        was on other buffers."""
+        """Submit the recording of *plan* on these buffers and return True. If the last run was on other
+        buffers or of another plan, submit nothing and return False."""
         with self._turns:
             buffers = [*inputs, *outputs]
             if self._plan is None or self._plan() is not plan or self._buffers != buffers:
@@ -97,13 +97,13 @@ def run(
     targets: Sequence[Tensor | None],
     repeated: Repeated | None = None,
 ) -> list[Tensor]:
-    """Return the plan's results, after the work is submitted but before it is complete. A result is written
-    to its tensor in *targets*, which may be an input, or to new memory. *repeated* holds the recording of
-    the caller's last run, if the caller binds the same tensors to several runs."""
+    """Return the plan's results, after the work is submitted but before it is complete. *targets*: for each
+    result, the tensor to write it to, which may also be an input; None: new memory. *repeated*: the recording
+    of the caller's last run, if the caller binds the same tensors to several runs."""
     taken = Counter(x.buffer for x in inputs)
     slots: dict[int, Buffer] = {slot: x.buffer for slot, x in enumerate(inputs)}
     shared: list[bool] = []  # for each result, True if it shares memory with an input or an earlier result
-    bound = True  # all results are written to their targets, so that the next run may use the same memory
+    bound = True  # whether each result is written to its target: then the next run may use the same memory
     for slot, spec, target in zip(plan.outputs, plan.results, targets, strict=True):
         shared.append(slot in slots)
         if slot not in slots:
@@ -119,14 +119,14 @@ def run(
         if repeated is None or not bound or not repeated.replay(device, plan, given, made):
             device.add(plan, given, made)
     found = [Tensor.of(device, s, slots[slot]) for slot, s in zip(plan.outputs, plan.results, strict=True)]
-    # A shared result gets its own copy before any target is written: an input may be both target and
-    # result.
+    # Copy shared results before any target is written: an input's tensor may be a result and also the target
+    # of another result.
     found = [_copied(y, Tensor.of(device, y.spec)) if s else y for y, s in zip(found, shared, strict=True)]
     return [y if target is None else _copied(y, target) for y, target in zip(found, targets, strict=True)]
 
 
 def _copied(x: Tensor, target: Tensor) -> Tensor:
-    """Copy a tensor into the target on the device, unless both have one buffer. Return the target."""
+    """Copy a tensor into the target on the device, unless both use the same buffer. Return the target."""
     x = to_layout(x, target.layout)
     if x.nbytes and x.buffer is not target.buffer:
         with x.device.operation() as recording:

@@ -19,8 +19,8 @@ from .graph import Array
 
 
 def results_of(device: Device, plan: Plan, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors for a plan's results. They have new memory, but two results in one slot share memory,
-    and a result that is an input uses the input's memory."""
+    """Return tensors for a plan's results. Each result gets new memory, with two exceptions: results in the
+    same slot share memory, and a result that is an input uses the input's memory."""
     slots = dict(enumerate(tensor.buffer for tensor in inputs))
     results = []
     for slot, spec in zip(plan.outputs, plan.results, strict=True):
@@ -78,8 +78,8 @@ class Lane:
         return host
 
     def start(self, batch: Sequence[Sequence[Array]]) -> None:
-        """Copy a batch into host memory and submit the work. *batch* has a list of arrays for each input,
-        which are concatenated. Arrays must be contiguous; later writes to them have no effect."""
+        """Copy a batch into host memory and submit the work. *batch*: for each input, the arrays that are
+        concatenated to the input. Arrays must be contiguous; later writes to them have no effect."""
         for target, arrays in zip(self._given, batch, strict=True):
             self.device.queue.gather(target, [x.reshape(-1).view(np.uint8) for x in arrays])
         self.recording.submit()

@@ -1,25 +1,26 @@
 """Attention as one operator (`vkq.numerics.attention`), and attention to an int8 cache.
 
 attention: inputs q, k, v, an optional bias, which is added to scores, and optional int32 positions of the
-queries (batch or 1, queries); attributes ``scale``, ``seen``, ``guarded``
-(`vkq.numerics.attention.attention`). ``axes`` has four permutations. ``axes[0]`` to ``axes[2]``
-bring the axes of q, k and v into the order (batch, heads, tokens, features). ``axes[3]`` is the order of the
-result's axes; the result is float32. ``fused``: why this node was fused, as a text for reports.
+queries (batch or 1, queries). The attributes ``scale``, ``seen`` and ``guarded`` are explained in
+`vkq.numerics.attention.attention`. ``axes`` has four permutations. ``axes[0]`` to ``axes[2]`` bring the axes
+of q, k and v into the order (batch, heads, tokens, features). ``axes[3]`` is the order of the result's axes;
+the result is float32. ``fused``: why this node was fused, as a text for reports.
 
 append_cache: inputs x (batch, tokens, heads, elements) in float32, an optional int32 start (batch,), and an
-optional past cache (batch, heads, keys, words). The result is an int8 cache for ``total`` keys: x from
-position start (default 0) on, and elsewhere the past's words, or 0. ``range``: the range of the words, all
-of int32.
+optional past cache (batch, heads, keys, words). The result is an int8 cache for ``total`` keys. From position
+start (default 0) on it has the vectors of x; other positions have the words of the past cache, or 0 where
+there are none. ``range``: the smallest and largest value of a word, those of int32.
 
 unpack_cache: input an int8 cache (batch, heads, keys, words) of vectors of ``width`` numbers; the result is
-these numbers in float32. It has no kernel: `vkq.graph.passes.attention` replaces its readers.
+the vectors in float32. The operator has no kernel: `vkq.graph.passes.attention` replaces its readers.
 
 rotate: inputs x (batch, tokens, heads, elements), cosines and sines (batch or 1, tokens, 1, width), in
-float32. The first 2 * width elements of each head are rotated in pairs (`vkq.numerics.rotary.rotated`), with
-``interleaved``.
+float32. The first 2 * width elements of each head are rotated in pairs. ``interleaved``: which elements form
+a pair (`vkq.numerics.rotary.rotated`).
 
-attention_int8: inputs q (batch, queries, heads, elements) in float32, two int8 caches, int32 lengths
-(batch,), an optional bias, an optional sink (heads,); ``rules`` (`vkq.numerics.attention_int8`)."""
+attention_int8: inputs q (batch, queries, heads, elements) in float32, two int8 caches (keys, values), int32
+lengths (batch,), an optional bias and an optional sink (heads,). ``rules``: see
+`vkq.numerics.attention_int8`."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def moved(shape: Sequence[int], axes: Axes) -> tuple[int, ...]:
 
 
 def result_shape(node: Node, q: Sequence[int], v: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of the result for these shapes of q and v."""
+    """Return the shape of an attention's result. *q* and *v*: the shapes of these inputs."""
     axes = node.attributes["axes"]
     first = (*moved(q, axes[0])[:3], moved(v, axes[2])[3])
     return tuple(first[axes[3].index(a)] for a in range(4))

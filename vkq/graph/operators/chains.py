@@ -1,6 +1,6 @@
 """The operator ``chain``: element-wise operators that a device computes in one dispatch
-(`vkq.graph.passes.chains`). Attributes: ``chain``, its computation; ``gives``, the types in which its results
-are stored; ``shape``, the shape of all its results."""
+(`vkq.graph.passes.chains`). Attributes: ``chain``, the computation; ``gives``, the dtypes in which the
+results are stored; ``shape``, the shape of every result."""
 
 from __future__ import annotations
 

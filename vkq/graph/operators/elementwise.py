@@ -108,9 +108,9 @@ VARIADIC: dict[str, Callable[[Array, Array], Any]] = {"Max": np.maximum, "Min": 
 
 def _described(op: str, otherwise: Callable[[Node, list[Array]], Any], first: int = 0) -> Computation:
     """Return the NumPy computation of *op*. If a device computes *op* in the operands' type, the
-    computation has the device's rounding steps (`vkq.numerics.described`). For all other types it calls
-    *otherwise*. The type of operand *first* is the type of the arithmetic; for Where *first* is 1, because
-    operand 0 has flags."""
+    computation has the device's rounding steps (`vkq.numerics.described`). For all other types the
+    computation is *otherwise*. *first*: the index of the operand whose type is the type of the arithmetic;
+    1 for Where, whose operand 0 is the condition."""
 
     def compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
         given, attributes = [v for v in x if v is not None], dict(node.attributes)
@@ -212,7 +212,7 @@ def normalization(node: Node, x: Sequence[Array]) -> tuple[Array, Array]:
 
 
 def _batch_normalization(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """Return (x - mean) / sqrt(var + epsilon) * scale + bias in float32."""
+    """Return (x - mean) / sqrt(var + epsilon) * scale + bias, in the dtype of x."""
     given = there(x[0])
     parameters = [there(v).reshape(-1, *(1,) * (given.ndim - 2)) for v in x[1:5]]
     factor, addend = normalization(node, parameters)

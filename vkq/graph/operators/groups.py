@@ -1,4 +1,4 @@
-"""Products with weights in groups along K: com.microsoft's MatMulNBits."""
+"""MatMulNBits of com.microsoft: a matrix product whose weights have a scale for each group along K."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def sizes_of(node: Node) -> tuple[int, int, int, int]:
 
 
 def _in_groups(node: Node, k: int, bits: int, codes: Array, scales: Array, points: Array | None) -> list[Any]:
-    """Divide each block of codes that is larger than a group into groups, each with the block's scale and
-    zero point. Remove the groups that have only padding along K."""
+    """Divide each block of codes into groups of the largest supported size. Each group gets the scale and the
+    zero point of its block. Groups beyond K, which have only padding, are dropped."""
     n, blocks, size = codes.shape
     if points is not None and points.dtype == np.uint8 and points.size == n * -(-blocks * bits // 8):
         points = unpacked(points.reshape(n, -1), bits)[:, :blocks].astype(scales.dtype)
@@ -88,7 +88,8 @@ def _in_groups(node: Node, k: int, bits: int, codes: Array, scales: Array, point
 
 
 def _neighbours(groups: Array | None, block: int) -> bool:
-    """Return True if *groups* (g_idx) assigns consecutive blocks of K to the groups 0, 1, 2, ..."""
+    """Return True if *groups* (g_idx) assigns each *block* consecutive indices of K to one group, in the
+    order 0, 1, 2, ..."""
     return groups is not None and np.array_equal(groups, np.arange(groups.size) // block)
 
 

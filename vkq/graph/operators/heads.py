@@ -2,9 +2,9 @@
 
 heads: inputs x (batch, tokens, columns) in float32 or float16, cosines and sines (batch or 1, tokens, 1,
 pairs) in float32, start (batch,) in int32, and the cache of each part with the order "cache"; "" for inputs
-that no part needs. ``parts``: the `Part`s; each has a result. ``interleaved``: see
+that no part needs. ``parts``: the `Part`s; each is one result of the node. ``interleaved``: see
 `vkq.numerics.rotary.rotated`. In a cache (batch, heads, rows, width), the tokens replace the rows from
-start[batch] on; row 0 follows the last row."""
+start[batch] on; after the last row, they continue at row 0."""
 
 from __future__ import annotations
 

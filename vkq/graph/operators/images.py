@@ -103,8 +103,8 @@ def _given(arrays: Sequence[Array | None], index: int) -> Array | None:
 
 
 def resize_of(node: Node, shape: Sequence[int], given: Sequence[Array | None]) -> Resize:
-    """Return the parameters of a Resize. *given* has the arrays of its inputs in the order x, roi, scales,
-    sizes; None for x, and for an input that is omitted."""
+    """Return the parameters of a Resize. *given*: the arrays of the inputs x, roi, scales and sizes, in this
+    order; None for x and for omitted inputs."""
     a = node.attributes
     scales, sizes = (_given(given, i) for i in (2, 3))
     if (scales is None) == (sizes is None):

@@ -88,7 +88,7 @@ def permutation(node: Node, rank: int) -> list[int]:
 
 
 def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | None]) -> tuple[slice, ...]:
-    """Return a slice for each axis of a Slice node; *given*: its inputs (starts, ends, axes, steps)."""
+    """Return a slice for each axis of x. *given*: the Slice node's starts, ends, axes and steps."""
     starts, ends = (list(each or ()) for each in (*given, None, None)[:2])
     axes = given[2] if len(given) > 2 and given[2] is not None else range(len(starts))
     steps = given[3] if len(given) > 3 and given[3] is not None else [1] * len(starts)
@@ -112,9 +112,9 @@ def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | Non
 def neighbours(
     node: Node, shape: Sequence[int], arrays: Sequence[Array | None]
 ) -> tuple[int, range] | None:  # fmt: skip
-    """Return (axis, indices) of a Slice node that selects consecutive elements along one axis of *shape*;
-    *arrays*: its other inputs, None if omitted or computed. Return None if an input is computed, the step
-    is not 1, nothing or everything is selected, or several axes are sliced."""
+    """Return (axis, indices) of a Slice node that selects consecutive elements along one axis of *shape*,
+    else None (also if an input is computed, or if nothing or everything is selected). *arrays*: the arrays of
+    starts, ends, axes and steps; None for an input that is omitted or computed."""
     if any(name and array is None for name, array in zip(node.inputs[1:], arrays, strict=True)):
         return None
     lists = [None if array is None else [int(v) for v in array.reshape(-1)] for array in arrays]

@@ -59,7 +59,7 @@ def transposed_options(node: Node, x_shape: Sequence[int], w_shape: Sequence[int
                     f"{node}: its output_shape {tuple(wanted)} is larger than its inputs can fill"
                 )
             less, more = total // 2, total - total // 2
-            # with SAME_LOWER, an odd padding has its additional pixel at the start
+            # with SAME_UPPER, the additional pixel of an odd padding is at the end, else at the start
             before.append(less if auto == "SAME_UPPER" else more)
             after.append(more if auto == "SAME_UPPER" else less)
         pads = (*before, *after)

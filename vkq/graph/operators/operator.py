@@ -13,12 +13,12 @@ from ..graph import Array, Node, Spec
 
 
 class UnsupportedForm(ModelError):
-    """A valid form of an operator that the graph does not support."""
+    """Raised for a form of an operator that is valid in ONNX, but that the graph does not support."""
 
 
 class OpenShape(ModelError):
-    """The shapes of a node's results depend on elements known only at run time. *needed*: the input of the
-    node that has these elements; "" if the node must run before the shapes are known.
+    """Raised if the shapes of a node's results depend on elements known only at run time. *needed*: the name
+    of the node's input that has these elements; "" if the shapes are known only after the node has run.
 
     >>> OpenShape("Range 'r': needs its limit", "limit").needed
     'limit'
@@ -85,8 +85,8 @@ class Operator:
 
     kind:
     - "elementwise": each element of the result depends on one element of each input, broadcast as in NumPy
-    - "movement": each element of the result is an element of an input, or the maximum of several elements,
-      which commutes with any increasing function
+    - "movement": each element of the result is an element of an input, or the maximum of several elements (a
+      maximum commutes with any increasing function)
     - "number": sums and other functions of real numbers
     - "shape": depends only on shapes, or makes constants
     - "quantized": computes with 8-bit values that have parameters

@@ -1,5 +1,5 @@
 """ONNX's quantization operators, and vkq's operators on 8-bit values. The attributes x, a, b and y of vkq's
-operators are QParams. If y is None, the result is float32."""
+operators are the QParams of operands and result; None stands for a float operand or result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .operator import Inputs, Operator, broadcast, one, there
 
 def along(scale: Array, node: Node, shape: Sequence[int]) -> Array:
     """Reshape scales or zero points so that they broadcast to x. *scale* has one value for the whole
-    tensor, for each slice along ``axis``, or for each block along ``axis``."""
+    tensor, one for each slice along ``axis``, or one for each block along ``axis``."""
     if scale.size == 1 and scale.ndim < 2:
         return scale.reshape(())
     axis, block = int(node.attributes.get("axis", 1)), int(node.attributes.get("block_size", 0))
@@ -94,8 +94,8 @@ def _dynamic(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _result(x: Inputs, shape: Sequence[int], key: str = "y") -> list[Spec]:
-    """Return the spec of a result. If the attribute *key* has quantization parameters, the result has their
-    dtype. Otherwise the result has the type of x if x is float, else float32."""
+    """Return the spec of a result. If the attribute *key* has quantization parameters, the result has the
+    dtype of the parameters. If it is None, the result has the dtype of x if x is float, else float32."""
     a = x.node.attributes
     y: QParams | None = a[key]
     real = x.spec(0).dtype if "x" in a and a["x"] is None else "float32"
@@ -112,7 +112,7 @@ def options(node: Node, names: Sequence[str]) -> dict[str, Any]:
     return {name: node.attributes[name] for name in names if name in node.attributes}
 
 
-# The name of a layer's own result among the inputs of the ``after`` nodes of this layer.
+# In the nodes of a layer's ``after``, the input with this name is the layer's own result.
 OWN = ""
 LAYER = ("w_scale", "w_zero_point", "activation")  # quantization attributes of a layer besides x and y
 
@@ -120,11 +120,11 @@ LAYER = ("w_scale", "w_zero_point", "activation")  # quantization attributes of 
 def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:
     """Return the entry of the operator table for conv2d, conv_transpose2d or linear. Inputs: x, the
     constants weight and bias, and the residual of the epilogue. The attribute ``x`` has the quantization
-    parameters of the input x. It is None for float32 or float16 activations; a float result then has their
-    type.
+    parameters of the input x, or is None for float32 or float16 activations. If x is None, a float result has
+    the dtype of the activations.
 
     The attribute ``after`` of a conv2d or linear is its epilogue: a list of nodes that read the layer's
-    result under the name `OWN`. The list has a lookup, a residual addition (an add or sub), or a lookup and
+    result under the name `OWN`. The list is a lookup, a residual addition (an add or sub), or a lookup and
     then a residual addition. A linear may also have a dequantize, and its lookup may have one table for
     each channel."""
 
@@ -147,7 +147,8 @@ def _matmul(x: Inputs) -> list[Spec]:
 
 
 def _attention(x: Inputs) -> list[Spec]:
-    """Return the spec of the result. If *columns* is given, q, k and v are these columns of the inputs."""
+    """Return the spec of the result. ``columns``, if it is not empty, has the columns of each input that are
+    q, k or v."""
     a = x.node.attributes
     heads, y, columns = a["heads"], a["steps"].results[2], a["columns"]
     shapes = [x.spec(i).shape for i in range(3)]

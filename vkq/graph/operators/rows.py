@@ -1,11 +1,14 @@
 """Reductions and normalizations of rows (`vkq.numerics.rows`). A row spans one or more neighbouring axes.
 
 rows: applies ``function`` to rows of ``count`` axes from ``axis`` on; a reduction removes these axes.
-Optional attributes, in the order of the computation: ``prologue``, element-wise operators on the first
-inputs, whose first result is the function's input, and whose second is the node's second result; ``reads``,
-the kind of each of these inputs (`vkq.kernels.row_form`); or ``x``, the QParams of a quantized input;
-``chain``, element-wise operators on the results, whose ``operands`` (`vkq.kernels.rows`) are the node's other
-inputs; ``y``, the QParams that quantize the results; ``real``, True to dequantize them again.
+Optional attributes, in the order of the computation:
+- ``prologue``: element-wise operators on the node's first inputs. The prologue's first result is the input of
+  the function; its second result, if any, is the node's second result. ``reads``: the kind of each input of
+  the prologue (`vkq.kernels.row_form`)
+- ``x``, instead of a prologue: the QParams of a quantized input
+- ``chain``: element-wise operators on the function's result. ``operands``: for each operand of the chain,
+  whether it is the function's result or one of the node's remaining inputs (`vkq.kernels.rows`)
+- ``y``: the QParams that quantize the result. ``real``: True to dequantize the quantized result again
 
 Normalization: applies ``function`` (normalize, normalize_root) to all axes from ``axis`` on, as
 LayerNormalization does without scale and bias."""
@@ -25,8 +28,8 @@ from .operator import Inputs, Operator, axis_of, one, same, there
 
 
 def along(x: Array, function: str, axes: Sequence[int], epsilon: float = 0.0) -> Array:
-    """Apply *function* to rows that consist of the axes *axes* of an array. float16 elements are computed
-    as float32."""
+    """Apply *function* to rows that consist of the axes *axes* of an array. float16 elements are converted
+    to float32 for the computation."""
     kept = [i for i in range(x.ndim) if i not in axes]
     moved = x.astype(np.float32).transpose(*kept, *axes)
     length = math.prod(x.shape[i] for i in axes)

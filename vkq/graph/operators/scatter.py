@@ -1,10 +1,10 @@
-"""Running sums, top-k, scattered rows, and weighted sums along an axis.
+"""Running sums and products, top-k, scattered rows, and weighted sums along an axis.
 
 scatter: inputs (rows, inner), ids (count,) and updates (count, inner). ``reduction`` combines row ids[i]
 with updates[i], for each i in ascending order.
 
-place: inputs (batch, lines, rows, inner), int32 start (batch,) and updates (batch, lines, count, inner),
-which replace the rows from start[batch] on; after the last row follows row 0.
+place: inputs (batch, lines, rows, inner), int32 start (batch,) and updates (batch, lines, count, inner). The
+updates replace the rows from start[batch] on; after the last row, they continue at row 0.
 
 topk: the ``k`` largest (or smallest) elements of each row of (rows, length), sorted, and their indices;
 equal elements keep their order. taps: each result is a weighted sum of the elements at the positions
@@ -67,7 +67,7 @@ def _scatter_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def placed(x: Array, starts: Array, updates: Array) -> Array:
-    """Return the result of a ``place`` (see the module)."""
+    """Return the result of the operator ``place``, which the module's docstring describes."""
     found: Array = x.copy()
     for own, start, rows in zip(found, starts.tolist(), updates, strict=True):
         own[:, (start + np.arange(rows.shape[1])) % own.shape[1]] = rows

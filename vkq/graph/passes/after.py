@@ -1,6 +1,6 @@
-"""Fuses epilogues into convolutions and linear layers. An epilogue is a table, the addition of another
-value (a residual), or a table and then an addition. A linear layer also accepts a dequantize, or a table
-for each channel.
+"""Fuses epilogues into convolutions and linear layers. An epilogue is a lookup in a table, the addition of
+another value (a residual), or a lookup and then an addition. A linear layer also accepts a dequantize, or a
+lookup with a table for each channel.
 
 The fusion is exact: the kernel requantizes the layer's result to bytes, and the epilogue reads these bytes.
 """
@@ -16,8 +16,8 @@ LAYERS = ("conv2d", "linear")
 
 
 def into_layers(graph: Graph) -> Graph:
-    """Fuse each sum, table or dequantize into the layer that computes its operand, if the operand has no
-    other reader."""
+    """Fuse each addition, lookup or dequantize into the layer that computes its operand (of an addition, one
+    of the operands), if nothing else reads this operand."""
     if graph.kinds.isdisjoint(LAYERS):
         return graph
     return swept(graph, _LastSteps(graph).visit, "dequantize", "lookup", "add", "sub")
@@ -43,8 +43,8 @@ class _LastSteps:
         return True
 
     def _looked_up(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
-        """Return the operand of a lookup, and the layer that computes this operand. The layer is None if
-        the lookup cannot be fused into it. Only linear layers support one table for each channel."""
+        """Return (the operand of a lookup, the layer that computes this operand). The layer is None if the
+        lookup cannot be fused into it. Only linear layers support one table for each channel."""
         own, table = node.inputs[0], node.attributes["table"]
         columns = node.attributes.get("axis", -1) == len(sweep.specs[own].shape) - 1
         ops = LAYERS if table.ndim == 1 else ("linear",) if columns else ()
@@ -52,17 +52,18 @@ class _LastSteps:
         return own, self._layer(sweep, own, (), *ops) if plain else None
 
     def _summed(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
-        """Of the two operands of a sum, return one that a layer computes, and this layer. If layers compute
-        both operands, choose the later layer: when it runs, the earlier layer's result exists. The layer is
-        None if the sum cannot be fused into it."""
+        """Return (an operand of the addition, the layer that computes this operand). If layers compute both
+        operands, choose the later layer: when it runs, the earlier layer's result exists. The layer is None
+        if the addition cannot be fused into it."""
         made = {name: self._layer(sweep, name, ("lookup",), *LAYERS) for name in node.inputs}
         own = max(node.inputs, key=lambda name: (made[name] is not None, self.order.get(name, -1)))
         alike = len({(sweep.specs[name].shape, sweep.specs[name].dtype) for name in node.inputs}) == 1
         return own, made[own] if alike and len(made) == 2 else None
 
     def _layer(self, sweep: Sweep, name: str, before: tuple[str, ...], *ops: str) -> Node | None:
-        """Return the layer that computes a value. Return None if the value has several readers, or if the
-        layer's epilogue has other operators than *before*."""
+        """Return the layer that computes a value, if its operator is in *ops*. Return None if the layer
+        cannot have an epilogue, if its epilogue already has an operator that is not in *before*, or if the
+        value has several readers."""
         made = sweep.producer(name, *ops)
         if made is None or (made.op == "linear" and not isinstance(made.attributes["x"], QParams)):
             return None
@@ -72,8 +73,8 @@ class _LastSteps:
 
 
 def _as_numbers(sweep: Sweep, node: Node) -> bool:
-    """If a linear layer computes the input of this dequantize node, fuse the node into the layer, which
-    then stores float32. Return True if that was done."""
+    """If a linear layer computes the input of the dequantize *node*, fuse the node into the layer, which then
+    stores float32. Return True if the node was fused."""
     made = sweep.producer(node.inputs[0], "linear")
     if made is None or "after" in made.attributes or made.attributes["y"] != node.attributes["x"]:
         return False

@@ -10,18 +10,20 @@ from ..graph import Graph, Node
 from .sweep import Sweep
 
 WHOLE = ("int32", "int64", "bool")
+# Operators of decoders. The rules that emit them also emit the nodes that compute positions, once for each
+# layer.
 CACHED = (
     "rotate",
     "place",
     "append_cache",
     "heads",
-)  # operators of decoders, for whose layers a rule emits positions
+)
 MOVES = ("Gather", "Where")  # operators whose float results are merged, too
-MOST_BYTES = 1 << 20  # constants up to this size are compared by their elements, others by their name
+MOST_BYTES = 1 << 20  # constants up to this size are compared by their elements, larger ones by their names
 
 
 def merge_alike(graph: Graph) -> Graph:
-    """Merge nodes with equal operators, inputs and attributes, in a graph that has operators of decoders."""
+    """If the graph has operators of decoders, merge nodes with equal operators, inputs and attributes."""
     if graph.kinds.isdisjoint(CACHED):
         return graph
     seen: dict[Hashable, Node] = {}

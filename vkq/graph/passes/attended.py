@@ -15,8 +15,8 @@ from ..operators.movement import permutation
 from .ranges import INT32, Range, fits, result_range
 from .sweep import Sweep, scalar
 
-# If a mask adds LEAST or less to the score of a key, the key is hidden: its softmax weight is 0 for every
-# score.
+# If a mask adds LEAST or less to the score of a key, the key is hidden: its softmax weight is 0, whatever the
+# score is.
 LEAST = -1e30
 ONE_BY_ONE: Axes = (0, 1, 2, 3)
 FLOATS = ("float32", "float16")
@@ -24,8 +24,9 @@ FLOATS = ("float32", "float16")
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """A step that changes scores. If ``low`` is None, the value ``name`` is added to them. Otherwise the
-    value ``name`` has flags, and ``low`` replaces each score whose flag is False (True if ``inverted``)."""
+    """A mask of attention scores. If ``low`` is None, the value ``name`` is added to the scores. Otherwise
+    the value ``name`` has Boolean flags, and ``low`` replaces each score whose flag is False (if
+    ``inverted``: each score whose flag is True)."""
 
     name: str
     low: float | None = None
@@ -34,26 +35,26 @@ class Mask:
 
 @dataclasses.dataclass(frozen=True)
 class Laid:
-    """The memory layout of a value with four axes. Memory holds the value ``name``; permuting its axes by
-    ``axes`` gives the value."""
+    """The memory layout of a value with four axes: memory holds the value ``name``, and permuting the axes of
+    ``name`` by ``axes`` gives the value that this layout describes."""
 
     name: str
     axes: Axes
 
 
 def laid_rows(sweep: Sweep, name: str, shape: tuple[int, ...]) -> Laid:
-    """Return the memory layout of the queries *name*. If their first axes are not *shape* (batch, heads,
-    queries), emit a Reshape to these axes first: if several heads share keys, a model may store the queries
-    of these heads as rows of one matrix."""
+    """Return the memory layout of the queries *name*. *shape*: the shape of the scores (batch, heads,
+    queries, keys). If the queries do not begin with the axes (batch, heads, queries), emit a Reshape first:
+    if several heads share keys, a model may store the queries of these heads as rows of one matrix."""
     own = sweep.specs[name].shape
     name = name if own[:-1] == shape[:3] else _shaped(sweep, name, (*shape[:3], own[-1]))
     return followed(sweep, Laid(name, ONE_BY_ONE))
 
 
 def laid(sweep: Sweep, name: str, batch: int, last: int | None = 3) -> Laid:
-    """Return the memory layout, of four axes, of a value with three or four axes. Transposes that compute
-    the value become part of the layout instead of being executed. *last*: the axis that must be contiguous
-    in memory (None: any)."""
+    """Return the memory layout of a value with three or four axes; the layout has four. Transposes that
+    compute the value become part of the layout instead of being executed. *last*: the axis that must be
+    contiguous in memory (None: any)."""
     own = sweep.specs[name].shape
     if len(own) == 3:
         parts = (batch, own[0] // batch) if batch and own[0] % batch == 0 else (1, own[0])
@@ -62,7 +63,7 @@ def laid(sweep: Sweep, name: str, batch: int, last: int | None = 3) -> Laid:
 
 
 def laid_keys(sweep: Sweep, name: str, batch: int) -> Laid:
-    """Return the memory layout of keys (batch, heads, keys, features); *name* is their transpose (batch,
+    """Return the memory layout of keys (batch, heads, keys, features). *name*: the transposed keys (batch,
     heads, features, keys)."""
     found = laid(sweep, name, batch, None)
     b, h, d, t = found.axes
@@ -70,8 +71,8 @@ def laid_keys(sweep: Sweep, name: str, batch: int) -> Laid:
 
 
 def followed(sweep: Sweep, found: Laid, last: int | None = 3) -> Laid:
-    """Return the layout of the stored value from which Transposes, Casts from float16 and repetitions of
-    heads make *found*; *last* as in `laid`."""
+    """Follow *found* back through Transposes, Casts from float16 and repetitions of heads. Return its layout
+    in terms of the value before these nodes. *last*: see `laid`."""
     while (before := _before(sweep, found)) is not None:
         if last is not None and before.axes[last] != last:
             break
@@ -80,8 +81,8 @@ def followed(sweep: Sweep, found: Laid, last: int | None = 3) -> Laid:
 
 
 def _before(sweep: Sweep, laid: Laid) -> Laid | None:
-    """If a Transpose, a repetition of heads, or a Cast from float16 computes a value, return the memory
-    layout of this node's input. Return None for other nodes."""
+    """If a Transpose, a repetition of heads, or a Cast from float16 computes the value *laid.name*, return
+    the layout in terms of this node's input. Return None for other nodes."""
     made = sweep.producer(laid.name, "Transpose", "Reshape", "Cast", "Identity")
     if made is None:
         return None
@@ -96,8 +97,9 @@ def _before(sweep: Sweep, laid: Laid) -> Laid | None:
 
 def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> str:
     """Return the value before its heads were repeated. *name* is the input of a Reshape to *shape* (batch,
-    heads, tokens, features). If an Expand repeats the heads of *name*, return its input, reshaped to four
-    axes. If *name* has the shape *shape* already, return *name*. Otherwise return ""."""
+    heads, tokens, features). If *name* is the result of an Expand that repeats heads, return the input of the
+    Expand, reshaped to four axes. If *name* has the shape *shape* already, return *name*. Otherwise return
+    ""."""
     if sweep.specs[name].shape == shape:
         return name
     repeated = sweep.producer(name, "Expand")
@@ -112,8 +114,8 @@ def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> 
 
 
 def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
-    """Return the name of the value *name* in the shape *shape*. If a Reshape computes *name* from a value
-    of this shape, this is the Reshape's input. Otherwise emit a Reshape."""
+    """Return the name of a value that has the elements of *name* in the shape *shape*: the input of the
+    Reshape that computes *name*, if this input has the shape, else the result of a new Reshape."""
     made = sweep.producer(name, "Reshape")
     if made is not None and sweep.specs[made.inputs[0]].shape == tuple(shape):
         return made.inputs[0]
@@ -126,9 +128,10 @@ def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
 def masks(
     sweep: Sweep, added: Sequence[Mask], shape: tuple[int, ...], placing: bool = True
 ) -> tuple[Seen, str, str]:
-    """Return the rule that decides by position which keys a query sees, the name of the bias that is added
-    to the scores, and the name of the queries' positions in the run ("" for none). Without *placing*, a mask
-    by such positions becomes a bias."""
+    """Return (seen, bias, places) for the masks *added*. seen: the rule that decides by position which keys a
+    query sees. bias: the name of the value that is added to the scores. places: the name of the queries'
+    positions, if they are computed at run time. A name is "" if there is no such value. If *placing* is
+    False, a mask that depends on computed positions becomes part of the bias."""
     seen, bias, places = Seen(), "", ""
     for one in added:
         name, array = one.name, sweep.array(one.name)
@@ -150,9 +153,10 @@ def masks(
 
 
 def placed(sweep: Sweep, mask: Mask, shape: tuple[int, ...]) -> tuple[str, int] | None:
-    """Return (name of the queries' positions, window) if the mask hides the keys after each query's position
-    in the run, and with a window all keys but the last *window* of the others. The positions are int32
-    (batch or 1, queries). Return None for other masks, or if a query might see no key."""
+    """Return (name of the queries' positions, window) if the positions are computed at run time, and the mask
+    shows each query only the keys up to its position, or only the last *window* of these keys (0: all of
+    them). The positions are int32 (batch or 1, queries). Return None for other masks, or if a query might see
+    no key."""
     if mask.low is None or mask.inverted or mask.low > LEAST:
         return None
     both, window = sweep.producer(mask.name, "And"), 0
@@ -182,7 +186,7 @@ def _counted(sweep: Sweep, name: str, count: int) -> bool:
 
 
 def _window(sweep: Sweep, name: str, compared: Sequence[str]) -> int:
-    """Return n if the flags *name* are key > place - n for the key and the place in *compared*; else 0."""
+    """Return n if the flags *name* are computed as key > place - n, else 0. *compared*: (key, place)."""
     made = sweep.producer(name, "Greater")
     first = sweep.producer(made.inputs[1], "Sub") if made is not None else None
     if made is None or first is None or [made.inputs[0], first.inputs[0]] != list(compared):
@@ -191,8 +195,8 @@ def _window(sweep: Sweep, name: str, compared: Sequence[str]) -> int:
 
 
 def range_of(sweep: Sweep, name: str, steps: int = 16) -> Range:
-    """Return the least and the largest value that an int32 value may have, from at most *steps* nodes on
-    each way back from it."""
+    """Return the smallest and the largest number that the elements of an int32 value may have. They follow
+    from the nodes that compute the value, of which at most *steps* are considered on each path."""
     array, made = sweep.array(name), sweep.producer(name)
     if array is not None:
         return (int(array.min()), int(array.max())) if array.size else (0, 0)
@@ -213,8 +217,8 @@ def _shown(array: Array, mask: Mask) -> Array | None:
 
 
 def causal(shown: Array, queries: int, keys: int) -> Seen | None:
-    """Return the causal rule that shows exactly the keys with the flag True: a query sees the keys up to
-    its own position, or only the last of these keys (a window). Return None if no causal rule does."""
+    """Return the rule that shows exactly the keys with the flag True: a query sees all keys, or the keys up
+    to its own position, or only the last of these keys (a window). Return None if no such rule exists."""
     if shown.ndim < 2 or shown.shape[-2:] != (queries, keys) or math.prod(shown.shape[:-2]) != 1:
         return None
     flags = shown.reshape(queries, keys)

@@ -1,8 +1,9 @@
 """Fuses attention written as MatMul, scale, masks, Softmax and MatMul into one node.
 
-Attention is fused if it has at least ROWS rows and a score matrix of at least SCORES_BYTES, or fewer rows and
-at least KEYS keys (as for one token of a decoder), or a score matrix of more than MOST_BYTES. The rule does
-not depend on the device, so that results have the same bits on every device."""
+The rows are the queries of all heads that share keys. Attention with at least ROWS rows is fused if its score
+matrices have at least SCORES_BYTES. Attention with fewer rows, as for one token of a decoder, is fused if it
+has at least KEYS keys, or score matrices of more than MOST_BYTES. These conditions do not depend on the
+device, so that results have the same bits on every device."""
 
 from __future__ import annotations
 
@@ -64,8 +65,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _softmax(sweep: Sweep, name: str) -> tuple[Node | None, bool]:
-    """Return the Softmax that computes the attention weights *name*, and True if a Where replaces its NaN
-    results by 0, as in PyTorch's exports."""
+    """Return (the Softmax that computes the attention weights *name*, or None; whether a Where replaces NaN
+    results of the Softmax by 0, as in PyTorch's exports)."""
     guard = _alone(sweep, name, "Softmax", "Where")
     if guard is None or guard.op == "Softmax":
         return guard, False
@@ -78,8 +79,8 @@ def _softmax(sweep: Sweep, name: str) -> tuple[Node | None, bool]:
 
 
 def _alone(sweep: Sweep, name: str, *ops: str) -> Node | None:
-    """Return the node that computes a value, skipping Reshapes, if its operator is in *ops*. Return None if
-    it has another operator, or if one of the values on the way has another reader."""
+    """Follow a value back through Reshapes to the node that computes its elements. Return this node if its
+    operator is in *ops*. Return None if it is not, or if one of the values on the way has several readers."""
     while sweep.uses.get(name, 1) == 1:
         made = sweep.producer(name)
         if made is None or made.op in ops or made.op != "Reshape":
@@ -95,8 +96,8 @@ def _weights(sweep: Sweep, softmax: Node, guarded: bool) -> Softmaxed | None:
         if made.op == "MatMul":
             return Softmaxed(made, scale, tuple(added[::-1]), guarded)
         if scale != 1.0 or sweep.specs[made.outputs[0]].shape != shape:
-            # not supported: a mask or a second factor between the MatMul and the factor; a mask that
-            # enlarges the scores' shape
+            # Not supported: a mask or a second factor between the MatMul and the factor; a mask that
+            # broadcasts the scores to a larger shape.
             return None
         if made.op in ("Mul", "Div"):
             name, factor = constant_factor(sweep, made)
@@ -166,8 +167,8 @@ def _fused(sweep: Sweep, node: Node, weights: Softmaxed, shape: Sequence[int]) -
 
 
 def gains(sizes: AttentionSizes) -> bool:
-    """Return True if the fused kernel supports these sizes and the score matrix is large enough (see the
-    module)."""
+    """Return True if the fused kernel supports these sizes, and if the attention fulfils the conditions of
+    the module's docstring."""
     held = 4 * sizes.batch * sizes.heads * sizes.queries * sizes.keys
     if not held or not sizes.depth * sizes.groups or sizes.heads % sizes.groups:
         return False
@@ -187,8 +188,8 @@ def _converted(sweep: Sweep, y: str, node: Node) -> None:
 
 
 def _quantized(sweep: Sweep, name: str) -> bool:
-    """Return True if a value is dequantized from 8 bits. Such an attention is left to the integer
-    operators."""
+    """Return True if a value is dequantized from 8 bits, perhaps with movements after the dequantize.
+    Attention on dequantized values is left to the integer operators."""
     made = sweep.producer(name)
     while made is not None and moves(made):
         made = sweep.producer(made.inputs[0])

@@ -22,8 +22,8 @@ HEADS_FIRST = (0, 2, 1, 3)  # the permutation between (batch, tokens, heads, d) 
 
 @dataclasses.dataclass(frozen=True)
 class Cached:
-    """An int8 cache (batch, groups, keys, words) of vectors of *width* numbers. Attention reads these numbers
-    times *factor*."""
+    """An int8 cache (batch, groups, keys, words) of vectors of *width* elements. Attention multiplies the
+    vectors by *factor*."""
 
     words: str
     width: int
@@ -31,8 +31,8 @@ class Cached:
 
 
 def cached(sweep: Sweep, laid: Laid) -> Cached | None:
-    """Return the int8 cache that *laid* unpacks as (batch, heads, keys, elements), or None if *laid* is
-    another value."""
+    """If *laid* is an unpacked int8 cache with the axes (batch, heads, keys, elements), return the cache.
+    Return None for other values."""
     found, factor = _without_factors(sweep, laid)
     made = sweep.producer(found.name, UNPACK)
     if made is None or found.axes != (0, 1, 2, 3):
@@ -41,9 +41,9 @@ def cached(sweep: Sweep, laid: Laid) -> Cached | None:
 
 
 def _without_factors(sweep: Sweep, laid: Laid) -> tuple[Laid, float]:
-    """Follow a value back through products and quotients with constants, and return the value before them and
-    the product of the factors. Exporters split the scale of the scores into a factor of the queries and one
-    of the keys."""
+    """Follow a value back through multiplications and divisions by constants. Return (the value before these
+    nodes, the product of the factors). Exporters split the scale of the scores into a factor of the queries
+    and a factor of the keys."""
     factor, found = 1.0, followed(sweep, laid, None)
     while (made := sweep.producer(found.name, "Mul", "Div")) is not None:
         name, own = constant_factor(sweep, made)
@@ -55,8 +55,8 @@ def _without_factors(sweep: Sweep, laid: Laid) -> tuple[Laid, float]:
 
 
 def constant_factor(sweep: Sweep, node: Node) -> tuple[str, float | None]:
-    """Return (the variable operand of a Mul or Div, its constant factor). The factor is None if both operands
-    are computed."""
+    """Return (the variable operand of a Mul or Div, the constant factor or divisor). The constant is None if
+    no operand is a constant with one element."""
     first, second = node.inputs
     factor = scalar(sweep.array(second))
     if factor is None and node.op == "Mul":
@@ -79,8 +79,8 @@ def attend_cached(
     sweep: Sweep, scores: CachedScores, k: Cached, v: Cached, whole: tuple[int, ...], node: Node
 ) -> bool:
     """Replace *node*, the MatMul of attention weights and values, by ``attention_int8`` over the caches k and
-    v. *whole*: the shape of the scores (batch, heads, queries, keys). Return False if the caches have other
-    sizes."""
+    v. *whole*: the shape of the scores (batch, heads, queries, keys). Return False if the operator does not
+    support the sizes of the caches or the masks."""
     (batch, heads, queries, keys), source = whole, node.source
     of_k, of_v = sweep.specs[k.words].shape, sweep.specs[v.words].shape
     laid, of_q = _without_factors(sweep, scores.q)
@@ -112,8 +112,8 @@ def attend_cached(
 
 
 def result_turned_back(sweep: Sweep, node: Node) -> bool:
-    """If *node* reverses the Transpose after an ``attention_int8``, replace its result by the input of that
-    Transpose. Return True if this was done."""
+    """If *node* reverses the Transpose after an ``attention_int8``, replace the result of *node* by the input
+    of that Transpose. Return True if it was replaced."""
     made = sweep.producer(node.inputs[0], "Transpose")
     before = made and sweep.producer(made.inputs[0], "attention_int8", "Cast")
     if made is None or before is None:
@@ -127,8 +127,8 @@ def result_turned_back(sweep: Sweep, node: Node) -> bool:
 
 
 def check_unpacked(graph: Graph) -> Graph:
-    """Return the graph unchanged. Raises ModelError if a node other than attention reads the numbers of an
-    int8 cache."""
+    """Return the graph unchanged. Raises ModelError if a node other than attention reads an unpacked int8
+    cache."""
     found = {node.outputs[0]: node for node in graph.nodes if node.op == UNPACK}
     for node in graph.nodes if found else ():
         if numbers := found.keys() & set(node.inputs):

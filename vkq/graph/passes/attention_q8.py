@@ -33,7 +33,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
     of_q, of_k, _ = b.get("heads", ONE_EACH)
     products = (b["a"], b["b"], b["y"]), (a["a"], a["b"], a["y"])
     steps = AttentionSteps(products[0], sums, known, products[1], mask_first, litert, table)
-    # Without a fused kernel the steps run as separate dispatches, and some of them refuse mixed types.
+    # Without a fused kernel the steps run as separate dispatches, some of which refuse mixed types.
     if len(steps.dtypes) > 1:
         return False
     operands, heads = [*scores.inputs, values], (of_q, of_k, of_v, a.get("heads", ONE_EACH)[2])
@@ -48,9 +48,10 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _columns(sweep: Sweep, operands: list[str]) -> tuple[list[str], tuple[range, ...] | None]:
-    """Return the operands, and a range of columns for each. If an operand is a Slice of columns, return the
-    input of the Slice. A lookup after such a Slice becomes a lookup of the whole input, because the kernel
-    reads columns only from stored values. The ranges are None if no operand is a Slice."""
+    """Return (operands, columns). An operand that is a Slice of columns is replaced by the input of the
+    Slice. *columns* has the range of columns to read of each operand; it is None if no operand is a Slice. A
+    lookup after a Slice becomes a lookup of the Slice's whole input, because the kernel reads columns only
+    from stored values."""
     found = []
     for name in operands:
         table = sweep.producer(name, "lookup")
@@ -67,8 +68,8 @@ def _columns(sweep: Sweep, operands: list[str]) -> tuple[list[str], tuple[range,
 
 
 def _part(sweep: Sweep, name: str) -> tuple[str, range] | None:
-    """Return the input of a Slice of consecutive columns and the range of these columns; None if no such
-    Slice computes the value."""
+    """If a Slice of consecutive columns computes the value, return (the input of the Slice, the range of
+    these columns), else None."""
     made = sweep.producer(name, "Slice")
     found = sliced(sweep, made) if made else None
     last = len(sweep.specs[name].shape) - 1
@@ -76,8 +77,8 @@ def _part(sweep: Sweep, name: str) -> tuple[str, range] | None:
 
 
 def _before_table(sweep: Sweep, name: str) -> tuple[str, bytes | None]:
-    """If a lookup computes the attention weights *name*, return the lookup's input and the bytes of its
-    table; else *name* and None."""
+    """If a lookup computes the attention weights *name*, return (the lookup's input, the bytes of its table),
+    else (*name*, None)."""
     made = _alone(sweep, name, "lookup")
     if made is None:
         return name, None
@@ -105,9 +106,9 @@ def _softmax(sweep: Sweep, node: Node) -> tuple[QParams, QParams] | None:
 def _scores(
     sweep: Sweep, name: str
 ) -> tuple[Node | None, str, tuple[QParams, QParams, QParams] | None, bool]:  # fmt: skip
-    """Return (product, mask, parameters, mask first). The product computes the scores; the mask is added to
-    them ("" for none). The parameters belong to the addition's operands and its sum. The last element is
-    True if the mask is the addition's first operand."""
+    """Return (product, mask, parameters, mask first). *product*: the node that computes the scores. *mask*:
+    the value that is added to the scores, or "". *parameters*: those of the addition's operands and of its
+    sum; None without a mask. *mask first*: True if the mask is the addition's first operand."""
     added = _alone(sweep, name, "add")
     if added is None or added.attributes.get("activation") is not None:
         return _product(sweep, name), "", None, False
@@ -120,8 +121,8 @@ def _scores(
 
 
 def _product(sweep: Sweep, name: str) -> Node | None:
-    """Return the product of two 8-bit activations that computes a value. Return None if there is none, or
-    if the value has several readers."""
+    """Return the product of two 8-bit activations that computes a value. Return None if another node computes
+    the value, or if the value has several readers."""
     made = _alone(sweep, name, "matmul")
     if made is None or not made.attributes.get("rows") or made.attributes["y"] is None:
         return None
@@ -129,8 +130,8 @@ def _product(sweep: Sweep, name: str) -> Node | None:
 
 
 def _values(sweep: Sweep, name: str) -> tuple[str, int]:
-    """Return the value whose transpose is *name*, and its number of heads in a row; ("", 1) if *name* is
-    not a transpose."""
+    """If *name* is a transpose, return (the value before it, the number of heads side by side in a row of
+    this value), else ("", 1)."""
     made = sweep.producer(name, "permute", "Transpose")
     if made is None:
         return "", 1

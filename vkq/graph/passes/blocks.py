@@ -1,4 +1,4 @@
-"""Products with weights that are dequantized in blocks along K, as com.microsoft's MatMulNBits."""
+"""Rewrites products with weights that are dequantized in blocks along K as MatMulNBits of com.microsoft."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sweep import Sweep
 
 
 def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
-    """Replace a MatMul or Gemm by MatMulNBits. Its constant matrix is (N, K) if *transposed*, else (K, N).
+    """Replace a MatMul or Gemm by MatMulNBits. The constant matrix is (N, K) if *transposed*, else (K, N).
 
     Return False if vkq does not support the matrix: blocks must run along K, and their size must be in
     `GROUPS` or be a multiple of the largest group."""
@@ -40,7 +40,8 @@ def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
 
 
 def _product(sweep: Sweep, node: Node, data: Array, scale: Array, zero: Array | None, block: int) -> Node:
-    """Return a MatMulNBits that replaces *node*. Its codes have 4 bits if all of them fit, else 8."""
+    """Return a MatMulNBits that replaces *node*. Its codes have 4 bits if 4 bits suffice for all codes and
+    zero points, else 8."""
     points, signed = np.zeros(scale.shape, data.dtype) if zero is None else zero, data.dtype == np.int8
     least = -8 if signed else 0
     small = all(((each >= least) & (each < least + 16)).all() for each in (data, points))

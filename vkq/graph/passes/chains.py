@@ -1,8 +1,8 @@
 """Fuses neighbouring element-wise operators on floats, integers and flags into chains, which a device
 computes in one dispatch (`vkq.kernels.chain`). `joined` then fuses chains with other neighbours.
 
-A chain grows until a node outside reads one of its values, so that it can run at the position of its last
-node. All results of a chain have one shape, to which its inputs broadcast."""
+A chain stops growing when a node outside of it reads one of its values, so that the chain can run at the
+position of its last node. All results of a chain have one shape, to which its inputs broadcast."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def chain_elements(graph: Graph) -> Graph:
 
 
 def _plainer(sweep: Sweep, node: Node) -> bool:
-    """Rewrite an operator in simpler forms: one with several operands as binary operators,
+    """Rewrite an operator in simpler forms: one with more than two operands as binary operators,
     BatchNormalization as a product and a sum, a power of 0.5, 2 or 3 as a square root or products, and a
     selection between two 8-bit constants as a selection between integers."""
     if node.op == "where":
@@ -66,7 +66,7 @@ def _plainer(sweep: Sweep, node: Node) -> bool:
 
 def _selection(sweep: Sweep, node: Node) -> bool:
     """Replace a selection between two 8-bit constants by a Where on integers and a Cast, which join the
-    chain that computes the flags."""
+    chain that computes the condition."""
     flags, result = sweep.specs[node.inputs[0]], sweep.specs[node.outputs[0]]
     numbers = [scalar(sweep.array(name)) for name in node.inputs[1:]]
     computed = flags.dtype == "bool" and sweep.producer(node.inputs[0], *elementwise.OPERATORS) is not None
@@ -126,7 +126,7 @@ class _Chains:
                 group.members.sort(key=lambda one: place[id(one.node)])
                 for name in group.made:
                     self.group_of[name] = group
-            # a node outside reads the chain's value: the chain must not grow any more
+            # A node outside of a chain reads a value of the chain: the chain must not grow any more.
             for name in node.inputs:
                 other = self.group_of.get(name)
                 if other is not None and other is not group:
@@ -135,9 +135,9 @@ class _Chains:
 
     def _joined(self, element: Element) -> _Group | None:
         """Return the chain to which a new node belongs: the node merged with all open chains whose results it
-        reads. If a kernel is too small for this chain, merge the node with only one of these chains, trying
-        the last one first. If none fits, the node alone is a chain. Return None if no kernel supports the
-        node."""
+        reads. If one kernel cannot compute them all, merge the node with only one of these chains, trying the
+        last one first. If that is impossible, too, the node alone is a chain. Return None if no kernel
+        supports the node."""
         shape = self.graph.specs[element.node.outputs[0]].shape
         before: list[_Group] = []
         for name in element.node.inputs:
@@ -238,8 +238,8 @@ class _Chains:
         )
 
     def _stored(self, name: str) -> str:
-        """Return the name of the value that a chain reads from memory: *name*, or a copy in int32 of
-        constant flags."""
+        """Return the name of the value that a chain reads from memory in place of *name*: an int32 copy if
+        *name* is a Boolean constant, else *name* itself."""
         array = self.graph.constants.get(name)
         if array is None or array.dtype != bool:
             return name

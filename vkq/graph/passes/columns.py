@@ -1,8 +1,8 @@
 """Rewrites queries, keys and values as column Slices of one product.
 
 timm's attention splits the columns of a product by a Reshape to (batch, rows, 3, heads, columns), a
-Transpose and three Slices. After this pass each Slice reads columns of the product, so that the heads are
-side by side (`transposes`)."""
+Transpose and three Slices. After this pass each Slice reads columns of the product, and the heads lie side by
+side in these columns, as `transposes` requires."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def sliced(sweep: Sweep, node: Node) -> tuple[int, range] | None:
 
 
 def _is_product(sweep: Sweep, name: str) -> bool:
-    """Return True if a matrix product computes a value, with at most quantizations, lookups, additions of a
-    constant, and Reshapes after it."""
+    """Return True if a matrix product computes a value, perhaps followed by quantizations, lookups, additions
+    of a constant, and Reshapes."""
     while (made := sweep.producer(name, "quantize", "Reshape", "lookup", "add")) is not None:
         own = [one for one in made.inputs if one not in sweep.constants]
         if len(own) != 1:
@@ -53,8 +53,8 @@ def _is_product(sweep: Sweep, name: str) -> bool:
 
 
 def _slice(sweep: Sweep, node: Node) -> bool:
-    """Replace a Slice after a Reshape (and a Transpose) by a Slice of columns before the Reshape. The
-    Reshape splits the columns into several axes, and the Slice must be along the first of these axes."""
+    """Replace a Slice after a Reshape, or after a Reshape and a Transpose, by a Slice of columns before the
+    Reshape. The Reshape splits the columns into several axes; the Slice must be along the first of them."""
     turned = sweep.producer(node.inputs[0], "Transpose")
     name = turned.inputs[0] if turned else node.inputs[0]
     split, found = sweep.producer(name, "Reshape"), sliced(sweep, node)
@@ -98,8 +98,8 @@ def _reshape(sweep: Sweep, node: Node) -> bool:
 
 
 def _lookup(sweep: Sweep, node: Node) -> bool:
-    """Move a lookup before Reshapes, so that the kernel of the product can compute it, or before the
-    Transposes and Reshapes that follow a Slice of columns."""
+    """Move a lookup before Reshapes, so that it can be fused into the product, or before the Transposes and
+    Reshapes that follow a Slice of columns."""
     name, between = node.inputs[0], list[Node]()
     while (made := sweep.producer(name, "Transpose", "Reshape")) is not None:
         if sweep.uses.get(name, 1) != 1:
@@ -119,14 +119,15 @@ def _lookup(sweep: Sweep, node: Node) -> bool:
     return True
 
 
-Part = tuple[range, Node | None]  # the columns of a Slice, and the lookup that reads the Slice
+Part = tuple[range, Node | None]  # the columns of a Slice, and the lookup that reads the Slice, if any
 
 
 def _sliced_tables(graph: Graph) -> dict[str, list[Part]]:
-    """Map values to the Slices that read them: a pair (columns, lookup) for each Slice.
+    """Return a dict with a pair (columns, lookup) for each Slice that reads a value, by the value's name.
 
-    The node that computes such a value has a table or an addend for each column. Only Slices of disjoint
-    columns read the value, and a lookup reads at least one of these Slices."""
+    The dict has the values that fulfil three conditions: the node that computes the value has a table or an
+    addend for each column; only Slices of disjoint columns read the value; a lookup reads at least one of
+    these Slices."""
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for name in node.inputs:

@@ -1,5 +1,5 @@
-"""Rewrites QuantizeLinear and DequantizeLinear whose parameters are computed at run time as float
-arithmetic that returns the operators' results, bit for bit."""
+"""Rewrites QuantizeLinear and DequantizeLinear as float arithmetic, if their parameters are computed at run
+time. The arithmetic returns the results of these operators, bit for bit."""
 
 from __future__ import annotations
 

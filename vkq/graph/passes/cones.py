@@ -20,8 +20,8 @@ _kept: dict[Hashable, Array] = {}
 def evaluated(
     cone: Sequence[Node], name: str, given: Mapping[str, Array], constants: Mapping[str, Array]
 ) -> Array:
-    """Return the array of the value *name*, read-only. The nodes *cone* compute it from the arrays *given*
-    and from constants."""
+    """Return the array of the value *name*, which may be read-only. The nodes *cone* compute it from the
+    arrays *given* and from constants."""
     key = _key(cone, name, given, constants)
     found = None if key is None else _kept.get(key)
     if found is None:

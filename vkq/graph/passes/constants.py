@@ -18,16 +18,16 @@ from .lines import as_image
 from .plain import in_plain_words
 from .sweep import Sweep
 
-LARGEST_FOLDED_BYTES = 1 << 28  # maximum bytes of one node's results that are computed in advance
-HELD = {"bool": "uint8"}  # types for which a device stores another type
+LARGEST_FOLDED_BYTES = 1 << 28  # a node whose results have more bytes is not folded
+HELD = {"bool": "uint8"}  # maps a type to the type in which a device stores it
 Otherwise = Callable[[Node, str], Node]
 
 
 @dataclasses.dataclass
 class Rest:
     """The nodes of a graph that cannot be planned yet. ``found``: nodes that must run before the shapes of
-    their results are known. ``later``: nodes that read results of ``found``, or that need the elements of
-    the values ``needed``."""
+    their results are known. ``later``: nodes that depend on results of ``found``, or on the elements of the
+    values ``needed``."""
 
     found: list[Node] = dataclasses.field(default_factory=list)
     later: list[Node] = dataclasses.field(default_factory=list)
@@ -124,8 +124,8 @@ def _in_others(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 
 
 def _defined(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
-    """Replace an operator by its definition. The attribute ``expand`` computes the definition for these
-    input shapes. Return False if there is none."""
+    """Replace an operator by its definition. The attribute ``expand`` is a function that returns the nodes of
+    the definition for given input shapes. Return False if the operator has no definition."""
     expand = node.attributes.get("expand")
     if expand is None:
         return False
@@ -142,8 +142,8 @@ def _defined(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 
 
 def _settled(sweep: Sweep, node: Node) -> Node:
-    """Return the node of an unknown operator with the types of its inputs and results in the model as
-    attributes. A device may store these values in other types."""
+    """Return the node of an unknown operator with two more attributes: the types that its inputs and results
+    have in the model. A device may store these values in other types."""
     if "takes" in node.attributes:
         return node
     takes = tuple(sweep.specs[name].dtype if name else "" for name in node.inputs)
@@ -158,7 +158,7 @@ def _given(x: Inputs) -> list[Spec]:
 
 def fold_weights(graph: Graph) -> Graph:
     """Fold all constants, now also each DequantizeLinear of a constant. Run this pass after all passes that
-    need the integers."""
+    need the integers of dequantized constants."""
     return Sweep(graph).run(_fold)
 
 
@@ -185,8 +185,8 @@ def _fold(sweep: Sweep, node: Node) -> bool:
 
 
 def _fold_foreign(sweep: Sweep, node: Node, arrays: Sequence[Array | None]) -> bool:
-    """Compute an unknown operator with ``compute`` of its attributes. If the specs of its results are
-    known, check their size first."""
+    """Compute an unknown operator with the function in its attribute ``compute``. Return False without
+    computing it if the results are known to be too large."""
     specs = [sweep.specs[name] if name else None for name in node.inputs]
     with contextlib.suppress(OpenShape):
         if sum(spec.nbytes for spec in infer(node, specs, arrays)) > LARGEST_FOLDED_BYTES:

@@ -1,5 +1,5 @@
-"""Gives small int32 vectors one shape, (n,). Then one chain of element-wise operators computes all positions
-and lengths of a decoder; a Reshape between them would end the chain."""
+"""Gives small int32 vectors one shape, (n,), so that one chain of element-wise operators computes all
+positions and lengths of a decoder. A Reshape between two operators would end the chain."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def flatten_counts(graph: Graph) -> Graph:
 
 
 def _count(spec: Spec) -> int:
-    """Return the number of elements of a small vector of int32 with any number of axes of length 1; 0 for
-    other values."""
+    """Return the number of elements of a small int32 vector, which may have further axes of length 1. Return
+    0 for other values."""
     size = math.prod(spec.shape)
     return size if spec.dtype == "int32" and size == max((*spec.shape, 1)) <= MOST else 0
 
@@ -60,8 +60,8 @@ def _flat(sweep: Sweep, name: str, source: str) -> str:
 
 
 def _before(sweep: Sweep, name: str, shape: tuple[int, ...]) -> str:
-    """Return the name of a value of this shape that Reshapes turn into the value *name*; "" if there is
-    none."""
+    """Follow the value *name* back through Reshapes to a value of the shape *shape*. Return the name of this
+    value; "" if there is none."""
     while sweep.specs[name].shape != shape:
         made = sweep.producer(name, "Reshape")
         if made is None:
@@ -71,7 +71,8 @@ def _before(sweep: Sweep, name: str, shape: tuple[int, ...]) -> str:
 
 
 def _early(graph: Graph) -> list[Node]:
-    """Return the nodes with each vector of the shape (n,) directly after its last operand."""
+    """Return the nodes in a new order: a node that computes a small vector of the shape (n,) comes directly
+    after the node that computes the last of its operands."""
     place: dict[str, int] = {}
     keys = []
     for i, node in enumerate(graph.nodes):

@@ -1,5 +1,5 @@
-"""Rewrites Einsum as matrix products. An axis of both operands becomes a batch axis if the result or a
-later operand has it, and otherwise a summed axis."""
+"""Rewrites Einsum as matrix products of two operands at a time. An axis that both operands have becomes a
+batch axis if the result or a later operand has it, too, and otherwise a summed axis."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def _without(w: Words, x: str, axes: str, kept: set[str]) -> tuple[str, str]:
 def _product(
     w: Words, one: tuple[str, str], two: tuple[str, str], later: set[str], sizes: dict[str, int]
 ) -> tuple[str, str]:
-    """Multiply two operands, each (name, its axes as letters), by a MatMul of (batch, rows, summed) and
-    (batch, summed, columns). Return the product in the same form. *later*: the axes that the result or later
-    operands have. *sizes*: the size of each axis."""
+    """Multiply two operands by a MatMul of (batch, rows, summed) and (batch, summed, columns). An operand is
+    a pair (name, its axes as letters), and so is the returned product. *later*: the axes that the result or
+    later operands have. *sizes*: the size of each axis."""
     a, b = _without(w, *one, later | set(two[1])), _without(w, *two, later | set(one[1]))
     both = [axis for axis in a[1] if axis in b[1]]
     batch, added = ("".join(x for x in both if (x in later) == kept) for kept in (True, False))

@@ -24,8 +24,8 @@ _kept: dict[Hashable, tuple[weakref.ref[Array], Array]] = {}
 
 
 def fold_into_tables(graph: Graph) -> Graph:
-    """Replace an operator on gathered rows by a Gather from the operator's results for all rows. The
-    operand that is not the gathered rows must not depend on the ids."""
+    """Replace an operator on gathered rows by a Gather from the operator's results for all rows. If the
+    operator has another operand, this operand must be the same for all ids."""
     rows, ops = set[str](), set[str]()
     for node in graph.nodes:
         known = sum(name in graph.constants for name in node.inputs)
@@ -70,8 +70,8 @@ def _table(sweep: Sweep, name: str) -> Array | None:
 
 
 def _of_one(node: Node, rank: int, lead: int) -> tuple[Array, Array] | None:
-    """Return the arguments (results, row) of `_chosen` for a lookup; None if its tables differ between ids.
-    The first *lead* of the *rank* axes of the value are the axes of the ids."""
+    """Return the arguments (results, row) of `_chosen` for a lookup; None if the lookup has different tables
+    for different ids. The value has *rank* axes; the first *lead* of them are the axes of the ids."""
     tables: Array = node.attributes["table"]
     if tables.ndim == 1:
         return tables[None], np.zeros(1, np.uint8)
@@ -96,7 +96,7 @@ def _of_two(sweep: Sweep, node: Node, at: int, lead: int) -> tuple[Array, Array]
     every = np.arange(info.min, info.max + 1).astype(array.dtype)
     pair = [every[:, None], every[None, :]]
     # `add` swaps operands of the shapes (256, 1) and (1, 256), which may change the rounding. If it does not
-    # swap the operands of the node, broadcast them here, so that none are swapped.
+    # swap the node's own operands, broadcast the two arrays here, so that it does not swap them either.
     if node.op != "add" or not swaps(*shapes):
         pair = [np.broadcast_to(x, (256, 256)) for x in pair]
     found = compute(node, pair)[0]

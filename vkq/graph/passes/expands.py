@@ -14,7 +14,7 @@ from .sweep import Sweep, swept
 # more bytes than their operands (dequantize).
 OTHERS = ("BatchNormalization", "QuantizeLinear", "DequantizeLinear", "dequantize", "CastLike")
 ELEMENTWISE = frozenset(op for op, row in TABLE.items() if row.kind == "elementwise").difference(OTHERS)
-SUMS = ("Add", "Sum", "add")  # the shapes decide the order of the operands (`swaps`) and so the rounding
+SUMS = ("Add", "Sum", "add")  # the operands' shapes decide their order (`swaps`), which affects the rounding
 SELECTIONS = ("Where", "where")  # on a device, broadcasting an 8-bit operand is an additional copy
 
 

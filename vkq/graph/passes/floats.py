@@ -1,8 +1,8 @@
 """Replaces float convolutions and products with constant float weights by layers of the schemes f32 and
 f16.
 
-Run the pass after the passes for quantized operators. By then, constants whose quantization vkq's layers do
-not support are folded to floats."""
+Run the pass after the passes for quantized operators. By then, constants with a quantization that vkq's
+layers do not support have been folded to floats."""
 
 from __future__ import annotations
 

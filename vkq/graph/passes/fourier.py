@@ -30,23 +30,23 @@ def waves(given: int, length: int, parts: int, results: int, inverse: bool = Fal
 
 
 def real_waves(given: int, length: int) -> Matrix:
-    """Return the matrix (given * 2, length) that maps the first half of a spectrum to a real signal. All
-    elements count twice, because the second half mirrors the first, except the elements without a mirror
-    image: frequency 0, and length / 2."""
+    """Return the matrix (given * 2, length) that maps the first half of a spectrum to a real signal.
+    Frequencies count twice, because the second half of the spectrum mirrors the first. Only the frequencies 0
+    and length / 2 count once: they have no mirror image."""
     both = waves(given, length, 2, length, inverse=True)[:, ::2].reshape(given, 2, length)
     alone = np.isin(np.arange(given) * 2, (0, length))
     return (both * np.where(alone, 1, 2)[:, None, None]).reshape(given * 2, length)
 
 
 def dft(w: Words) -> bool:
-    """DFT: move the transformed axis before the axis of real and imaginary parts, and multiply by a matrix.
-    With ``onesided`` the spectrum of a real signal is only its first half."""
+    """DFT: move the transformed axis directly before the axis of real and imaginary parts, and multiply by a
+    matrix. With ``onesided``, the spectrum of a real signal is stored as its first half."""
     spec, rank = w.spec(0), len(w.spec(0).shape)
     axis = _axis(w, rank)
     if axis is None:
         return False
     parts, inverse = spec.shape[-1], bool(w.attributes.get("inverse", 0))
-    # True if a spectrum is only its first half, because the signal is real
+    # True if only the first half of the spectrum is stored, because the signal is real
     half = bool(w.attributes.get("onesided", 0))
     whole = 2 * (spec.shape[axis] - 1) if half and inverse else spec.shape[axis]
     asked = w.given(1) if w.node.input(1) else np.array(whole)

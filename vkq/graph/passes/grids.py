@@ -30,9 +30,9 @@ def grid_sample(w: Words) -> bool:
 
 
 def _coordinate(w: Words, index: int, size: int, border: bool) -> str:
-    """Emit the fractional row or column in the image for each grid point, computed from element *index* of
-    the point. *size*: the image's rows or columns. *border*: move points outside the image to its border.
-    Return the result's name."""
+    """Emit nodes that compute the fractional row or column of each grid point in the image. Return the
+    result's name. *index*: the element of a point to use (0: the column, 1: the row). *size*: the number of
+    the image's rows or columns. *border*: True to move points outside the image to its border."""
     shape = w.spec(1).shape[:3]
     own = w.reshape(w.part(w.node.inputs[1], 3, index, index + 1), shape)
     shifted = w.emit("Add", [own, w.constant(1.0, "float32")])
@@ -64,8 +64,8 @@ def _between(w: Words, rows: str, places: list[str], padding: str) -> str:
 
 
 def _corner(w: Words, rows: str, places: list[str], padding: str) -> str:
-    """Emit a Gather of the pixels (N, H', W', C) at integer positions. Return the result's name. If
-    *padding* is "zeros", pixels outside the image are 0."""
+    """Emit a Gather of the pixels (N, H', W', C) at the integer positions *places* (rows, columns). Return
+    the result's name. If *padding* is "zeros", pixels outside the image are 0."""
     n, _, *sizes = w.spec(0).shape
     wholes = [
         w.cast(_clipped(w, place, size), "int32", range=(0, size - 1))

@@ -1,9 +1,10 @@
-"""Computes the values after DequantizeLinear in float32 in quantized float16 graphs, where possible.
+"""Changes quantized float16 graphs: the values between DequantizeLinear and QuantizeLinear become float32,
+where possible.
 
 Values computed only from dequantized values and constants become float32, so that float16 graphs get the
-quantized operators of float32 graphs. Such a value is rounded to float16 only where an operator combines it
-with other float16 values. The results have the bits of the network's float32 form, whereas ONNX Runtime
-rounds to float16 after each operator."""
+quantized operators of float32 graphs. A value that has become float32 is rounded to float16 only where an
+operator combines it with values that have stayed float16. The results have the bits of the network's float32
+form, whereas ONNX Runtime rounds to float16 after each operator."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ LINEAR = ("QuantizeLinear", "DequantizeLinear")
 
 
 def widen_dequantized(graph: Graph) -> Graph:
-    """Compute dequantized values, their scales, and all values that depend only on them and on constants in
-    float32."""
+    """Change the type of dequantized values, of their scales, and of all values that depend only on
+    dequantized values and constants, from float16 to float32."""
     if not any(node.op in LINEAR and graph.specs[node.inputs[1]].dtype == HALF for node in graph.nodes):
         return graph
     return _Halves(graph).run()
@@ -81,7 +82,7 @@ class _Halves:
             if node.inputs[1] not in sweep.constants:
                 return self._kept(node)
             if node.inputs[0] in sweep.constants:
-                sweep.keep(node)  # float16 layers read the weight in float16, too
+                sweep.keep(node)  # keep the weight in float16, too: float16 layers read it
             self.wide[node.outputs[0]] = sweep.fresh(f"{node.outputs[0]}/wide")
             result = self.wide[node.outputs[0]]
         else:

@@ -23,9 +23,10 @@ HEADS_FIRST = (0, 2, 1, 3)  # the permutation between (batch, tokens, heads, d) 
 
 @dataclasses.dataclass
 class FoundPart:
-    """A part of the value *x*, whose rows have *columns* numbers. end: the name of the result. nodes: the
-    nodes that compute it, the last one first. place: the index of the last one in the graph. angles: cosines
-    and sines, or (). cache: (start, past), or ()."""
+    """A part of the value *x*, whose rows have *columns* elements. tokens: (batch, tokens). end: the name of
+    the part's result. nodes: the nodes that compute the result, the last one first. place: the index in the
+    graph of the node with an operator of ENDS. angles: cosines and sines, or (). cache: (start, past), or
+    ()."""
 
     part: Part
     x: str
@@ -68,7 +69,7 @@ class _Parts:
                 groups.append([one])
             else:
                 group.append(one)
-        for group in groups:  # one order in all layers, so that they share a kernel
+        for group in groups:  # sort the parts alike in all layers, so that the layers share a kernel
             group.sort(key=lambda one: one.part.first)
         moved = [g for g in groups if sum(node.op != "Reshape" for one in g for node in one.nodes) > 1]
         return self._written(moved) if moved else self.graph
@@ -104,7 +105,8 @@ class _Parts:
         self, walk: _Walk, i: int, heads: tuple[int, int, int, int], end: str, order: Order,
         after: Sequence[Node], cache: tuple[str, ...] = (),
     ) -> FoundPart | None:  # fmt: skip
-        """Return the part that *walk* found, if the kernel supports it. after: the nodes after the walk."""
+        """Return the part that *walk* found, or None if the kernel does not support it. *after*: the nodes
+        after the value at which the walk began, the last one first."""
         specs, turn = self.graph.specs, walk.rotation
         angles = turn.inputs[1:] if turn is not None else ()
         interleaved = turn is not None and bool(turn.attributes["interleaved"])
@@ -118,7 +120,7 @@ class _Parts:
         return FoundPart(part, walk.name, walk.columns, heads[:2], end, nodes, i, angles, cache, interleaved)
 
     def _only_reader(self, name: str) -> Node | None:
-        """Return the only node that reads a value; None if there are others."""
+        """Return the node that reads a value. Return None if the value has no reader or several."""
         readers = self.readers.get(name, [])
         return readers[0] if self.uses[name] == len(readers) == 1 else None
 
@@ -146,7 +148,7 @@ class _Parts:
         return True
 
     def _known(self, name: str) -> Hashable:
-        """Return the identity of a value: equal for equal constants and for Reshapes of one value."""
+        """Return a key that is equal for equal constants, and for Reshapes of one value to one shape."""
         shape, array = self.graph.specs[name].shape, self.graph.constants.get(name)
         while (node := self.made.get(name, (0, None))[1]) is not None and node.op == "Reshape":
             name = node.inputs[0]
@@ -182,7 +184,7 @@ class _Parts:
         graph = dataclasses.replace(graph, nodes=left, constants=constants, specs=specs)
         try:
             nodes = in_order(self._placed(left, made), [*graph.inputs, *constants])
-        except ModelError:  # the nodes of two groups would depend on each other
+        except ModelError:  # the new nodes of two groups would depend on each other
             return self.graph
         return without_dead(dataclasses.replace(graph, nodes=nodes))
 
@@ -199,9 +201,10 @@ class _Parts:
 
 
 class _Walk:
-    """Follows a value back to the columns of a product. name: the value reached, float32 or float16, whose
-    rows have *columns* numbers; the part begins at column *first*. nodes: the nodes passed, the last one
-    first. rotation: the rotate among them. known: False if the heads are no columns."""
+    """Follows a value back to the columns of a product. name: the value that the walk has reached, float32 or
+    float16. Its rows have *columns* elements, and the part begins at column *first*. nodes: the nodes that
+    the walk has passed, the last one first. rotation: the rotate among these nodes, or None. known: False if
+    the heads are not columns of the rows. follows: False if the walk must stop here."""
 
     def __init__(self, graph: Graph, made: Mapping[str, tuple[int, Node]], uses: Mapping[str, int]):
         self.graph, self.made, self.uses = graph, made, uses
@@ -210,8 +213,9 @@ class _Walk:
         self.rotation: Node | None = None
 
     def back(self, name: str, heads: tuple[int, int, int, int], turned: bool, follows: bool = True) -> _Walk:
-        """Follow a value with the heads *heads* (batch, tokens, heads, width) back. turned: heads come before
-        tokens. follows: False if other nodes read the value, too."""
+        """Walk back from the value *name*. *heads*: the value's sizes (batch, tokens, heads, width).
+        *turned*: True if heads come before tokens in memory. *follows*: False if several nodes read the
+        value."""
         batch, tokens, count, width = heads
         self.name, self.follows, self.columns = name, follows, count * width
         if turned and not self._take("Transpose"):
@@ -250,7 +254,7 @@ class _Walk:
         return node
 
     def _slice(self, rows: int) -> None:
-        """Pass a Slice of columns of *rows* rows."""
+        """Pass a Slice of columns of a value with *rows* rows."""
         node = self._next("Slice")
         if node is None:
             return

@@ -1,5 +1,5 @@
 """Rules of `simplify` for nodes whose result is a copy of an input, perhaps broadcast. Also moves Reshapes
-before operators that compute flags."""
+before operators with Boolean results."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..graph import Node
 from ..operators import elementwise
 from .sweep import Sweep, every_equal
 
-# If one operand equals this Boolean constant, the operator's result equals the remaining operand.
+# If one operand equals this Boolean constant, the operator's result equals the other operand.
 NEUTRAL = {"And": True, "Or": False}
 COPIES = ("Expand", "Where", *NEUTRAL)
 
 
 def copied(sweep: Sweep, node: Node) -> bool:
-    """Remove a node whose operator is in COPIES if its result is a copy of one input. Its readers read this
-    input, or an Expand of it."""
+    """Remove a node whose operator is in COPIES if its result is a copy of one input. The readers of the
+    result then read this input, or an Expand of this input."""
     name, spec = _copy_of(sweep, node), sweep.specs[node.outputs[0]]
     given = sweep.specs[name] if name else None
     if given is None or given.dtype != spec.dtype or (node.op == "Expand" and given != spec):
@@ -54,8 +54,9 @@ def reshape(sweep: Sweep, x: str, shape: Sequence[int], output: str, source: str
     """Emit a Reshape and return the name of its result. Two Reshapes become one; no Reshape is emitted if x
     has the shape already.
 
-    A Reshape of computed flags moves before the operator that computes them, to its operands: these are
-    floats or integers, whose memory is row-major, so that their Reshape needs no dispatch."""
+    A Reshape of computed Boolean values moves before the operator that computes them, to the operand of the
+    operator. The operand has floats or integers, which are row-major in memory, so that its Reshape needs no
+    dispatch."""
     before = sweep.producer(x, "Reshape")
     x = before.inputs[0] if before is not None else x
     if sweep.specs[x].shape == tuple(shape):
@@ -72,9 +73,9 @@ def reshape(sweep: Sweep, x: str, shape: Sequence[int], output: str, source: str
 
 
 def _test(sweep: Sweep, name: str, rank: int) -> tuple[int, Node] | None:
-    """Return (i, node): the element-wise node that computes the flags *name*, and the index i of the only
-    operand with more than one element. Return None if the flags have other readers, if there are several
-    such operands, or if another operand has more than *rank* axes."""
+    """Return (i, node): the element-wise node that computes the Boolean value *name*, and the index i of the
+    only operand with more than one element. Return None if the value has several readers, if several operands
+    have more than one element, or if another operand has more than *rank* axes."""
     made = sweep.producer(name, *elementwise.OPERATORS)
     if made is None or sweep.specs[name].dtype != "bool" or sweep.uses.get(name) != 1:
         return None

@@ -1,5 +1,5 @@
-"""Rewrites operators that read or write elements by index as index arithmetic, and one Gather or one
-scatter of rows.
+"""Rewrites operators that read or write elements by index (GatherND, ScatterElements, OneHot, ...). Index
+arithmetic computes row numbers, and one Gather reads the rows, or one scatter writes them.
 
 A constant index out of range is refused. An index computed at run time is clamped to the axis. Indices that
 are a model input are compared with the axis when the input is given (``within``: `types`)."""
@@ -18,7 +18,7 @@ from ..operators.operator import axis_of
 from ..operators.scatter import REDUCTIONS, TYPES
 from .words import FLOATS, INTEGERS, Words
 
-WORDS = ("float32", "int32", "int64")  # types of one 32-bit word on a device
+WORDS = ("float32", "int32", "int64")  # types whose elements are one 32-bit word on a device
 
 
 def _positions(w: Words, ids: str, sizes: Sequence[int]) -> str:
@@ -79,8 +79,9 @@ def gather_elements(w: Words) -> bool:
 
 
 def _element(w: Words, ids: str, shape: Sequence[int], axis: int) -> str:
-    """Emit flat indices into an array of shape *shape*. Return the result's name. ids[i, j, ...] is an
-    index along *axis*; along all other axes, the array is indexed like *ids*."""
+    """Emit nodes that compute flat indices into an array of shape *shape*. Return the result's name.
+    ids[i, j, ...] is an index along *axis*; along all other axes, the index is the position i, j, ... of the
+    id itself."""
     spec = w.of(ids)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     at = _positions(w, ids, [shape[axis]])
@@ -109,7 +110,7 @@ def scatter_nd(w: Words) -> bool:
 
 
 def _scattered(w: Words, flat: str, inner: int) -> bool:
-    """Emit the operator's result: x with its rows of *inner* elements at the flat indices *flat* updated."""
+    """Emit the operator's result: x as rows of *inner* elements, with updates of the rows *flat*."""
     x, reduction = w.spec(0), str(w.attributes.get("reduction", "none"))
     if reduction not in REDUCTIONS or x.dtype not in (*TYPES, "int64", "bool"):
         return False

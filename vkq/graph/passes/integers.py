@@ -1,6 +1,6 @@
 """Replaces an operator between dequantize and quantize by vkq's operator on 8-bit values.
 
-The conditions are those of ONNX Runtime's selectors. Activations and result must have one type. Weights
+The conditions are those of ONNX Runtime's selectors. Activations and result must have the same type. Weights
 must be constant, and quantized per tensor or per output channel. The bias must be int32 with the scale
 x_scale * w_scale (within 1 %); any other bias becomes ``round(bias / (x_scale * w_scale))``. Relu and Clip
 become bounds of the result. A convolution, product or softmax without a quantize after it returns float32."""
@@ -44,7 +44,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _bounds(sweep: Sweep, node: Node) -> Bounds | None:
-    """Return the bounds of a Relu or Clip as real numbers; None if a bound is computed at run time."""
+    """Return the bounds of a Relu or Clip as real numbers. Return None if a bound is computed at run time, or
+    if the lower bound is above the upper one."""
     if node.op == "Relu":
         return activation_range("relu")
     found = []
@@ -61,8 +62,8 @@ def bounded_layer(sweep: Sweep, node: Node) -> bool:
     layer, bounds = sweep.producer(node.inputs[0], *LAYERS), _bounds(sweep, node)
     if layer is None or bounds is None or layer.attributes["y"] is not None:
         return False
-    # If other nodes read the result of a layer of float activations, this result must stay, and fusing
-    # would compute the layer twice.
+    # If other nodes also read the result of a layer of float activations, the result must stay, and the fused
+    # layer would be a second computation of it.
     if layer.attributes["x"] is None and sweep.uses[node.inputs[0]] > 1:
         return False
     low, high = activation_range(layer.attributes["activation"])
@@ -112,8 +113,8 @@ def _clamped(sweep: Sweep, name: str, q: QParams, bounds: Bounds, node: Node) ->
 
 
 def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
-    """Fuse the layer *made* and *node*, the quantize of its result, into one layer with the result's
-    parameters q and an int32 bias. If the types of x and the result differ, keep both nodes and return
+    """Fuse the layer *made* and *node*, the quantize of the layer's result, into one layer with an int32 bias
+    and a result with the parameters q. If the types of x and of the result differ, keep both nodes and return
     False."""
     attributes, inputs = dict(made.attributes), list(made.inputs)
     x: QParams | None = attributes["a" if made.op == "matmul" else "x"]
@@ -212,8 +213,8 @@ def _resize(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bo
 
 
 def _where(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bool:
-    """Replace a Where: requantize both operands to the result's parameters, and select. If the flags are
-    constant, replace the selection by a Gather from the concatenated operands."""
+    """Replace a Where: requantize both operands to the result's parameters, and select between them. If the
+    condition is constant, replace the selection by a Gather from the concatenated operands."""
     chosen = sweep.array(made.inputs[0])
     shape = sweep.specs[made.outputs[0]].shape
     if chosen is None:

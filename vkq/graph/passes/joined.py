@@ -1,9 +1,9 @@
 """Fuses chains and functions of rows with their neighbours.
 
-A function of rows is a reduction, softmax or normalization. Its kernel also computes a cheap chain before it
-(`prologues`), and the chain, the QuantizeLinear and the DequantizeLinear that read its result. A Transpose of
-8-bit rows and a Reshape before or after it become one movement (permute). A permute that merges the heads of
-a product is removed, because the product can write its heads side by side."""
+A function of rows is a reduction, softmax or normalization. Its kernel can also compute a cheap chain before
+the function (`prologues`), and after the function a chain, a quantize and a dequantize, in this order. A
+Transpose of 8-bit rows and a Reshape before or after the Transpose become one movement (permute). A permute
+that merges the heads of a product is removed, because the product can write its heads side by side."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .sweep import Sweep
 
 
 def join(graph: Graph) -> Graph:
-    """Fuse neighbours (see the module) if the value between them has no other reader."""
+    """Fuse neighbours, as the module's docstring describes, if the value between them has no other reader."""
     ops = {"rows", "chain", "quantize", "dequantize"} if "rows" in graph.kinds else set()
     if any(spec.dtype in BYTES for spec in graph.specs.values()):
         ops |= {"Transpose", "Reshape"}
@@ -107,8 +107,8 @@ def _quantized(sweep: Sweep, node: Node, made: Node) -> bool:
 
 
 def _chained(sweep: Sweep, node: Node, made: Node) -> bool:
-    """Fuse a chain into the kernel of the function of rows *made* that computes one of its inputs. Return
-    False if this kernel cannot read the chain's other inputs or store its result."""
+    """Fuse the chain *node* into the function of rows *made*, which computes one of the chain's inputs.
+    Return False if the kernel of *made* cannot read the chain's other inputs or store the chain's result."""
     chain, shape, result = node.attributes["chain"], sweep.specs[made.outputs[0]].shape, made.outputs[0]
     others = [name for name in node.inputs if name != result]
     ways = [
@@ -124,9 +124,9 @@ def _chained(sweep: Sweep, node: Node, made: Node) -> bool:
 
 
 def _extended(sweep: Sweep, node: Node, made: Node, others: Sequence[str], **attributes: Any) -> bool:
-    """Replace *node* and the function of rows *made* that it reads by one function of rows with the
-    additional inputs *others* and attributes. Return False if *made* has a second result, which other nodes
-    may read before *node*, and *others* are computed later."""
+    """Replace *node*, and the function of rows *made* that *node* reads, by one function of rows with the
+    additional inputs *others* and attributes. Return False if *made* has a second result and *others* are
+    computed after *made*: nodes before *node* may read the second result."""
     outputs = (*node.outputs, *made.outputs[1:])
     more = {**made.attributes, **attributes}
     new = Node("rows", (*made.inputs, *others), outputs, more, node.source or made.source)

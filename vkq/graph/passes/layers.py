@@ -72,7 +72,7 @@ def _weight(sweep: Sweep, name: str, axis: int | None = None) -> tuple[Array, Ar
 
 def _bias(sweep: Sweep, name: str, x: QParams, w_scale: Array) -> Array | None:
     """Return a constant bias: as int32 if its scale is x_scale * w_scale within 1 %, else as float32.
-    Return None if the bias is computed."""
+    Return None if the bias is computed, or a constant of another type."""
     expected = np.float32(x.scale) * w_scale
     made = sweep.producer(name, "DequantizeLinear")
     data = sweep.array(made.inputs[0]) if made is not None else sweep.array(name)
@@ -101,9 +101,9 @@ def _layer(
     x: tuple[str, QParams] | None = None,
     **options: Any,
 ) -> bool:
-    """Emit a layer with a float32 result for a node with the inputs x, weight and bias. The argument *x* is
-    the 8-bit activations and their parameters; by default they come from the dequantize of the node's first
-    input."""
+    """Emit a layer with a float32 result for a node with the inputs x, weight and bias. *x*: (the 8-bit
+    activations, their parameters); by default, the input and the parameters of the dequantize that computes
+    the node's first input."""
     x = x or parameters(sweep, node.inputs[0])
     if weight is None or weight[0].dtype.name not in ("int8", "uint8"):
         return False
@@ -241,7 +241,7 @@ def _product(sweep: Sweep, node: Node) -> bool:
 
 
 def _gemm(sweep: Sweep, node: Node) -> bool:
-    """Emit a linear layer for a Gemm. The pass `products` has made the right matrix the constant one."""
+    """Emit a linear layer for a Gemm with one constant matrix, which `products` has made the right one."""
     transposed = bool(node.attributes.get("transB", 0))
     weight = _weight(sweep, node.inputs[1], 0 if transposed else 1)
     if weight is None:

@@ -2,8 +2,8 @@
 (batch, rows, columns) as three nodes: a Reshape to (batch * rows, columns), a Gemm, and a Reshape back.
 vkq's linear layers read values of any rank, so they do not need these Reshapes.
 
-The pass moves the first Reshape after linear layers and tables until the second Reshape cancels it. The
-first Reshape may also merge the heads of an attention's result."""
+The pass moves the first Reshape behind the linear layers and tables that follow it, until the second Reshape
+cancels it. The first Reshape may also merge the heads of an attention's result."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ def _keeps_rows(node: Node) -> bool:
 
 @dataclasses.dataclass
 class _Moved:
-    """Moves a Reshape that merges (batch, rows) after the layer or table that reads its result, if
-    ``leading`` says that a later Reshape splits the rows of that node's result again."""
+    """Moves a Reshape that merges the axes (batch, rows). The Reshape moves behind the layer or table that
+    reads its result, if a later Reshape splits the rows of that layer's or table's result again (according to
+    ``leading``)."""
 
     leading: dict[str, Leading]
 

@@ -37,8 +37,8 @@ def as_image(sweep: Sweep, node: Node) -> bool:
 
 
 def _inputs(sweep: Sweep, node: Node) -> list[str] | None:
-    """Emit Reshapes that insert an axis of height 1 into the node's inputs. Return the new names; None if
-    the operator is not 1-D."""
+    """Emit Reshapes that insert an axis of height 1 into the node's inputs. Return the names of the new
+    inputs; None if the operator is not 1-D."""
     n, c, length = sweep.specs[node.inputs[0]].shape
     inputs, rest = [node.inputs[0]], list(node.inputs[1:])
     if node.op in WEIGHTED:

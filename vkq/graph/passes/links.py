@@ -1,4 +1,5 @@
-"""Turns element-wise nodes into links of a chain: the steps of its kernel (`vkq.kernels.chain`)."""
+"""Turns element-wise nodes into links of a chain. A link is a step of the chain's kernel
+(`vkq.kernels.chain`)."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ class Element:
 
 
 class Writer:
-    """Writes the links of a chain. `chain` numbers its values: inputs first, then constants, then the
-    results of the links."""
+    """Writes the links of a chain. The method `chain` numbers the values of the chain: inputs first, then
+    constants, then the results of the links."""
 
     def __init__(self, graph: Graph, inputs: Sequence[str], types: Sequence[str]):
         self.graph, self.inputs = graph, tuple(types)
@@ -45,7 +46,7 @@ class Writer:
         if node.op == "Clip":
             bounds = zip(("min", "max"), (node.input(1), node.input(2)), strict=True)
             attributes["bounds"] = tuple(which for which, name in bounds if name)
-        # round to an integer; bytes are stored from float32
+        # convert to an integer first, and back: kernels store bytes from float32 values
         if node.op == "Cast" and element.result in BYTES:
             whole = self._link("Cast", operands, element.dtype, "int32", {"to": "int32"})
             made = self._link("Cast", [whole], "int32", "float32", {"to": "float32"})
@@ -74,8 +75,8 @@ class Writer:
         return "link", len(self.links) - 1
 
     def result(self, name: str) -> tuple[tuple[str, int], str]:
-        """Return a result's entry of ``values``, with the type in which it is stored. Flags are stored as
-        uint8."""
+        """Return ((kind, index) of a result, as in ``values``; the type in which the result is stored).
+        Boolean results are stored as uint8."""
         number, dtype = self.values[name]
         if dtype == "bool":
             return self._link("Cast", [number], "bool", "float32", {"to": "float32"}), "uint8"

@@ -1,5 +1,5 @@
-"""Fuses a table of an 8-bit value, GlobalAveragePool and quantize into one operator ``mean_lookup``: the
-mean of the table's values over an image.
+"""Fuses a lookup of 8-bit values in a table, GlobalAveragePool and quantize into one operator
+``mean_lookup``: the mean of the looked-up values over an image.
 
 Examples are the HardSwish before MobileNetV3's squeeze, and DenseNet's last BatchNormalization, which no
 QuantizeLinear follows. The sum is exact, whereas ONNX Runtime adds floats."""
@@ -13,7 +13,7 @@ from .sweep import Sweep, swept
 
 
 def to_means(graph: Graph) -> Graph:
-    """Replace each GlobalAveragePool between a table and a quantize by ``mean_lookup``."""
+    """Replace each GlobalAveragePool between a lookup and a quantize by ``mean_lookup``."""
     return swept(graph, _visit, "quantize") if "GlobalAveragePool" in graph.kinds else graph
 
 

@@ -1,7 +1,7 @@
-"""Makes movement operators move 8-bit elements: moves each dequantize after them, and each quantize before
-them.
+"""Makes movement operators work on 8-bit elements: each dequantize before a movement operator goes after it,
+and each quantize after a movement operator goes before it.
 
-Both moves are exact, because movement, including the maximum of a window, commutes with an increasing
+The results stay the same, because movement, including the maximum of a window, commutes with an increasing
 function. A quantize cancels a dequantize with the same parameters. If the parameters differ, a table
 remains (`tables`)."""
 
@@ -37,7 +37,7 @@ def _replace(sweep: Sweep, name: str, found: str) -> None:
 
 
 def _moved(node: Node) -> int:
-    """Return the number of a node's data inputs, which come first. Its other inputs are parameters."""
+    """Return the number of a node's data inputs, which come first. The node's other inputs are parameters."""
     return len(node.inputs) if node.op == "Concat" else 1
 
 
@@ -61,7 +61,7 @@ def _sink(sweep: Sweep, node: Node) -> bool:
 
 
 def _rows(sweep: Sweep, node: Node) -> bool:
-    """Let a Gather from a dequantized constant table gather the 8-bit rows, and dequantize them after it."""
+    """Replace a Gather from a dequantized constant table by a Gather of 8-bit rows and a dequantize."""
     made = sweep.producer(node.inputs[0], "DequantizeLinear")
     if made is None or made.inputs[0] not in sweep.constants:
         return False
@@ -94,8 +94,8 @@ def _with_fill(sweep: Sweep, node: Node, inputs: tuple[str, ...], q: QParams) ->
 
 
 def quantized(sweep: Sweep, name: str, q: QParams, output: str = "", source: str = "") -> str:
-    """Return the name of quantize(value), computed as early in the graph as possible. If this needs a new
-    node, its result has the name *output*."""
+    """Return the name of the value *name* quantized with *q*. If a new node computes it, the result of this
+    node has the name *output*. The quantize goes as far back in the graph as possible."""
     constant = sweep.array(name)
     if constant is not None and constant.dtype == np.float32:
         return sweep.constant(quantize(constant, q), f"{name}/quantized")

@@ -17,8 +17,8 @@ MOST_EXACT = 1 << 24  # float32 represents every integer from 0 to this value
 
 
 def _dequantized(w: Words, name: str) -> bool:
-    """Return True if a value is dequantized, perhaps with movements after it. `_extreme_index` then refuses
-    it, and a later pass compares its 8-bit elements."""
+    """Return True if a value is dequantized, perhaps with movements after the dequantize. `arg_max` then
+    returns False, and a later pass compares the 8-bit elements."""
     made = w.sweep.producer(name)
     while made is not None and moves(made):
         made = w.sweep.producer(made.inputs[0])
@@ -26,9 +26,9 @@ def _dequantized(w: Words, name: str) -> bool:
 
 
 def _extreme_index(w: Words, axis: int, smallest: bool, last: bool) -> str:
-    """Emit nodes that compute the index of the largest (*smallest*: smallest) element along an axis as
-    float32; the axis keeps length 1. Return the result's name. Of equal elements the first (*last*: last)
-    counts. If any element is NaN, the result is the first (last) index of the axis."""
+    """Emit nodes that compute the index of the largest element along an axis as float32; the axis keeps
+    length 1. Return the result's name. *smallest*: find the smallest element instead. Of equal elements the
+    first counts; with *last*, the last. If any element is NaN, the result is the axis' first (last) index."""
     x, spec = w.node.inputs[0], w.spec(0)
     rank, length = len(spec.shape), spec.shape[axis]
     x = w.wide(x)
