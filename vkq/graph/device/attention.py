@@ -1,4 +1,5 @@
-"""Attention on a device in one dispatch, also over an int8 key-value cache, and the append to this cache."""
+"""Attention on a device, also over an int8 key-value cache; the append to this cache, rotary embeddings, and
+the heads of a product."""
 
 from __future__ import annotations
 
@@ -67,8 +68,9 @@ def _rotate(context: Context, node: Node) -> Value:
 
 
 def _heads(context: Context, node: Node) -> tuple[Value, ...]:
-    """Add the heads of a product to the plan: in one dispatch, or, on devices whose shaders read and write
-    few arrays, in one for each part. If a part still has too many, a second dispatch writes its cache."""
+    """Add the heads of a product to the plan, in one dispatch if the device allows a shader enough buffers.
+    Otherwise each part has a dispatch. If this dispatch, too, would need too many buffers, it writes the part
+    to new memory, and a second dispatch copies the part into its cache."""
     a, b = node.attributes, context.builder
     x, cos, sin, start, *pasts = (context.value(name) if name else None for name in node.inputs)
     angles, most = [one for one in (cos, sin) if one], int(b.device.capabilities.properties[BUFFERS])

@@ -62,7 +62,7 @@ class Context:
 
     @property
     def compute(self) -> str:
-        """The arithmetic of products of float activations and weights, as the argument ``compute`` of
+        """The arithmetic of products of float activations and weights: see the argument ``compute`` of
         `vkq.Linear`."""
         return str(self.layers.get(PRODUCTS, COMPUTE[0]))
 
@@ -101,8 +101,8 @@ class Context:
     def in_one_layout(self, names: Sequence[str]) -> list[Value]:
         """Return the values of these names, without quantization parameters.
 
-        If one of the values is stored as rows (..., C) in kPackedInt8_16C, pack the 8-bit constants of
-        equal rank and C into this layout, too."""
+        If one of the values is stored as rows (..., C) in kPackedInt8_16C, pack the 8-bit constants with the
+        same rank and the same C into this layout, too."""
         constants = self.graph.constants
         found = {name: self.value(name) for name in names if name not in constants}
         specs = [x.spec for x in found.values() if x.spec.layout == BLOCKED and x.spec.folded]
@@ -136,8 +136,8 @@ class Context:
 
     def keep(self, key: Hashable, make: Callable[[], Any], *of: Any) -> Any:
         """Return the object cached under *key*. Make the object if the cache lacks it, or if the arguments
-        *of* differ from the last call with this key. *of* holds everything that the object depends on, such
-        as the padding that ``auto_pad`` computes from the input shape."""
+        *of* differ from those of the last call with this key. *of*: everything that the object depends on,
+        such as the padding that ``auto_pad`` computes from the input shape."""
         if key not in self.layers or not alike(self.layers["of", key], of):
             self.layers["of", key], self.layers[key] = of, make()
         return self.layers[key]
@@ -199,8 +199,8 @@ def first_is_bytes(graph: Graph, node: Node) -> str | None:
 
 
 def same_type(graph: Graph, node: Node) -> str | None:
-    """Return the reason why a node is refused: the text that a pass has stored in the attribute ``why``, or
-    that x and y are quantized to different types. Return None if neither is the case."""
+    """Return the reason why a node is refused, or None. A node is refused if a pass has stored a reason in
+    the attribute ``why``, or if x and y are quantized to different types."""
     if "why" in node.attributes:
         return str(node.attributes["why"])
     x: QParams | None = node.attributes["x"]

@@ -1,4 +1,4 @@
-"""Products with weights in groups along K, on a device."""
+"""MatMulNBits on a device: products whose weights have a scale for each group along K."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> An
 
 
 def _kept(context: Context, node: Node, kind: Any, names: tuple[str, ...], apart: bool = False) -> Any:
-    """Return the cached layer of a node: a *kind* (Conv2d or Linear) with the node's attributes *names*. If
-    *apart*, its epilogue leaves out the residual addition."""
+    """Return the cached layer of a node. *kind*: the layer's class. *names*: the node's attributes that are
+    arguments of this class. If *apart*, the epilogue of the layer leaves out the residual addition."""
     a, shape = node.attributes, context.graph.specs[node.outputs[0]].shape
 
     def made() -> Any:
@@ -94,8 +94,8 @@ def _finished(
     context: Context, node: Node, layer_of: Callable[..., Any], build: Callable[[Any, Value | None], Value]
 ) -> Value:
     """Add a layer with its epilogue to the plan. ``build(layer, residual)`` adds the dispatch of the layer.
-    If the residual is not None, the dispatch adds it and overwrites it with the sum. A residual that must not
-    be overwritten is added by a second dispatch."""
+    If the residual is not None, the dispatch adds the residual to the result, and writes the sum over the
+    residual. A residual that must not be overwritten is added by a second dispatch."""
     b, x = context.builder, context.value(node.inputs[0])
     other = context.value(node.inputs[3]) if node.input(3) else None
     # The kernel may overwrite the residual with the sum if no other node reads the residual.
@@ -115,15 +115,15 @@ def _finished(
 
 
 def _large(context: Context, node: Node, layer_of: Callable[..., Any]) -> bool:
-    """Return True if a layer computes its result with the widest matrix-unit tile. This tile leaves no
-    registers for a residual."""
+    """Return True if a layer computes a result of at least SUM_APART_BYTES on matrix units. Such a layer uses
+    the widest tile, which leaves no registers for a residual."""
     size = context.graph.specs[node.outputs[0]].nbytes
     return size >= SUM_APART_BYTES and layer_of(context, node, True).choice().path == COOPMAT
 
 
 def only_reader(context: Context, node: Node) -> Node | None:
-    """Return the only reader of a node's result if this reader is a convolution without a residual, and the
-    result is its image. Otherwise, return None."""
+    """Return the only reader of a node's result if this reader is a convolution without a residual that reads
+    the result as its image. Otherwise, return None."""
     name = node.outputs[0]
     readers = context.readers(name)
     # ``uses`` also counts a graph result, which has no reader

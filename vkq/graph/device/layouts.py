@@ -22,9 +22,9 @@ OPERANDS = {**dict.fromkeys((*KEEP_WHOLE, "matmul"), 2), "attention_q8": 4}
 
 
 def wanted(context: Context, name: str) -> str | None:
-    """Return the layout that the readers of a value need. The first reader that supports only one layout
-    decides; None if there is none. If a reader's result has the layout of its input, the readers of this
-    result count as readers of the value."""
+    """Return the layout that the readers of a value need: that of the first reader that supports only one
+    layout, or None if all readers support several. If a reader's result has the layout of its input, the
+    readers of this result count as readers of the value."""
     graph, found = context.graph, {name}
     # a heap of the indices of the nodes that read a value in ``found``
     waiting, last = context.places(name), -1
@@ -59,8 +59,8 @@ def wanted(context: Context, name: str) -> str | None:
 def wanted_means(context: Context, name: str) -> str | None:
     """Return the layout that the readers of means (N, C, 1, 1) need.
 
-    If the only reader reshapes the means to (N, C) for a matrix product, it is kPackedInt8_4H4W. Otherwise it
-    is the layout of `wanted`, or None if `wanted` returns kPackedInt8_4H4W."""
+    If the only reader reshapes the means to (N, C) for a matrix product, the layout is kPackedInt8_4H4W.
+    Otherwise it is the result of `wanted`, or None if `wanted` returns kPackedInt8_4H4W."""
     graph = context.graph
     n, c, *_ = graph.specs[name].shape
     readers = context.readers(name)

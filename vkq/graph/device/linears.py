@@ -1,5 +1,5 @@
-"""Linear layers on a device. The layers for the queries, keys and values of an attention that read one value
-become one matrix product, if that is possible and faster."""
+"""Linear layers on a device. If the layers that compute an attention's queries, keys and values read the same
+value, they become one matrix product where that is possible and faster."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _join(context: Context, node: Node) -> None:
 def _joinable(context: Context, node: Node) -> list[Node]:
     """Return *node* and the linear nodes that one matrix product can compute together with *node*.
 
-    They have the input and input parameters of *node*, are not computed yet, and have 8-bit results of one
-    type. One attention node is the only reader of all these results."""
+    These nodes have the same input, and the same parameters of the input, as *node*. They are not computed
+    yet, and have 8-bit results of one type. One attention node is the only reader of all these results."""
     reader, a = _attention(context, node), node.attributes
     if reader is None or not isinstance(a["x"], QParams):
         return []
@@ -60,7 +60,7 @@ def _joinable(context: Context, node: Node) -> list[Node]:
 
 def _attention(context: Context, node: Node) -> Node | None:
     """Return the attention node that is the only reader of a linear node's 8-bit result. Return None if there
-    is none, or if the linear node has an activation or an epilogue other than a lookup."""
+    is no such node, or if the linear node has an activation, or an epilogue other than a lookup."""
     name, a = node.outputs[0], node.attributes
     steps = {step.op for step in a.get("after", ())}
     plain = a["y"] is not None and a["activation"] is None and steps <= {"lookup"}

@@ -1,4 +1,4 @@
-"""Running sums, top-k, and scattered rows on a device."""
+"""Running sums and products, int32 reductions, top-k, weighted sums, and scattered rows on a device."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def _reduced(context: Context, node: Node) -> Value:
 
 
 def reducing_int32(row: DeviceOperator | None, op: str) -> DeviceOperator:
-    """Return an entry of the operator table that reduces int32 values by `reduced_along`. All other types
-    use the entry *row*; if it is None, they are refused."""
+    """Return an entry of the operator table that reduces int32 values by `reduced_along`. For all other
+    types, the entry does what the entry *row* does; if *row* is None, it refuses them."""
 
     def check(graph: Graph, node: Node) -> str | None:
         dtype = graph.specs[node.inputs[0]].dtype

@@ -1,5 +1,5 @@
-"""Movement operators on a device, by special kernels or by an index list: the index of the source of each
-element."""
+"""Movement operators on a device: special kernels, or a gather by an index list, which has the index of the
+source element for each element of the result."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from .layouts import wanted
 
 
 def _bytes_or_words(direct: Callable[[Context, Node], Value]) -> Record:
-    """Return a function for the operator table. It calls *direct* for 8-bit arrays of at most four axes,
-    and copies all other arrays by an index list."""
+    """Return a function for the operator table. The function calls *direct* for 8-bit arrays of at most four
+    axes, and copies all other arrays by an index list."""
 
     def record(context: Context, node: Node) -> Value:
         spec = context.graph.specs[node.inputs[0]]
@@ -48,8 +48,8 @@ def _bytes_or_words(direct: Callable[[Context, Node], Value]) -> Record:
 def _by_strides(
     of: Callable[[Context, Node], tuple[tuple[int, ...], tuple[int, ...]]], otherwise: Record
 ) -> Record:
-    """Return a function for the operator table. It copies elements wider than 8 bits by the sizes and
-    strides that *of* returns, and calls *otherwise* for 8-bit arrays."""
+    """Return a function for the operator table. The function calls *otherwise* for 8-bit arrays. It copies
+    arrays of wider elements with the sizes and strides that *of* returns."""
 
     def record(context: Context, node: Node) -> Value | tuple[Value, ...]:
         x = context.value(node.inputs[0])
@@ -86,8 +86,8 @@ def _expanded(context: Context, node: Node) -> tuple[tuple[int, ...], tuple[int,
 
 
 def _tiled(context: Context, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the sizes and the strides with which a Tile reads its input: two axes, (repeat, size), for
-    each axis of the input; the stride of a repeat is 0."""
+    """Return the sizes and the strides with which a Tile reads its input. Each axis of the input becomes two
+    axes: one for the repeats, with the stride 0, and one for the elements."""
     given = context.graph.specs[node.inputs[0]].shape
     repeats = context.graph.constants[node.inputs[1]].reshape(-1).tolist()
     pairs = list(zip(repeats, given, contiguous(given), strict=True))
@@ -108,7 +108,8 @@ READERS = ("conv2d", "MaxPool", "avg_pool2d", "global_avg_pool2d", "mean_lookup"
 
 def _in_place(context: Context, node: Node, xs: list[Value]) -> Value | None:
     """Concatenate along channels in kPackedInt8_16C without a copy. In this layout blocks of channels are
-    contiguous, so the inputs are written directly into the result. Return None if that is not possible."""
+    contiguous, so that the steps that compute the inputs can write them directly into the result. Return None
+    if that is not possible."""
     spec = context.graph.specs[node.outputs[0]]
     channels = len(spec.shape) == 4 and node.attributes["axis"] in (1, -3)
     whole = all(x.spec.layout == BLOCKED and x.spec.shape[1] % 16 == 0 for x in xs[:-1])
@@ -161,14 +162,14 @@ def _resize(context: Context, node: Node) -> Value:
 
 
 def _resize_check(graph: Graph, node: Node) -> str | None:
-    """Return the reason why a Resize cannot run: only 8-bit elements can be interpolated linearly. All
+    """Return the reason why a Resize cannot run, or None. Linear interpolation needs 8-bit elements; the
     other modes copy elements of any width."""
     return first_is_bytes(graph, node) if node.attributes.get("mode", "nearest") == "linear" else None
 
 
 def _sources(context: Context, node: Node) -> tuple[Array, float]:
-    """Return (indices, fill) of a movement: the index of the source of each element of the result, -1 for
-    padding, and the number that fills the padding."""
+    """Return (indices, fill) of a movement. indices: for each element of the result, the index of its source
+    element in the input, or -1 for padding. fill: the value of the padding."""
     graph = context.graph
     shapes = [graph.specs[name].shape for name in (node.inputs[0], node.outputs[0])]
     numbers = take.numbers(context.builder, shapes[0], math.prod(shapes[1]))

@@ -1,5 +1,5 @@
 """Fuses two nodes into one dispatch: a 1x1 convolution and the depthwise convolution that reads its result; a
-Gather of embedding rows and an addition or product."""
+Gather of embedding rows and the addition, subtraction or product that reads these rows."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def expanded(context: Context, node: Node) -> Value | None:
 
 
 def embedded(context: Context, node: Node) -> Value | None:
-    """Fuse a Gather of rows of a table with the add, sub or mul that reads these rows, if no other node
-    reads them and the other operand is a constant or an earlier value. Return the result, and store it as
+    """Fuse a Gather of rows of a table with the add, sub or mul that reads these rows. No other node may read
+    the rows, and the other operand must be a constant or an earlier value. Return the result, and store it as
     the result of the add, sub or mul; return None if the two nodes are not fused."""
     name, graph = node.outputs[0], context.graph
     readers = context.readers(name)

@@ -45,8 +45,8 @@ def _each_check(graph: Graph, node: Node) -> str | None:
 
 
 def no_scale(scales: Array) -> str | None:
-    """Return an error message with a remedy for a number that is not a valid scale (positive, finite, not
-    subnormal); None for a valid scale."""
+    """If one of the scales is invalid (not positive, not finite or subnormal), return an error message with a
+    remedy, else None."""
     bad = np.argwhere(~are_scales(scales))
     if not len(bad):
         return None
@@ -64,7 +64,7 @@ def _dynamic(context: Context, node: Node) -> tuple[Value, ...]:
 
 def _zero_point(context: Context, node: Node, index: int) -> Value:
     """Return the zero points, constant or computed, of operand *index* of MatMulInteger or ConvInteger. If
-    the node has no such input, return 0."""
+    the node has no zero points for this operand, return a constant 0."""
     if node.input(2 + index):
         return context.value(node.inputs[2 + index])
     dtype, device = context.graph.specs[node.inputs[index]].dtype, context.builder.device
@@ -119,8 +119,8 @@ def _conv_integer(context: Context, node: Node) -> Value:
 
 
 def pixels_under(p: Conv2dProblem) -> Array:
-    """Return the index in x of the element under each kernel tap, an array (groups, K, N * OH * OW) with K
-    = IC/groups * KH * KW; -1 in the padding."""
+    """Return an array (groups, K, N * OH * OW), where K = IC/groups * KH * KW: for each kernel tap and output
+    pixel, the index in x of the element that the tap reads, or -1 in the padding."""
     numbers = np.arange(p.n * p.ic * p.h * p.w).reshape(p.n, p.ic, p.h, p.w)
     top, left, bottom, right = p.padding
     numbers = np.pad(numbers, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=-1)

@@ -49,7 +49,7 @@ from .context import (
 )
 from .layouts import wanted, wanted_means
 
-# `_why_float` refuses int64 and bool for reasons other than their type.
+# Types that `_why_float` does not call unsupported. For int64 and bool it gives other reasons.
 KNOWN = (*DeviceOperator.types, "int64", "bool")
 WEIGHTED = "Conv", "ConvTranspose"
 

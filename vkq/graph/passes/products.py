@@ -1,9 +1,9 @@
 """Normalizes MatMul and Gemm with one constant matrix: the right operand becomes the constant one, and the
 bias becomes a vector.
 
-A constant matrix is a constant or a DequantizeLinear of constants. A Transpose of it is folded. If the left
-matrix is constant, the pass transposes and exchanges the operands, and transposes the result. transA,
-alpha, beta, and an addend that is not a vector become separate nodes."""
+A constant matrix is a constant or a DequantizeLinear of constants. A Transpose of a constant matrix is
+folded. If the left matrix is constant, the pass transposes and exchanges the operands, and transposes the
+result. transA, alpha, beta, and an addend that is not a vector become separate nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .sweep import Sweep, swept
 
 
 def plain_products(graph: Graph) -> Graph:
-    """Normalize all MatMul and Gemm with one constant matrix (see the module)."""
+    """Normalize all MatMul and Gemm with one constant matrix, as the module's docstring describes."""
     return swept(graph, _visit, "Transpose", "MatMul", "Gemm")
 
 
@@ -34,7 +34,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def real(sweep: Sweep, name: str) -> Array | None:
-    """Return a float constant as an array. It may be stored or dequantized. Return None for other values."""
+    """Return a float constant as an array. The constant is stored as such, or a DequantizeLinear computes it
+    from constants. Return None for other values."""
     made = sweep.producer(name, "DequantizeLinear")
     if made is None:
         return sweep.array(name)
@@ -112,8 +113,8 @@ def _of_activations(sweep: Sweep, node: Node) -> bool:
 
 
 def _in_turn(node: Node, x: str, steps: Sequence[Callable[[str, str], str]]) -> bool:
-    """Call ``step(x, output)`` for all *steps*; x is the result of the preceding step. The last step writes
-    the node's output."""
+    """Call ``step(x, output)`` for all *steps*. The argument x of a step is the result of the preceding step;
+    the first step gets *x*. The last step writes the node's output."""
     for step in steps[:-1]:
         x = step(x, "")
     steps[-1](x, node.outputs[0])
@@ -133,7 +134,7 @@ def _gemm(sweep: Sweep, node: Node, left: bool) -> bool:
         return False
     if left:  # (A B).T = B.T A.T
         one, two, turn_one, turn_two = two, one, not turn_two, not turn_one
-    whole = not left and alpha == beta == 1.0 and vector  # the addend is the Gemm's bias
+    whole = not left and alpha == beta == 1.0 and vector  # the addend can be the new Gemm's bias
     more = [_vector(sweep, added, width)] if whole and added else []
     steps: list[Callable[[str, str], str]] = [
         lambda x, y: sweep.emit("Gemm", [x, two, *more], y, node.source, transB=int(turn_two))

@@ -1,5 +1,5 @@
-"""Fuses cheap element-wise operators into the function of rows that reads their result: a conversion from
-float16, or the sum of a residual and a layer's result."""
+"""Fuses cheap element-wise operators into the function of rows that reads their result, for example a
+conversion from float16, or the sum of a residual and a layer's result."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MOST_BUFFERS = 6  # maximum number of arrays that the kernel of a function of ro
 
 
 def with_prologue(sweep: Sweep, node: Node, uses: Mapping[str, int]) -> bool:
-    """Fuse the chain that computes the input of the function of rows *node* into its kernel. If other nodes
-    read a result of the chain, the kernel stores this result, too. Return False if the kernel cannot compute
-    the chain."""
+    """Fuse the chain that computes the input of *node*, a function of rows, into the kernel of *node*. If
+    other nodes read a result of the chain, the kernel stores this result, too. Return False if the kernel
+    cannot compute the chain."""
     x = node.inputs[0]
     made = sweep.producer(x, "chain")
     if made is None or "x" in node.attributes or not by_last_axis(sweep, node):
@@ -43,14 +43,14 @@ def with_prologue(sweep: Sweep, node: Node, uses: Mapping[str, int]) -> bool:
 
 
 def storable(dtype: str, shape: tuple[int, ...]) -> bool:
-    """Return True if the kernel of a function of rows of *shape* stores results of this type. It stores
-    float16 numbers two at a time."""
+    """Return True if the kernel of a function of rows of *shape* can store results of type *dtype*. For
+    float16, the length of a row must be a multiple of 4."""
     return dtype == "float32" or (dtype == "float16" and shape[-1] % 4 == 0)
 
 
 def way_of(sweep: Sweep, name: str, dtype: str, shape: tuple[int, ...]) -> int | None:
-    """Return the code (LIKE, PLACES or ONE) by which the kernel of a function of rows with results of shape
-    *shape* addresses an operand of a chain. Return None if the kernel cannot read the operand."""
+    """Return how the kernel of a function of rows addresses the operand *name* of a chain (LIKE, PLACES or
+    ONE). *shape*: the shape of the kernel's results. Return None if the kernel cannot read the operand."""
     own = sweep.specs[name]
     if own.dtype != dtype:  # the operand has flags or bytes, and only a chain kernel converts these
         return None

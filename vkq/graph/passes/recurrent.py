@@ -1,5 +1,5 @@
-"""Rewrites LSTM, GRU and RNN. One product handles the inputs of all time steps; then each step is a product
-with the state and a chain for the gates."""
+"""Rewrites LSTM, GRU and RNN. One product multiplies the inputs of all time steps by the input weights. Then
+each step is a product of the state and the recurrent weights, and a chain that computes the gates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ ACTIVATIONS = {
 }  # fmt: skip
 # Activations without parameters.
 ALONE = ("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")
-# Computes one time step: (product of the step's input, state) -> the next state.
+# A function that computes one time step: it gets the product of the step's input, and the state, and returns
+# the next state.
 Step = Callable[[str, list[str]], list[str]]
 
 
@@ -61,7 +62,7 @@ class _Direction:
         self.count = count
 
     def _own(self, index: int, shape: Sequence[int]) -> str:
-        """Emit a Slice of an input, this direction's part, reshaped to *shape*. Return the result's
+        """Emit nodes that reshape this direction's part of input *index* to *shape*. Return the result's
         name."""
         w, name = self.w, self.w.node.inputs[index]
         return w.reshape(w.part(name, 0, self.d, self.d + 1) if self.count > 1 else name, shape)
@@ -76,8 +77,8 @@ class _Direction:
         return w.reshape(w.part(name, 1, self.d, self.d + 1), shape)
 
     def run(self) -> tuple[str, list[str]]:
-        """Emit the nodes of all time steps. Return the names of the hidden states (steps, 1, batch, hidden)
-        and of the last state's values."""
+        """Emit the nodes of all time steps. Return (the name of the array (steps, 1, batch, hidden) with all
+        hidden states, the names of the values of the last state)."""
         w, gates = self.w, GATES[self.op] * self.hidden
         weight = w.emit("Transpose", [self._own(1, (gates, self.inner))], perm=(1, 0))
         self.r = w.emit("Transpose", [self._own(2, (gates, self.hidden))], perm=(1, 0))

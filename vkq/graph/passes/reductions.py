@@ -1,8 +1,8 @@
 """Rewrites reductions along any axes. A mean or a maximum becomes a pool of images whose pixels are the
 reduced elements. A sum becomes a product with ones.
 
-A mean without a quantize after it also becomes a product with ones: the sum is exact, and its float32
-factor is x_scale / count."""
+A mean without a quantize after it also becomes a product with ones: the sum is exact, and one float32
+multiplication by x_scale / count follows."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ def _product(sweep: Sweep, node: Node, x: str, q: QParams, axes: Sequence[int], 
 
 
 def to_sums(graph: Graph) -> Graph:
-    """Replace each mean of a dequantized value that is still float32 by a product with ones."""
+    """Replace each GlobalAveragePool of a dequantized value by a product with ones. Earlier passes have
+    replaced those whose result is quantized."""
 
     def visit(sweep: Sweep, node: Node) -> bool:
         made = sweep.producer(node.inputs[0], "dequantize")

@@ -1,5 +1,5 @@
-"""Rewrites float reductions, softmax and normalizations as functions of rows: a device computes the results
-of a row in one dispatch (`vkq.kernels.rows`)."""
+"""Rewrites float reductions, softmax and normalizations as functions of rows, each of which a device computes
+in one dispatch (`vkq.kernels.rows`)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def to_rows(graph: Graph) -> Graph:
 
 
 def by_last_axis(sweep: Sweep, node: Node) -> bool:
-    """Return True if a row of the function is the last axis, and its results have the shape of its input."""
+    """Return True if the function *node* works on rows along the last axis and keeps the shape of its
+    input."""
     a, shape = node.attributes, sweep.specs[node.outputs[0]].shape
     axes = range(a["axis"], a["axis"] + a["count"])
     return FUNCTIONS[a["function"]].each is not None and _last_alone(axes, shape)
@@ -84,7 +85,8 @@ def _last_alone(axes: Sequence[int], shape: Sequence[int]) -> bool:
 
 
 def whole_words(sweep: Sweep, name: str) -> bool:
-    """Return True if a value is stored as a matrix and its rows, in 8 bits, fill whole 32-bit words."""
+    """Return True if a value is stored as a matrix whose rows fill whole 32-bit words if the elements have 8
+    bits."""
     shape = sweep.specs[name].shape
     return len(shape) != 4 and bool(shape) and shape[-1] % 4 == 0
 

@@ -5,8 +5,8 @@
 | Identity, Dropout, Cast to the same type | nothing |
 | Flatten, Squeeze, Unsqueeze | Reshape |
 | Split | Slices |
-| Gather of neighbours | Slice |
-| Gather of everything in order | Reshape |
+| Gather of consecutive indices | Slice |
+| Gather of all indices in order | Reshape |
 | Expand, Where, And, Or that copy an input | the input, or Expand |
 | GlobalMaxPool, means, maxima | pools |
 | pools of float16 | pools of float32 |
@@ -37,7 +37,7 @@ REWRITTEN = (
 
 
 def simplify(graph: Graph) -> Graph:
-    """Replace equivalent forms of nodes by one form (see the module)."""
+    """Replace equivalent forms of nodes by one form, as in the module's table."""
     return swept(graph, _visit, *REWRITTEN)
 
 
@@ -70,7 +70,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _window(sweep: Sweep, node: Node) -> bool:
-    """Compute a pool of float16 images in float32 and round its result, as ONNX Runtime does."""
+    """Compute a pool of float16 images in float32, and round the result to float16, as ONNX Runtime does."""
     if sweep.specs[node.inputs[0]].dtype != "float16" or len(node.outputs) > 1:
         return False
     wide = sweep.emit("Cast", node.inputs, source=node.source, to="float32")
@@ -138,8 +138,8 @@ def slice_of(sweep: Sweep, node: Node, x: str, y: str, axis: int, first: int, en
 
 
 def _gather(sweep: Sweep, node: Node) -> bool:
-    """Replace a Gather of consecutive indices by a Slice, or by a Reshape if it gathers all slices of the
-    axis."""
+    """Replace a Gather of consecutive indices by a Slice, or by a Reshape if the indices are all indices of
+    the axis."""
     index, shape = sweep.array(node.inputs[1]), sweep.specs[node.inputs[0]].shape
     if index is None or not index.size:
         return False

@@ -1,5 +1,5 @@
-"""Rewrites a Resize one axis at a time, as a Gather or as a weighted sum (``taps``). This applies to a
-Resize with interpolation of floats, and to a Resize in a form that the operator does not support."""
+"""Rewrites a Resize as one Gather or one weighted sum (``taps``) for each axis. Two kinds of Resize are
+rewritten: those that interpolate floats, and those in a form that the graph's Resize does not support."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def resized(w: Words) -> bool:
 
 
 def _axes(w: Words, coordinates: str) -> dict[int, ResizedAxis]:
-    """Map the number of each resized axis to its parameters."""
+    """Return the parameters of each resized axis, by the index of the axis."""
     shape, a = w.spec(0).shape, w.attributes
     roi, scales, sizes = (w.given(i) for i in (1, 2, 3))
     numbers = [int(v) % len(shape) for v in a.get("axes", range(len(shape)))]

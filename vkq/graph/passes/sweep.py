@@ -1,5 +1,5 @@
 """The walk over a graph's nodes that every pass uses. A pass visits the nodes in order, and keeps or
-replaces each of them. It can look up the nodes that compute an input."""
+replaces each of them. The pass can look up the node that computes an input."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..graph import Array, Graph, Node, Spec, unused
 from ..operators.table import infer
 
 BROKEN = (VkqError, KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError)
-# Constant folding may add MOST_FOLDED times the bytes of the model's constants, and always
-# LEAST_ROOM_BYTES. Without a limit, a small model could fill any memory.
+# Constant folding may add MOST_FOLDED times the bytes of the model's constants, or LEAST_ROOM_BYTES if this
+# is more. Without a limit, a small model could fill any memory.
 MOST_FOLDED, LEAST_ROOM_BYTES = 4, 1 << 30
 
 
@@ -92,7 +92,7 @@ class Sweep:
         return name
 
     def reshape(self, x: str, shape: Sequence[int], output: str = "", source: str = "") -> str:
-        """Emit a Reshape to the constant shape *shape*. Return the name of the result, as `emit`."""
+        """Emit a Reshape to the constant shape *shape*. Return the name of the result, as `emit` does."""
         wanted = self.constant(np.array(shape, np.int64), "shape")
         return self.emit("Reshape", [x, wanted], output, source, allowzero=1)
 

@@ -1,4 +1,4 @@
-"""Replaces connected element-wise operators between two 8-bit values by a table of 256 entries.
+"""Replaces connected element-wise operators between two 8-bit values by a lookup in a table of 256 entries.
 
 HardSwish, SiLU, GELU, BatchNormalization and chains with constants are computed step by step in NumPy, once
 for all 256 inputs. If a constant differs between channels, each channel has its own table. A function of
@@ -37,9 +37,9 @@ def to_tables(graph: Graph) -> Graph:
 
 @dataclasses.dataclass
 class Tables:
-    """The state of the pass. ``needed``: the graph results, and all values that an operator reads that is
-    not element-wise. ``roots`` maps a value to the one or two 8-bit values from which it is computed
-    element by element."""
+    """The state of the pass. ``needed``: the graph results, and all inputs of operators that are not
+    element-wise. ``roots`` maps a value to the one or two 8-bit values from which element-wise operators
+    compute it."""
 
     needed: set[str]
     roots: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
@@ -133,7 +133,7 @@ class Tables:
 
 def _with_scalars(sweep: Sweep, node: Node) -> Node:
     """Return the node with each constant of equal elements, such as a mask of zeros, replaced by a scalar.
-    A constant is replaced only if the node's remaining operand has the shape of the result."""
+    A constant is replaced only if the node's other operand has the shape of the result."""
     names, shape = list(node.inputs), sweep.specs[node.outputs[0]].shape
     for i, name in enumerate(names):
         array = sweep.array(name)
@@ -144,7 +144,8 @@ def _with_scalars(sweep: Sweep, node: Node) -> Node:
 
 
 def _stored(table: Array) -> Array:
-    """Return a table of flags as uint8, the type in which a device stores flags. Other tables stay."""
+    """Return a Boolean table as uint8, the type in which a device stores Boolean values. Return other tables
+    unchanged."""
     return table.astype(np.uint8) if table.dtype == bool else table
 
 
@@ -197,8 +198,9 @@ def _ones_except(rank: int, sizes: dict[int, int]) -> tuple[int, ...]:
 
 
 def _all_values(dtype: str, rank: int, axis: int, shape: tuple[int, ...]) -> Array:
-    """Return all 256 values of an 8-bit type as a 1-D array. If *axis* is not negative, constants differ
-    along it: then return an array of *rank* axes that has the values along another axis."""
+    """Return all 256 values of an 8-bit type, as a 1-D array if *axis* is negative. Otherwise constants
+    differ along *axis*: return an array of *rank* axes that has the values along another axis, repeated along
+    *axis*."""
     info = np.iinfo(dtype)
     numbers = np.arange(info.min, info.max + 1).astype(dtype)
     if axis < 0:

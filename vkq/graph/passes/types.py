@@ -27,7 +27,7 @@ CARRIED = {"Cast", "Identity", *movement.OPERATORS} - {"Concat", "Pad", "Split"}
 
 def hold_types(graph: Graph) -> Graph:
     """Replace all types by types that a device stores. Results of operators unknown to vkq already have
-    such types."""
+    types that a device stores."""
     made = (name for node in graph.nodes if node.op != "foreign" for name in node.outputs if name)
     found = {graph.specs[name].dtype for name in (*graph.inputs, *made)}
     replaces = not found.isdisjoint((*HELD, "int64"))
@@ -133,8 +133,8 @@ class _Types:
         return self.sweep.constant(array.astype(np.int32), f"{name}/int32")
 
     def _cast(self, node: Node, whole: Sequence[str]) -> bool:
-        """Replace a Cast to int64 by a Cast to int32 if the values fit. Flags and shorter integers always
-        fit. Floats may not fit: their Cast stays, with the reason why a device refuses it."""
+        """Replace a Cast to int64 by a Cast to int32 if the values fit into int32. Boolean values and shorter
+        integers always fit. Floats may not fit: their Cast stays, with the reason why a device refuses it."""
         name, dtype = node.inputs[0], self.sweep.specs[node.inputs[0]].dtype
         limits = {
             "bool": (0, 1),
@@ -170,8 +170,9 @@ class _Types:
         return True
 
     def _note(self, node: Node) -> None:
-        """Record that a moved value still contains a graph input's elements. Where these elements index an
-        axis, narrow the bounds of the graph input to that axis."""
+        """If *node* moves or converts elements of a graph input, record that its result contains elements of
+        this input. If *node* uses elements of a graph input as indices into an axis, narrow the bounds of the
+        graph input to the indices of that axis."""
         first = node.inputs[0]
         if node.op in CARRIED and first in self.origin and node.outputs[0] in self.ranges:
             self.origin[node.outputs[0]] = self.origin[first]

@@ -71,7 +71,8 @@ def pool(w: Words) -> bool:
 
 
 def whole(w: Words) -> bool:
-    """Rewrite GlobalAveragePool and GlobalMaxPool of a volume as the operator on one image (D * H, W)."""
+    """Rewrite GlobalAveragePool and GlobalMaxPool of a volume as the same operator on an image of D * H rows
+    and W columns."""
     shape = w.spec(0).shape
     if len(shape) != AXES + 2 or 0 in shape:
         return False
@@ -81,8 +82,8 @@ def whole(w: Words) -> bool:
 
 
 def _is_volume(w: Words, kernel: Sequence[int] | None = None) -> bool:
-    """Return True if x is a volume that is not empty, and the kernel and all attributes have three spatial
-    axes."""
+    """Return True if x is a volume that is not empty, and if the kernel and all attributes have values for
+    three spatial axes."""
     shape = w.spec(0).shape
     rank = len(w.spec(1).shape) - 2 if kernel is None else len(kernel)
     lists = [w.attributes[name] for name in LISTS if name in w.attributes]
@@ -102,9 +103,9 @@ def _image(w: Words, pads: Sequence[int]) -> dict[str, Any]:
 
 
 def _slices(w: Words, index: Array) -> str:
-    """Emit a Gather of depth slices of x, (N * slices, C * taps, H, W), and return the result's name.
-    *index* (taps, slices) has the slices' indices along the depth; an index out of range gives a slice of
-    zeros."""
+    """Emit nodes that gather depth slices of x as images (N * slices, C * taps, H, W). Return the result's
+    name. *index* (taps, slices) has the slices' indices along the depth; an index out of range gives a slice
+    of zeros."""
     n, c, d, *image = w.spec(0).shape
     x, (taps, count) = w.node.inputs[0], index.shape
     outside = (index < 0) | (index >= d)
@@ -116,8 +117,9 @@ def _slices(w: Words, index: Array) -> str:
 
 
 def _weight(w: Words, axis: int, perm: Sequence[int] | None, shape: Sequence[int]) -> str:
-    """Transpose a weight by *perm* and reshape it. Return the result's name. If it is dequantized with one
-    scale, or with scales along *axis*, its integers are rearranged before the DequantizeLinear."""
+    """Transpose the node's weight by *perm* and reshape it. Return the result's name. If the weight is
+    dequantized with one scale, or with scales along *axis*, its integers are rearranged, and the
+    DequantizeLinear follows."""
 
     def arranged(name: str) -> str:
         return w.reshape(w.emit("Transpose", [name], perm=tuple(perm)) if perm else name, shape)

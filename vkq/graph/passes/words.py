@@ -48,7 +48,7 @@ class Words:
         return self.emit("Reshape", [x, self.constant(list(shape), "int64")], output, allowzero=1)
 
     def number(self, value: float, like: str) -> str:
-        """Return a constant scalar with the type of the value *like*."""
+        """Add a constant scalar with the type of the value *like*. Return its name."""
         return self.constant(value, self.of(like).dtype)
 
     def part(self, x: str, axis: int, first: int, end: int, output: str = "", step: int = 1) -> str:
@@ -59,7 +59,7 @@ class Words:
         return self.emit("Cast", [x], output, to=to, **more)
 
     def wide(self, x: str) -> str:
-        """Return the name of a float value converted to float32."""
+        """Convert a float value to float32 if it has another type. Return the result's name."""
         return x if self.of(x).dtype == "float32" else self.cast(x, "float32")
 
     def along(self, numbers: Any, axis: int, rank: int, dtype: str) -> str:
