@@ -17,8 +17,8 @@ P = ParamSpec("P")
 
 
 class Applied(Protocol[P]):
-    """The type of a functional form, for type checkers. The arguments are x, the layer's parameters and, as
-    in a call of the layer, *out*."""
+    """The type of a functional form, for type checkers. The arguments are x, the parameters of the layer's
+    constructor, and *out*, which a call of the layer has, too."""
 
     @overload
     def __call__(self, x: npt.ArrayLike | Tensor, *operands: P.args, **options: P.kwargs) -> Any: ...
@@ -29,8 +29,8 @@ class Applied(Protocol[P]):
 
 
 def applied(layer: Callable[P, Layer[Any]]) -> Callable[[Callable[..., Any]], Applied[P]]:
-    """Return a decorator that replaces a function by the functional form of *layer*, which keeps the
-    function's name and docstring.
+    """Return a decorator that replaces a function by the functional form of *layer*. The form keeps the name
+    and the docstring of the function.
 
     The signature is ``(x, <the parameters of the layer>, out=None)``, also for `inspect`, help() and the
     manual. The layer checks its arguments. Without a device argument, the device of x or *out* is used."""

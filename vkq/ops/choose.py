@@ -1,4 +1,4 @@
-"""Selections by flags, and ArgMax and ArgMin of 8-bit values, in a plan."""
+"""Adds selections by a condition (Where), and ArgMax and ArgMin of 8-bit values, to a plan."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .take import gather, numbers
 
 
 def chosen(b: Builder, flags: Value, x: Value, z: Value) -> Value:
-    """Add ``where(flags, x, z)`` to a plan. x and z have the same type: 8-bit, float32 or int32; flags are
-    uint8 (0 or 1). The shapes broadcast as in NumPy."""
+    """Add ``where(flags, x, z)`` to a plan. *flags*: the condition, as uint8 (0 or 1). x and z have the same
+    type: 8-bit, float32 or int32. The shapes broadcast as in NumPy."""
     if x.spec.dtype != z.spec.dtype or flags.spec.dtype != "uint8":
         raise DTypeError(
             f"where: flags are {flags.spec.dtype}, x {x.spec.dtype} and z {z.spec.dtype};"

@@ -33,7 +33,7 @@ from .torch_modules import operands
 
 
 class Conv2d(Layer[Conv2dProblem]):
-    """2-D convolution (cross-correlation, as PyTorch) of NCHW images with an int8 weight, exactly.
+    """2-D convolution (cross-correlation, as in PyTorch) of NCHW images with an int8 weight, exactly.
 
     Args:
         weight: (OC, IC/groups, KH, KW), int8 (or uint8); or float32 or float16 (schemes f32 and f16).
@@ -44,12 +44,13 @@ class Conv2d(Layer[Conv2dProblem]):
             the value zero: the zero point of x.
         groups: divides IC and OC.
         method: "auto", or a method of `vkq.kernels.methods` by name: "pointwise", "depthwise", "stem",
-            "matrix", "direct", "implicit", "im2col". All give integers with the same bits. A method that
-            cannot compute the convolution is refused. ``explain`` names the chosen method and the reason.
+            "matrix", "direct", "implicit", "im2col". Integer results have the same bits with all methods. A
+            method that cannot compute the convolution is refused. ``explain`` names the chosen method and
+            the reason.
         x_qparams, y_qparams, bias, w_zero_point, activation, path, compute, overflow, device: as for
             `Linear`, with OC for N.
 
-    The formulas of `Linear` hold, with the sum over kh, kw and ic; as ONNX QLinearConv
+    The formulas of `Linear` hold, with sums over kh, kw and ic, as in ONNX's QLinearConv
     (https://onnx.ai/onnx/operators/onnx__QLinearConv.html).
 
     >>> import numpy as np
@@ -97,8 +98,8 @@ class Conv2d(Layer[Conv2dProblem]):
         )
         self._kernels: dict[Hashable, Kernel] = {}
         self._methods: dict[Hashable, tuple[Method, str]] = {}
-        # Check the method in the constructor, not at the first call: whether it is possible does not depend
-        # on the image.
+        # Check in the constructor, not at the first call, whether the method can compute the convolution:
+        # that does not depend on the image.
         if method != "auto":
             self._method(Conv2dProblem.smallest(self.weight_shape, self._options))
 
@@ -106,13 +107,13 @@ class Conv2d(Layer[Conv2dProblem]):
     def from_torch(
         cls, module: Any, *, x_qparams: QParams | None = None, quantized: bool | None = None, **options: Any
     ) -> Conv2d:
-        """Return the layer of a `torch.nn.Conv2d`, with copies of its weight and bias. They stay float by
-        default; with *x_qparams* (of the input), or ``quantized=True`` (weight only), the weight becomes int8
+        """Return the layer of a `torch.nn.Conv2d`, with copies of its weight and bias. By default, both stay
+        float. With *x_qparams* (of the input), or ``quantized=True`` (weight only), the weight becomes int8
         with a scale for each output channel (`vkq.quantize_weight`). The module's padding_mode must be
         "zeros".
 
         options: further arguments of the layer, such as y_qparams and device. The layer accepts PyTorch
-        tensors in host memory; ``layer(x, output="torch")`` returns one.
+        tensors in host memory; ``layer(x, output="torch")`` returns a PyTorch tensor.
         """
         given = operands(module, "Conv2d", x_qparams, quantized)
         if module.padding_mode != "zeros":
@@ -142,8 +143,8 @@ class Conv2d(Layer[Conv2dProblem]):
         return self._method(problem)[0].takes
 
     def finish(self, after: After) -> None:
-        """Set the epilogue of every result. Drop the kernels, because their packed parameters depend on the
-        epilogue."""
+        """Set the epilogue of the layer. Drop the layer's kernels, because their packed parameters depend on
+        the epilogue."""
         self._scheme.after = after
         self._convolution = dataclasses.replace(self._convolution)
         self._kernels.clear()
@@ -172,15 +173,15 @@ class Conv2d(Layer[Conv2dProblem]):
     @checked
     def input_layouts(self, x_shape: Sequence[int]) -> tuple[str, ...]:
         """Return the packed layouts in which the kernel reads int8 inputs of this shape without a copy. If
-        there are several, the result gets the layout of the input."""
+        there are several layouts, the result gets the layout of the input."""
         method, _ = self._method(self._problem_of(tuple(x_shape))[0])
         return method.layouts or (method.takes,)
 
     @as_tuned
     def build(self, b: Builder, x: Value, other: Value | None = None, layout: str | None = None) -> Value:
-        """Add the layer to a plan. *other* is the residual that the epilogue adds. The result is written
-        over it, so nothing may read *other* afterwards. *layout*: the layout of the result, if the method
-        supports several."""
+        """Add the layer to a plan. *other*: the residual that the epilogue adds. The result is written over
+        the residual, so nothing may read *other* afterwards. *layout*: the layout of the result, if the
+        method supports several."""
         (p, _), given = self._problem_of(x.spec.shape), x
         method, reason = self._method(p, x.spec.layout if b.alone else "")
         b.why("method", method.name)

@@ -37,15 +37,16 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         x_qparams: scale and zero point of the activations; None for float activations (weight-only).
         stride, dilation: an int or (vertical, horizontal).
         padding: an int, (vertical, horizontal) or (top, left, bottom, right): removed from the output.
-        output_padding: an int or (vertical, horizontal), less than the stride or the dilation: added at the
-            bottom and right.
+        output_padding: an int or (vertical, horizontal), less than the stride or the dilation: added to the
+            output at the bottom and right.
         groups: divides IC and OC.
         y_qparams, bias, w_zero_point, activation, path, overflow, device: as for `Linear`, with OC for N.
 
-    The size is ``OH = (H - 1)*stride - top - bottom + dilation*(KH - 1) + output_padding + 1``. The formulas
-    of `Linear` hold, where acc[n, oc, stride*h + dilation*kh - top, stride*w + dilation*kw - left] sums
-    (x[n, ic, h, w] - x_zero_point) * (weight[ic, oc, kh, kw] - w_zero_point[oc])
-    (https://onnx.ai/onnx/operators/onnx__ConvTranspose.html between DequantizeLinear and QuantizeLinear).
+    The height of the result is ``OH = (H - 1)*stride - top - bottom + dilation*(KH - 1) + output_padding +
+    1``, and likewise the width. The formulas of `Linear` hold, where acc[n, oc, stride*h + dilation*kh - top,
+    stride*w + dilation*kw - left] sums (x[n, ic, h, w] - x_zero_point) * (weight[ic, oc, kh, kw] -
+    w_zero_point[oc]). ONNX's form is ConvTranspose between DequantizeLinear and QuantizeLinear
+    (https://onnx.ai/onnx/operators/onnx__ConvTranspose.html).
 
     >>> import numpy as np
     >>> weight, q = np.array([[[[10, 20, 30]]]], np.int8), QParams(1.0)

@@ -120,8 +120,8 @@ def combined(
     activation: Activation = None,
     form: str = "auto",
 ) -> Value:
-    """Add ``op(x, z)`` to a plan. *form* "table": the shader looks up every result in the table, which
-    gives the bits of the float formula."""
+    """Add ``op(x, z)`` to a plan. If *form* is "table", the shader looks up every result in a table, which
+    has the results of the float formula."""
     xq, zq = operand.meaning(op, "a", x.spec, x_qparams), operand.meaning(op, "b", z.spec, z_qparams)
     if not xq.dtype == zq.dtype == yq.dtype:
         raise DTypeError(f"{op}: a is {xq.dtype}, b {zq.dtype} and y {yq.dtype}; they must be of one type")
@@ -144,7 +144,7 @@ def formula(
     b: Builder, op: BinaryOp, xq: QParams, zq: QParams, yq: QParams, activation: Activation = None,
     form: str = "auto",
 ) -> tuple[BinaryFormula, Resident, dict[str, int | float]]:  # fmt: skip
-    """Return the float formula of an operator, the table of its results, and push constants of combine.glslh.
+    """Return (the float formula of an operator, the table of its results, push constants of combine.glslh).
     If *form* is not "auto", all results are read from the table."""
     numbers = arithmetic(op, xq, zq, yq) if form == "auto" else BY_TABLE
     low, high = (bound - shift(yq.dtype) for bound in activation_bounds(activation, yq))
@@ -242,23 +242,23 @@ def _gates(x: Spec, z: Spec) -> bool:
 
 
 def _are_rows(x: Spec, z: Spec, shape: Sequence[int]) -> bool:
-    """Return True if x is a matrix or batch of matrices in kPackedInt8_16C, and z broadcasts to it along
-    axes other than the last. The kernel then treats both as images, whose channels are the last axis."""
+    """Return True if x is a matrix or a batch of matrices in kPackedInt8_16C, and z broadcasts to x along
+    axes other than the last. The kernel then treats x and z as images, whose channels are the last axis."""
     same = len(x.shape) == len(z.shape) in (2, 3) and x.shape[-1] == z.shape[-1]
     return same and x.shape == tuple(shape) != z.shape and x.layout == BLOCKED
 
 
 def repeats(x: Spec, y: Spec) -> bool:
-    """Return True if the vectors of y are those of x, repeated. This holds if x broadcasts along leading
-    axes only and has whole blocks of four rows, or if x has the shape of y."""
+    """Return True if the memory of y, in vectors of 16 bytes, is the memory of x, repeated. This holds if x
+    broadcasts along leading axes only and has whole blocks of four rows, or if x has the shape of y."""
     lead = next((i for i, d in enumerate(x.shape) if d != 1), len(x.shape))
     rows = math.prod(x.shape[:-1])
     return x.shape == y.shape or (rows % 4 == 0 and bool(x.shape) and x.shape[lead:] == y.shape[lead:])
 
 
 def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Value, Value]:
-    """Return both operands with the rank of the result and in the same layout: that of the operand that has
-    the result's shape, if it allows broadcasting. Gates (`_gates`) stay unchanged."""
+    """Return both operands with the rank of the result and in the same layout: that of the operand with the
+    result's shape, if this layout allows broadcasting. If z is a gate (`_gates`), return both unchanged."""
     whole = (z if z.spec.shape == shape and x.spec.shape != shape else x).spec
     name = whole.layout if len(whole.shape) == len(shape) else default_layout(whole.dtype, len(shape))
     if x.spec.shape != z.spec.shape:
@@ -276,8 +276,8 @@ def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Valu
 
 
 def _logical_dims(op: str, shape: tuple[int, ...], a: Spec, b: Spec) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of y, a and b with four dims each. In a folded layout, merge leading axes along
-    which the same operands broadcast; the last axis stays separate."""
+    """Return the shapes of y, a and b with four dims each. In a folded layout, merge neighbouring leading
+    axes along which the same operands broadcast; the last axis stays separate."""
     columns = [list(column) for column in zip(shape, a.shape, b.shape, strict=True)]
     joined: list[list[int]] = []
     for i, column in enumerate(columns):

@@ -66,8 +66,8 @@ class Expansion:
 def _operands(
     first: Conv2d, second: Conv2d, x: Spec
 ) -> tuple[Int8Gemm, Depthwise, Conv2dProblem] | None:  # fmt: skip
-    """Return the 1x1 product, the depthwise kernel and its problem; None if the layers have no such kernels,
-    or their methods are forced."""
+    """Return (the product of the 1x1 convolution, the depthwise kernel, the problem of the depthwise
+    convolution). Return None if the layers have other kernels, or if a method was requested by name."""
     if not (first.method == second.method == "auto" and first.is_product) or x.shape[1] == 0:
         return None
     product, found = first.gemm, second.depthwise(first._problem_of(x.shape)[0].y_shape)
@@ -91,7 +91,7 @@ def most_bytes(device: Device, p: Conv2dProblem) -> int:
 
 
 def applied(first: Conv2d, second: Conv2d, x: Tensor) -> Tensor:
-    """Return the result of both convolutions of 8-bit images, in one dispatch if that is faster."""
+    """Return second(first(x)) for 8-bit images x, in one dispatch if that is faster."""
     b = Builder(first.device)
     given, found = b.input(x.spec), Expansion.of(first, second, x.spec)
     y = found.build(b, given) if found else second.build(b, first.build(b, given))

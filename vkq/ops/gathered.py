@@ -1,5 +1,5 @@
-"""Select rows of a table by ids on the device, and add them to other rows or multiply them, in
-one dispatch."""
+"""Selects rows of a table by ids on the device, and combines them with other rows (add, sub or mul), in one
+dispatch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def combined_rows(
     activation: Activation = None, second: bool = False,
 ) -> Value | None:  # fmt: skip
     """Add ``op(np.take(x, ids, 0), z)`` to a plan, for a matrix x of 8-bit numbers and int32 *ids* (as
-    `take.gathered`). *second*: the rows of x are the second operand. z must have the result's shape, or
-    broadcast to it along leading axes only, with whole blocks of four rows. Otherwise, return None."""
+    `take.gathered`). *second*: the rows of x are the second operand. Return None if the kernel does not
+    support the operands: z must have the result's shape, or broadcast to it along leading axes only, with
+    whole blocks of four rows, and all arrays must be in kPackedInt8_4H4W."""
     shape = (*ids.spec.shape, x.spec.shape[-1])
     y = Spec(shape, yq.dtype, None, yq)
     if len(x.spec.shape) != 2 or len(z.spec.shape) > len(shape) or not y.size or not x.spec.size:

@@ -64,7 +64,8 @@ def as_tuned(build: Build) -> Build:
 @dataclasses.dataclass(frozen=True)
 class Explanation:
     """How a layer is executed for an input shape: ``path`` and ``method`` with their reasons, the shader
-    variants in the order of dispatch, the number of multiply-adds, and the number of bytes."""
+    variants in the order of dispatch, the number of multiply-adds, and the bytes of scratch memory and of
+    weights."""
 
     problem: str
     scheme: str
@@ -153,9 +154,10 @@ class Layer(OfOneProcess, Generic[P]):
         """Apply the layer: a NumPy array gives a NumPy array, a Tensor gives a Tensor without a copy to the
         host.
 
-        If the layer has ``x_qparams``, x has their dtype, or is float32 and is quantized on the device first;
-        else x is float32 or float16. *out*: a Tensor to write into and return, with the result's shape,
-        dtype, layout and qparams; not x. output: "torch" gives a PyTorch tensor instead of a NumPy array.
+        If the layer has ``x_qparams``, x has the dtype of these parameters, or is float32 and is quantized on
+        the device first. Otherwise x is float32 or float16. *out*: a Tensor to write into and return, with
+        the result's shape, dtype, layout and qparams; it must not be x. output: "torch" gives a PyTorch
+        tensor instead of a NumPy array.
         """
         if output not in OUTPUTS:
             raise ArgumentError(f"{self._op}: output is {output!r}; it must be 'numpy' or 'torch'")
@@ -190,8 +192,8 @@ class Layer(OfOneProcess, Generic[P]):
 
     @checked
     def explain(self, x_shape: Sequence[int]) -> Explanation:
-        """Return how the layer is executed for an input of this shape, in the layout that the layer's
-        kernels prefer. Run nothing."""
+        """Return how the layer is executed for an input of this shape, if the input has the layout that the
+        layer's kernels prefer. Run nothing."""
         problem, layout = self._problem_of(tuple(x_shape))
         dtype = self._scheme.inputs[0]
         plan = self.plan(self._spec_of(x_shape, dtype, layout))
@@ -206,8 +208,8 @@ class Layer(OfOneProcess, Generic[P]):
     @property
     def device_bytes(self) -> int:
         """The bytes that the layer uses on the device now, for all input shapes so far: scales, tables, and
-        the weight in each order that its kernels read (kernels for few rows and for many rows may read
-        different orders)."""
+        the weight in each order in which the layer's kernels read it. Kernels for few rows and kernels for
+        many rows may read different orders."""
         found = dict.fromkeys(one for plan in self._plans.copy().values() for one in plan.constants.values())
         return sum(one.bytes for one in found if one.uploaded)
 

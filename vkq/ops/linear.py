@@ -53,18 +53,19 @@ class Linear(Layer[LinearProblem]):
         bias: (N,), int32 with scale ``x_scale * w_scale``; or float32 (always with float activations). A
             float32 bias is added to a float32 result. For quantized activations with an 8-bit result, it is
             first rounded to int32: ``round_half_even(bias / (x_scale * w_scale))``.
-        w_zero_point: integer or (N,), of the weight's dtype; 0 on the symmetric path.
-        activation: None, "relu", "relu6" or (low, high), fused: a clamp of the result. A device replaces NaN
-            in a float result by one of the bounds.
+        w_zero_point: integer or (N,), of the weight's dtype; None: 0 (a symmetric weight).
+        activation: None, "relu", "relu6" or (low, high): a clamp of the result, fused into the kernel. A
+            device replaces NaN in a float result by one of the bounds.
         path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All
-            give the same bits. With float activations only "auto", or "portable", which computes float32
-            products without matrix units.
+            paths give the same bits. With float activations only "auto", or "portable", which computes
+            float32 products without matrix units.
         compute: the arithmetic of products of float activations: "float32", or "float16" (schemes q8csw_f16,
             q4gsw_f16, f32_f16, f16_f16), which rounds x and a float weight to float16. With a GroupedWeight,
-            it rounds more than 16 float32 rows, on matrix units only.
+            float32 x is rounded only if it has more than 16 rows, and only on matrix units.
             With "float16", matrix units that pass the self-test compute the products, with float32 sums. A
-            GPU without matrix units sums 16 products at a time in float16 if that passes the self-test. On
-            other devices, and for few rows of int8 weights, the arithmetic is float32. ``explain`` names it.
+            GPU without matrix units sums 16 products at a time in float16 if its float16 arithmetic passes
+            the self-test. On other devices, and for few rows of x with int8 weights, the arithmetic is
+            float32. ``explain`` names the arithmetic.
         overflow: "refuse" raises AccumulatorOverflowError if the int32 accumulator could overflow with
             these weights; "wrap" sums modulo 2**32, as ONNX Runtime's integer kernels do, and ``explain``
             names the channels whose sums may wrap. For integer activations.
@@ -77,26 +78,28 @@ class Linear(Layer[LinearProblem]):
     With acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32:
         float32: ``float(acc) * (x_scale * w_scale)  [+ bias]``
         8-bit:   ``saturate(round_half_even(float(acc) * ((x_scale * w_scale) / y_scale)) + y_zero_point)``
-    as ONNX QLinearMatMul (https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html). With "dynamic", for each
-    row:
+    as in ONNX's QLinearMatMul (https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html). With x_qparams
+    "dynamic", for each row:
         x_scale = (max(0, row) - min(0, row)) / 255, at least 2**-126; 1 for a row of zeros
         x_zero_point = saturate(-128 + round_half_even(-min(0, row) / x_scale))
-    as ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html) shifted to
-    int8. The scale ignores infinities, which saturate, and NaN, which gives -128. ``x_scale * w_scale`` below
-    2**-126 counts as 0.
+    as in ONNX's DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html),
+    shifted to int8. The scale ignores infinities, which saturate, and NaN, which gives -128. ``x_scale *
+    w_scale`` below 2**-126 counts as 0.
 
     Float activations (q8csw): ``(sum_k x (w - w_zero_point)) * w_scale + bias`` in float32, then quantized
     with y_qparams if given. The method decides the order of the sum, which is the same in every run. The
-    error is within (K + 4) * 2**-24 of the sum of the terms' magnitudes; with compute="float16" about 2**-10
-    of it, or 1.8 % without matrix units (`vkq.reference.floats` has the bounds). x may be float32 or float16;
-    the result has the type of x, and sums are float32. A GroupedWeight (in float32, or for float16 x on
-    matrix units if the device has them; `vkq.reference.linear_grouped` has the bounds):
+    error is at most (K + 4) * 2**-24 times the sum of the terms' magnitudes; with compute="float16" it is
+    about 2**-10 of that sum, or 1.8 % without matrix units (`vkq.reference.floats` has the bounds). x may be
+    float32 or float16; the result has the type of x, and sums are float32. With a GroupedWeight, the result
+    is
         ``sum over groups g of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g)  [+ bias]``
+    computed in float32, or for float16 x on matrix units if the device has them
+    (`vkq.reference.linear_grouped` has the bounds).
 
-    A float weight: ``sum_k x w + bias`` in float32, each product and sum rounded to nearest even. k runs from
-    first to last, in a number of parts that depends only on the sizes (`vkq.kernels.float_product.slices`).
-    So the bits are the same on every device, within (K + 4) * 2**-24 of the sum of the terms' magnitudes;
-    subnormal values may count as zero.
+    With a float weight, the result is ``sum_k x w + bias`` in float32, each product and sum rounded to
+    nearest even. k runs from first to last, in a number of parts that depends only on the sizes
+    (`vkq.kernels.float_product.slices`). So the bits are the same on every device. The error is at most
+    (K + 4) * 2**-24 times the sum of the terms' magnitudes; subnormal values may count as zero.
 
     Raises ArgumentError, DTypeError, or AccumulatorOverflowError (see *overflow*).
 
@@ -145,12 +148,12 @@ class Linear(Layer[LinearProblem]):
         quantized: bool | None = None,
         **options: Any,
     ) -> Linear:
-        """Return the layer of a `torch.nn.Linear`, with copies of its weight and bias. They stay float by
-        default; with *x_qparams* (of the input), or ``quantized=True`` (weight only), the weight becomes int8
+        """Return the layer of a `torch.nn.Linear`, with copies of its weight and bias. By default, both stay
+        float. With *x_qparams* (of the input), or ``quantized=True`` (weight only), the weight becomes int8
         with a scale for each output channel (`vkq.quantize_weight`).
 
         options: further arguments of the layer, such as y_qparams and device. The layer accepts PyTorch
-        tensors in host memory; ``layer(x, output="torch")`` returns one.
+        tensors in host memory; ``layer(x, output="torch")`` returns a PyTorch tensor.
         """
         return cls(**operands(module, "Linear", x_qparams, quantized), **options)
 
@@ -164,7 +167,7 @@ class Linear(Layer[LinearProblem]):
                 f"linear: method is {method!r} with a float weight; it must be 'auto' or 'tiled'"
             )
         self._gemm.kernel = method
-        # Add a product for matrix units. The product of dot forms stays, for few rows and for methods
+        # Add a kernel for matrix units. The kernel for dot products stays, for few rows and for methods
         # requested by name.
         if self._choice.path == COOPMAT and method == "auto" and n and k:
             self._matrix = MatrixGemm(
@@ -172,7 +175,7 @@ class Linear(Layer[LinearProblem]):
             )
 
     def finish(self, after: After) -> None:
-        """Set the epilogue of every result."""
+        """Set the epilogue of the layer."""
         self._scheme.after = after
         self._make(self._gemm.kernel)
 
@@ -184,13 +187,13 @@ class Linear(Layer[LinearProblem]):
 
     @as_tuned
     def build(self, b: Builder, x: Value, other: Value | None = None) -> Value:
-        """Add the layer to a plan. *other* is memory for the result. If the epilogue adds a residual,
-        *other* is the residual; nothing may read it afterwards."""
+        """Add the layer to a plan. *other*: memory for the result, or None for new memory. If the epilogue
+        adds a residual, *other* is the residual; nothing may read the residual afterwards."""
         p, layout = self._problem_of(x.spec.shape)
         if b.alone and (layout, x.spec.layout) == (BLOCKED, MATRIX):
             dots = is_faster_as_given(profile(self.device.capabilities), p.m, p.n, p.k)
             layout = ranked(KIND, (MATRIX, BLOCKED) if dots else (BLOCKED, MATRIX))[0]
-        # In this layout, a word holds channels of one pixel of an image, but the product reads rows.
+        # In kPackedInt8_16C, a word of an image has channels of one pixel, but the product reads rows.
         image = layout == BLOCKED and len(x.spec.shape) == 4
         if image and x.spec.dtype in BYTES:
             x = reshaped(b, x, (p.m, p.k), BLOCKED)

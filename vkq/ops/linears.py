@@ -14,9 +14,9 @@ from .linear import Linear
 
 
 class JoinedLinears:
-    """Linear layers of the same 8-bit x, with 8-bit results, as one product. The product's columns are the
-    columns of the layers, one layer after the other. In kPackedInt8_16C a block of columns is contiguous,
-    so each layer's result is a contiguous part of the product's result."""
+    """Linear layers of the same 8-bit x, with 8-bit results, as one product. The columns of the product's
+    result are those of the layers' results, one layer after the other. In kPackedInt8_16C a block of columns
+    is contiguous, so each layer's result is a contiguous part of the product's result."""
 
     def __init__(self, layers: Sequence[Linear]):
         self.layers = tuple(layers)
@@ -44,9 +44,9 @@ class JoinedLinears:
 
     @staticmethod
     def refusal(layers: Sequence[Linear], x: Spec) -> str:
-        """Return the reason why these layers cannot or should not be one product for inputs of spec *x*; ""
-        if they should be. The layers must have equal x_qparams, results of the same dtype, and no
-        activation."""
+        """Return the reason why these layers cannot or should not be one product for inputs of spec *x*;
+        return "" if one product is possible and faster. The layers must have equal x_qparams, results of the
+        same dtype, and no activation."""
         if len(x.shape) == 4 or any(layer.input_layout(x.shape) != BLOCKED for layer in layers):
             return "results in kPackedInt8_4H4W are not parts of one array"
         if any(layer.weight_shape[0] % 16 for layer in layers):

@@ -121,9 +121,9 @@ def _whole_blocks(
 
 
 def _apart(b: Builder, x: Value, heads: int, whole: bool) -> tuple[Value, int]:
-    """Return an operand, and how many of its heads are stored side by side. With *whole* (each head is
-    whole blocks of a matrix), these are all heads. Otherwise it is one, after a copy of the heads into
-    separate matrices."""
+    """Return (operand, how many of its heads are stored side by side). If *whole* (each head consists of
+    whole blocks) and x is a matrix in memory, the operand is x itself, with all *heads* side by side.
+    Otherwise copy the heads into separate matrices, and return 1 as the number."""
     if heads == 1 or (whole and x.spec.layout == MATRIX):
         return x, heads
     n, rows, columns = x.spec.shape
@@ -151,7 +151,7 @@ def columns_of(b: Builder, z: Value) -> Value:
 
 
 def _kernel(device: Device, out: str, batch: int, m: int, n: int) -> tuple[Variant, tuple[int, int]]:
-    """Return the shader variant, and the offsets that its dot form adds to the two operands."""
+    """Return (shader variant, the offsets that the variant's dot form adds to the two operands)."""
     form = without_matrices(device).form
     if not _tiled(device, batch, m, n):
         return catalog().find("matmul_q8__row", out=out), (0, 0)
@@ -210,8 +210,9 @@ def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int
 
 
 def _rows(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int], heads: int = 1) -> Value:
-    """Return x as (batch * rows, K) in the matrix layout; *last* is (rows, K). Leading axes that broadcast
-    are copied. If *heads* heads are stored side by side, return (batch / heads * rows, heads * K)."""
+    """Return x as (batch * rows, K) in the matrix layout; *last* is (rows, K). Matrices are copied if they
+    broadcast along leading axes. If *heads* heads are stored side by side, return x as (batch / heads * rows,
+    heads * K)."""
     shape = x.spec.shape
     if heads > 1:
         return reshaped(b, x, (shape[0] * shape[1], shape[2]), MATRIX)

@@ -95,8 +95,8 @@ def mean_over_axes(
 def averaged_by_table(
     b: Builder, x: Value, table: npt.NDArray[np.float32], yq: QParams, layout: str | None = None
 ) -> Value:
-    """Add the mean of a function of 8-bit x over each channel's pixels, (N, C, 1, 1), to a plan. The function
-    is a float32 table (256,) or (C, 256); see `vkq.reference.operators.mean_of_table`. *layout*: as in
+    """Add the mean of a function of 8-bit x over each channel's pixels, (N, C, 1, 1), to a plan. *table*: the
+    function's float32 values, (256,) or (C, 256); see `vkq.reference.operators.mean_of_table`. *layout*: see
     `vkq.ops.pool.globally_averaged`."""
     operand.check_image("mean", x.spec.shape)
     n, c, h, w = x.spec.shape

@@ -66,8 +66,8 @@ def hashable(value: Any) -> Hashable:
 
 
 def device_of(op: str, operands: Sequence[Operand | None], device: Device | int | str | None) -> Device:
-    """Return the device of the tensors among the operands, which must all be on the same device. Without
-    tensors, return the given device or the default device."""
+    """Return the device of the tensors among the operands, which must all be on the same device, and on
+    *device* if it is not None. Without tensors, return *device* or the default device."""
     devices = [x.device for x in operands if isinstance(x, Tensor)]
     if device is not None:
         devices.insert(0, opened(device))
@@ -123,9 +123,9 @@ def check_image(op: str, shape: Sequence[int]) -> None:
 
 
 def axes_layout(name: str, rank: int) -> str:
-    """Return the layout in which operators along axes read an array of this rank: *name*, except that an
-    array of rank other than 4 in kPackedInt8_16C is read in kPackedInt8_4H4W: the axes of an extent in
-    kPackedInt8_16C are not the axes of such an array."""
+    """Return the layout in which operators along axes read an array that has *rank* axes and the layout
+    *name*. This is *name*, with one exception: an array in kPackedInt8_16C whose rank is not 4 is read in
+    kPackedInt8_4H4W, because the axes of its extent in kPackedInt8_16C are not the axes of the array."""
     return MATRIX if name == BLOCKED and rank != 4 else name
 
 
@@ -145,5 +145,5 @@ def named(prefix: str, sizes: Sequence[int]) -> dict[str, int | float]:
 
 
 def four(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return a shape of at most four axes with leading axes of length 1, so that it has four."""
+    """Return a shape of at most four axes, extended to four by leading axes of length 1."""
     return (1,) * (4 - len(shape)) + tuple(shape)

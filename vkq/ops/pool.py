@@ -29,17 +29,20 @@ from .operand import Operand
 
 # With scales in this range, no float32 step of an average is subnormal or infinite.
 SCALES = (2.0**-100, 2.0**100)
-# For a global average: the least (32 bytes) and the largest number of neighbouring blocks of channels that
-# a workgroup adds. A workgroup adds more blocks if an image has few pixels.
+# In a global average of images in kPackedInt8_4W4C, a workgroup adds LEAST_ACROSS (32 bytes) to MOST_ACROSS
+# neighbouring blocks of channels: more blocks if an image has few pixels, and twice as many if the workgroup
+# is large.
 LEAST_ACROSS, MOST_ACROSS = 2, 8
-MANY = 1 << 17  # least number of vectors for which a global average uses the largest workgroup
+MANY = 1 << 17  # minimum number of vectors for which a global average uses the largest workgroup
 SUM_BYTES = 16  # shared memory of an invocation of a global average, in bytes: four sums
-# For a global average: least number of invocations, and loads that an invocation issues at once.
+# Of a global average. LEAST_INVOCATIONS: minimum number of invocations of a workgroup. AT_ONCE: number of
+# loads that an invocation issues at once.
 LEAST_INVOCATIONS, AT_ONCE = 128, 4
-LEAST_BLOCKED = 32  # the same for kPackedInt8_16C, where an image has fewer vectors
-# For a global average: an invocation adds at most this many bytes of a channel, so that 16 bits hold the sum.
+LEAST_BLOCKED = 32  # LEAST_INVOCATIONS for kPackedInt8_16C, where an image has fewer vectors
+# In a global average, 16 bits hold the sum of this many bytes of a channel. If an invocation adds more, it
+# adds them in parts (LONG).
 MOST_VECTORS = 256
-MEANS_IN = {IMAGE: 1, MATRIX: 2}  # layout of y, if x has another layout -> the shader's constant TO
+MEANS_IN = {IMAGE: 1, MATRIX: 2}  # maps y's layout, if x has another one, to the shader's constant TO
 MOST_PIXELS = 1 << 23  # global average: maximum number of pixels whose sum fits int32
 
 
@@ -110,9 +113,9 @@ def avg_pool2d(
     """The mean under a sliding window, as ONNX Runtime's com.microsoft.QLinearAveragePool, byte for byte.
 
     ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32; sum
-    adds ``x_scale * (x_q - x_zp)`` in row-major order; count is the kernel's size (count_include_pad, the
-    default as in PyTorch and not in ONNX), or the number of elements inside the image. If the kernel covers
-    the whole image, the formula is that of `global_avg_pool2d`, as in ONNX Runtime. x, kernel, stride,
+    adds ``x_scale * (x_q - x_zp)`` in row-major order. With count_include_pad (the default, as in PyTorch but
+    not in ONNX) count is the kernel's size, else the number of elements inside the image. If the kernel
+    covers the whole image, the formula is that of `global_avg_pool2d`, as in ONNX Runtime. x, kernel, stride,
     padding and ceil_mode: as for `max_pool2d`; y_qparams: by default the parameters of x.
 
     Raises ArgumentError for sizes that do not fit, for missing qparams and for scales outside [2**-100,
@@ -240,8 +243,9 @@ def _formula(pixels: int, xq: QParams, yq: QParams, litert: str) -> dict[str, in
 
 
 def _sharers(device: Device, vectors: int, blocked: bool, least: int) -> dict[str, Constant]:
-    """Return the specialization constants of a global average over *vectors* vectors: the size of the
-    workgroup, which is at least *least*, and its number of blocks of channels."""
+    """Return the specialization constants of a global average of images of *vectors* vectors: the number of
+    invocations of a workgroup (at least *least*), the number of blocks of channels that it adds, and the form
+    of the loop. *blocked*: x is in kPackedInt8_16C."""
     limits = device.capabilities.properties
     sum_bytes = 4 * SUM_BYTES if blocked else SUM_BYTES
     room = min(limits["maxComputeWorkGroupInvocations"], limits["maxComputeSharedMemorySize"] // sum_bytes)

@@ -1,5 +1,5 @@
-"""Quantization in a plan with several scales and zero points: along an axis, in blocks, or
-computed at run time."""
+"""Adds quantization with several scales and zero points to a plan: along an axis or in blocks. Also adds
+quantization with parameters that are computed at run time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def quantized_dynamically(b: Builder, x: Value) -> tuple[Value, Value, Value]:
 
 
 def _parameters(b: Builder, shape: Sequence[int], scale: Array, zero: Array) -> tuple[Value, Value]:
-    """Return scale and stored zero point, broadcast to *shape*, as constants."""
+    """Return the scales and the stored zero points, broadcast to *shape*, as constants of the plan."""
     flat = scale.reshape(-1)
     check_scales(flat, flat.size, "quantize: scale")
     check_zero_points(zero.reshape(-1), zero.size, zero.dtype, "quantize: zero_point")

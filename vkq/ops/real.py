@@ -81,11 +81,10 @@ def pooled(
     """Add the maximum or the mean of each window of float32 images to a plan. Subnormal values may become
     zero.
 
-    max is NaN if an element is NaN, and -infinity for a window without elements. A mean is a sum, each step
-    rounded, divided by the number of elements of the window: those inside the image or, with
-    *count_padding*, also those in the padding. Its error is at most (taps / lanes + log2(lanes) + 2) *
-    2^-24 times the mean of magnitudes, with lanes from `_lanes`. The order of the sum depends only on the
-    sizes.
+    max is NaN if an element is NaN, and -infinity for a window without elements. A mean is the sum of a
+    window's elements, each addition rounded, divided by their number. *count_padding*: the number includes
+    the elements in the padding. The error of a mean is at most (taps / lanes + log2(lanes) + 2) * 2^-24 times
+    the mean of magnitudes, with lanes from `_lanes`. The order of the sum depends only on the sizes.
     """
     _require(of, x)
     if of == "max" and min(window.kernel) > 1 and window.taps >= BY_AXES:

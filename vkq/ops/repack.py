@@ -23,7 +23,8 @@ def reshape(x: Operand, shape: Sequence[int], layout: str | None = None, *, out:
     """Return the same elements in row-major order with another shape; one dim may be -1. 8-bit data of a
     Tensor is repacked on the device; a NumPy array is reshaped by NumPy.
 
-    *layout*: of the resulting Tensor; by default kPackedInt8_4W4C for four dims, else kPackedInt8_4H4W.
+    *layout*: the layout of the resulting Tensor; by default kPackedInt8_4W4C for four dims, else
+    kPackedInt8_4H4W.
     *out*: a Tensor to write into and return, as for every operator.
 
     >>> reshape(np.zeros((2, 3), np.int8), (3, -1)).shape

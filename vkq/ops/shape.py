@@ -31,7 +31,7 @@ def concat(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """Concatenate the inputs along an axis; each input is requantized to y_qparams if its qparams differ.
+    """Concatenate the inputs along an axis. An input whose qparams differ from y_qparams is requantized.
 
     xs: at least one int8 or uint8 operand, equal in rank and in all axes but *axis*; the result is a NumPy
     array if all inputs are, else a Tensor in the layout of the first input. y_qparams: by default the qparams
@@ -176,9 +176,10 @@ def transposed(b: Builder, x: Value, axes: Sequence[int] | None) -> Value:
 def permuted_as(
     b: Builder, x: Value, shape: Sequence[int], axes: Sequence[int], to: Sequence[int], layout: str | None
 ) -> Value:
-    """Reshape x to *shape*, transpose it with *axes* and reshape it to *to*, in one copy of the plan.
-    *layout*: the layout of the result; None: the usual layout for its shape. Pixels in kPackedInt8_16C that
-    become rows of channels are not copied; if *layout* is None, they stay in kPackedInt8_16C."""
+    """Add a copy step to the plan that reshapes x to *shape*, transposes it by *axes* and reshapes it to
+    *to*. *layout*: the layout of the result; None: the default layout for its shape. If pixels in
+    kPackedInt8_16C become rows of channels, nothing is copied, and without *layout* the result stays in
+    kPackedInt8_16C. Images in other forms need several steps."""
     if x.spec.layout == BLOCKED and pixels_as_rows(x.spec.shape, shape, axes, to):
         rows = b.view(x, Spec(to, x.spec.dtype, BLOCKED, x.spec.qparams))
         return repacked(b, rows, layout or BLOCKED)
@@ -200,8 +201,8 @@ def _check_concat(xs: Sequence[Spec], axis: int) -> None:
 def _common_parameters(
     b: Builder, xs: list[Value], yq: QParams | None, given: Sequence[QParams | None] | None
 ) -> list[Value]:
-    """Return the inputs requantized to yq. If yq is None, return them unchanged; then all must have equal
-    parameters, or none."""
+    """Return the inputs requantized to yq. If yq is None, return them unchanged; in this case all inputs must
+    have equal parameters, or all none."""
     if given is not None and len(given) != len(xs):
         raise ArgumentError(
             f"concat: there are {len(xs)} inputs and {len(given)} x_qparams; give one for each"

@@ -27,15 +27,15 @@ from .take import gather, numbers
 
 INVOCATIONS = 128
 LONGEST = 1 << 17  # twice as many invocations compute a row of at least this length
-# For rows of at least this length, results are looked up in a table. The table is at most half as long as the
-# row.
+# For rows of at least this length, results are looked up in a table, which has at most half as many entries
+# as the row has elements.
 LONG = 512
 THREADS = 32  # maximum invocations for a row: a workgroup computes the four rows of a block
 CHANNELS, COLUMNS = 1, 3  # the axes of a layout's extent along which its words may be packed
 # Pairs of layout and axis for which each vector holds elements of four rows.
 FOURS = ((MATRIX, COLUMNS), (IMAGE, CHANNELS))
-KEPT = 8  # maximum number of vectors of four rows that one invocation reads
-MOST = 4 * KEPT * INVOCATIONS  # maximum length of a row in such vectors
+KEPT = 8  # maximum number of vectors with elements of four rows that one invocation reads
+MOST = 4 * KEPT * INVOCATIONS  # maximum length of a row for the kernel that reads these vectors
 
 
 @checked
@@ -51,9 +51,9 @@ def softmax(
 ) -> Any:
     """``exp(x) / sum(exp(x))`` along an axis.
 
-    x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor; the result is the same kind: float32, or
-    8-bit with y_qparams (then it is QuantizeLinear of the float32 result; QParams(1 / 256, -128) uses the
-    whole of int8).
+    x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor; the result is the same kind. The result is
+    float32. With y_qparams it is 8-bit: QuantizeLinear of the float32 result. QParams(1 / 256, -128) uses the
+    whole range of int8.
 
     ``e = round(exp(-(max - x_q) * x_scale) * 2**30)`` from a table,
     ``y = float32(e) * (1 / float32(sum(e)))``; the integer sum is exact and each float32 step is rounded, so
@@ -61,10 +61,10 @@ def softmax(
     at most ``(n + 2) * 2**-31 + 4 * 2**-24 * y``.
 
     onnxruntime: compute the bytes of ONNX Runtime's com.microsoft.QLinearSoftmax instead, for an 8-bit
-    result, with the order of float32 additions of its plain kernel
-    (`vkq.reference.softmax.softmax_onnxruntime`). Its kernels for AVX2 and AVX-512 add in other orders and
-    multiply by a reciprocal. If a quotient is a tie, as in rows of equal elements, the results of these
-    kernels may differ by one from the plain kernel's and from each other.
+    result, with the order of float32 additions in ONNX Runtime's plain kernel
+    (`vkq.reference.softmax.softmax_onnxruntime`). ONNX Runtime's kernels for AVX2 and AVX-512 add in other
+    orders and multiply by a reciprocal. If a quotient is a tie, as in rows of equal elements, their results
+    may differ by one from those of the plain kernel, and from each other.
 
     Raises ArgumentError for missing qparams and for an axis out of range.
 
@@ -118,7 +118,8 @@ def _along(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None, ste
 
 
 def _rows(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None) -> Value:
-    """Add a softmax along the axis whose neighbouring elements are in one word of x."""
+    """Add a softmax along *axis* of the extent of x. Words of x must hold neighbouring elements of this
+    axis."""
     s = x.spec
     y = b.new(Spec(s.shape, "float32") if yq is None else Spec(s.shape, yq.dtype, s.layout, yq))
     if s.size == 0:

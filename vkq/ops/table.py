@@ -54,7 +54,8 @@ def lookup(
 
     x: int8 or uint8 of any shape, a NumPy array or a Tensor (the result is the same kind, in the same
     layout).
-    table: 256 int8 or uint8 entries; the entry of -128 (of 0 for uint8) is first. The result has its dtype.
+    table: 256 int8 or uint8 entries; the first is the result for -128 (0 for uint8). The result has the
+    table's dtype.
     y_qparams: the quantization parameters of the result, stored if the result is a Tensor.
 
     Raises DTypeError if x is not 8-bit, ArgumentError if the table does not have 256 8-bit entries.
@@ -98,8 +99,8 @@ def unary(
     """``function(x)`` in 8 bits, through a table: see `table_of` for the functions and the rounding.
 
     x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor. y_qparams: the result's parameters; by
-    default the parameters of x. The results equal ONNX Runtime's QLinearLeakyRelu. They may differ by one
-    from its QLinearSigmoid, which approximates exp.
+    default the parameters of x. The results of a leaky ReLU equal those of ONNX Runtime's QLinearLeakyRelu.
+    Those of "sigmoid" may differ by one from those of QLinearSigmoid, which approximates exp.
 
     >>> unary("relu", np.array([-5, 0, 7], np.int8), x_qparams=QParams(0.1))
     array([0, 0, 7], dtype=int8)

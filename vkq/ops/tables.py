@@ -35,8 +35,9 @@ def lookup_axis(
     channel.
 
     x: int8 or uint8, a NumPy array or a Tensor (the result is the same kind). table: (C, 256) for an axis of
-    length C, or (256,) for all slices; int8 or uint8 (the result has the layout of x), or float32. The entry
-    of -128 (of 0 for uint8) comes first. A batch normalization between quantized tensors is such a table.
+    length C, or (256,) for all slices; int8 or uint8 (the result has the layout of x), or float32. The first
+    entry is the result for -128 (0 for uint8). For example, a batch normalization between quantized tensors
+    is a table (C, 256).
 
     Raises DTypeError for other types, ArgumentError for another shape.
 

@@ -1,4 +1,5 @@
-"""Copy elements by index, slice, and split. Each element of a result is an element of x or a fill value."""
+"""Copies of elements by index, slices, and splits. Each element of a result is an element of x or a fill
+value."""
 
 from __future__ import annotations
 
@@ -137,8 +138,8 @@ def numbers(b: Builder, x: Sequence[int], count: int) -> Places:
 
 
 def _held(dtype: str, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a fill value as an array of x's type. A plan's cache key has the bytes of this array, so 0.0
-    and -0.0 get different plans."""
+    """Return a fill value as an array of the type *dtype* (that of x). A plan's cache key has the bytes of
+    this array, so 0.0 and -0.0 get different plans."""
     real, value = dtype.startswith("float"), fill.item()
     if not real and fill != np.rint(fill):  # true for NaN, too
         raise DTypeError(f"take: fill is {fill}; x holds {dtype}, so it must be a whole number")
@@ -149,7 +150,7 @@ def _held(dtype: str, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _list(b: Builder, name: str, places: Places) -> Resident:
-    """Return an array of indices as a value on the device."""
+    """Return an array of indices as constant data on the device."""
     array = np.ascontiguousarray(places, np.int32)
     return b.device.constant((name, array.shape, array.tobytes()), array.nbytes, lambda: array)
 
@@ -216,7 +217,8 @@ def sliced(b: Builder, x: Value, parts: Sequence[range]) -> Value:
 def split(
     x: Operand, sizes: Sequence[int], axis: int, *, device: Device | int | str | None = None
 ) -> list[Any]:
-    """Split x along an axis into parts of these sizes, which must add up to its length. As ONNX Split.
+    """Split x along an axis into parts of these sizes, which must add up to the length of the axis. As ONNX
+    Split.
 
     >>> [part.tolist() for part in split(np.array([[1, 2, 3]], np.int8), [1, 2], 1)]
     [[[1]], [[2, 3]]]

@@ -33,7 +33,7 @@ def tensor_of(array: npt.NDArray[Any]) -> Any:
 
 
 def operands(module: Any, kind: str, x_qparams: Any, quantized: bool | None) -> dict[str, Any]:
-    """Return the weight, scales and bias of a module as a layer's arguments, as copies.
+    """Return copies of a module's weight, scales and bias, as the arguments of a layer.
 
     quantized: convert the weight to int8 with a scale for each output channel. None: convert it if x is
     quantized. Raises ArgumentError for a module of another class.
