@@ -155,7 +155,7 @@ class Executable:
 
     @functools.cached_property
     def recording(self) -> Recording:
-        """The recording of the plan with the tensors of ``inputs`` and ``outputs``."""
+        """The plan, recorded with the tensors of ``inputs`` and ``outputs``."""
         given, results = ([x.buffer for x in tensors.values()] for tensors in (self.inputs, self.outputs))
         with self.device.record(timestamps=self._timestamps) as recording:
             recording.add(self.plan, given, results)
@@ -194,8 +194,8 @@ class Executable:
         )
 
     def memory_of_its_own(self) -> tuple[int, list[Resident]]:
-        """Return the bytes of memory that only this executable uses (scratch memory, inputs and results),
-        and its constants, which other executables may share."""
+        """Return (bytes of memory that only this executable uses: scratch memory, inputs and results;
+        constants of the executable, which others may share)."""
         plan = self.plan
         values = sum(spec.nbytes for spec in (*plan.inputs, *plan.results))
         return plan.scratch_bytes + values, list(plan.constants.values())
@@ -217,7 +217,7 @@ class Executable:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the results by name. Calls from several threads run one after another."""
-        # check this before a lock is acquired, which a forked child could never release
+        # This raises an error in a forked child, before the child acquires a lock that it could not release.
         self.device.queue.check_between()
         with self._lock:
             self.start(inputs)

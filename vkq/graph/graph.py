@@ -70,7 +70,7 @@ class Node:
 
     @property
     def label(self) -> str:
-        """The operator with its epilogue: ``conv2d+add``."""
+        """The operator with the operators of its epilogue, for example ``conv2d+add``."""
         return "+".join([self.op, *(step.op for step in self.attributes.get("after", ()))])
 
     def __str__(self) -> str:

@@ -107,10 +107,10 @@ class Conv2d(Layer[Conv2dProblem]):
     def from_torch(
         cls, module: Any, *, x_qparams: QParams | None = None, quantized: bool | None = None, **options: Any
     ) -> Conv2d:
-        """Return the layer of a `torch.nn.Conv2d`, with copies of its weight and bias. By default, both stay
-        float. With *x_qparams* (of the input), or ``quantized=True`` (weight only), the weight becomes int8
-        with a scale for each output channel (`vkq.quantize_weight`). The module's padding_mode must be
-        "zeros".
+        """Return a layer that computes a `torch.nn.Conv2d`, with copies of the module's weight and bias. By
+        default, both stay float. With *x_qparams* (of the input), or ``quantized=True`` (weight only), the
+        weight becomes int8 with a scale for each output channel (`vkq.quantize_weight`). The module's
+        padding_mode must be "zeros".
 
         options: further arguments of the layer, such as y_qparams and device. The layer accepts PyTorch
         tensors in host memory; ``layer(x, output="torch")`` returns a PyTorch tensor.

@@ -1,4 +1,5 @@
-"""Transposed 2-D convolutions, as stride x stride ordinary convolutions."""
+"""Transposed 2-D convolutions, each computed as stride x stride ordinary convolutions, or as one product on
+matrix units."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Addition, subtraction and multiplication of two 8-bit tensors with broadcasting, exactly as ONNX Runtime's
-QLinearAdd and QLinearMul."""
+"""Addition, subtraction and multiplication of two 8-bit tensors with broadcasting, with exactly the results
+of ONNX Runtime's QLinearAdd and QLinearMul."""
 
 from __future__ import annotations
 

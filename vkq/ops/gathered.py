@@ -18,7 +18,7 @@ def combined_rows(
     b: Builder, x: Value, ids: Value, z: Value, op: BinaryOp, xq: QParams, zq: QParams, yq: QParams,
     activation: Activation = None, second: bool = False,
 ) -> Value | None:  # fmt: skip
-    """Add ``op(np.take(x, ids, 0), z)`` to a plan, for a matrix x of 8-bit numbers and int32 *ids* (as
+    """Add ``op(np.take(x, ids, 0), z)`` to a plan, for a matrix x of 8-bit numbers and int32 *ids* (see
     `take.gathered`). *second*: the rows of x are the second operand. Return None if the kernel does not
     support the operands: z must have the result's shape, or broadcast to it along leading axes only, with
     whole blocks of four rows, and all arrays must be in kPackedInt8_4H4W."""

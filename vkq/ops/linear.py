@@ -72,7 +72,7 @@ class Linear(Layer[LinearProblem]):
         method: "auto", "gemv" (threads share the sum over k; "auto" chooses it for up to
             `vkq.kernels.gemv.max_rows` rows), "tiled" (in registers) or "staged" (through shared
             memory). Integer results have the same bits with all methods; float sums of the weight-only
-            scheme are added in another order.
+            scheme are added in different orders.
         device: a ``vkq.Device``; None: the default device.
 
     With acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32:
@@ -148,9 +148,9 @@ class Linear(Layer[LinearProblem]):
         quantized: bool | None = None,
         **options: Any,
     ) -> Linear:
-        """Return the layer of a `torch.nn.Linear`, with copies of its weight and bias. By default, both stay
-        float. With *x_qparams* (of the input), or ``quantized=True`` (weight only), the weight becomes int8
-        with a scale for each output channel (`vkq.quantize_weight`).
+        """Return a layer that computes a `torch.nn.Linear`, with copies of the module's weight and bias. By
+        default, both stay float. With *x_qparams* (of the input), or ``quantized=True`` (weight only), the
+        weight becomes int8 with a scale for each output channel (`vkq.quantize_weight`).
 
         options: further arguments of the layer, such as y_qparams and device. The layer accepts PyTorch
         tensors in host memory; ``layer(x, output="torch")`` returns a PyTorch tensor.

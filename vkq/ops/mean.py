@@ -50,8 +50,8 @@ def reduce_mean(
 
         y_q = saturate(round_half_even(float32(sum(x_q - x_zp)) * m) + y_zp),  m = x_scale / (y_scale * n)
 
-    y_qparams: by default the parameters of x. As ONNX ReduceMean between DequantizeLinear and QuantizeLinear
-    (https://onnx.ai/onnx/operators/onnx__ReduceMean.html), where ONNX Runtime adds floats.
+    y_qparams: by default the parameters of x. The ONNX form is ReduceMean between DequantizeLinear and
+    QuantizeLinear (https://onnx.ai/onnx/operators/onnx__ReduceMean.html); ONNX Runtime adds floats there.
 
     Raises ArgumentError for an axis out of range, for no elements or too many, and for missing qparams;
     DTypeError for another type.

@@ -62,8 +62,8 @@ def max_pool2d(
 
     x: (N, C, H, W), int8 or uint8, a NumPy array or a Tensor (the result is the same kind, with the same
     qparams). kernel, stride (by default the kernel), dilation: an int or (vertical, horizontal); padding:
-    also (top, left, bottom, right). Padding is never the maximum. ceil_mode: OH and OW round up. As ONNX
-    MaxPool (https://onnx.ai/onnx/operators/onnx__MaxPool.html) and torch.nn.functional.max_pool2d.
+    also (top, left, bottom, right). Padding is never the maximum. ceil_mode: OH and OW round up. The same as
+    ONNX MaxPool (https://onnx.ai/onnx/operators/onnx__MaxPool.html) and torch.nn.functional.max_pool2d.
 
     Raises ArgumentError for sizes that do not fit, DTypeError for another type.
 

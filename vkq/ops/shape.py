@@ -35,7 +35,8 @@ def concat(
 
     xs: at least one int8 or uint8 operand, equal in rank and in all axes but *axis*; the result is a NumPy
     array if all inputs are, else a Tensor in the layout of the first input. y_qparams: by default the qparams
-    of the inputs, which must then be equal. As ONNX Runtime's com.microsoft.QLinearConcat, byte for byte.
+    of the inputs, which must then be equal. The results equal ONNX Runtime's com.microsoft.QLinearConcat,
+    byte for byte.
 
     Raises ArgumentError for shapes that do not fit and for missing qparams, DTypeError for mixed types
     without y_qparams.
@@ -99,9 +100,9 @@ def pad(
 ) -> Any:
     """Pad x with elements of one value.
 
-    pads: (before, after) for each axis, each 0 or more, as numpy.pad. value: an integer of x's type; by
-    default the zero point, the code of 0.0 (from x_qparams or a Tensor's own qparams). As ONNX Pad, mode
-    "constant".
+    pads: (before, after) for each axis, each 0 or more, as in numpy.pad. value: an integer of x's type; by
+    default the zero point, the code of 0.0 (from x_qparams or a Tensor's own qparams). The same as ONNX Pad
+    with the mode "constant".
 
     >>> import numpy as np
     >>> pad(np.array([[1, 2]], np.int8), [(0, 1), (2, 0)], -7)
@@ -140,10 +141,10 @@ def transpose(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """Permute the axes: axis i of the result is axis ``axes[i]`` of x; by default they are reversed.
+    """Permute the axes: axis i of the result is axis ``axes[i]`` of x. By default, the axes are reversed.
 
-    x: int8 or uint8, a NumPy array or a Tensor (the result has the same layout). As ONNX Transpose and
-    numpy.transpose.
+    x: int8 or uint8, a NumPy array or a Tensor (the result has the same layout). The same as ONNX Transpose
+    and numpy.transpose.
 
     >>> import numpy as np
     >>> transpose(np.array([[1, 2, 3]], np.int8)).tolist()

@@ -20,13 +20,13 @@ def is_torch(value: Any, *names: str) -> bool:
 
 
 def plain_array(value: Any) -> Any:
-    """Return a PyTorch tensor as an array, which shares its memory if possible. Return other
-    values unchanged."""
+    """Return a PyTorch tensor as an array, which shares the tensor's memory if possible. Return other values
+    unchanged."""
     return value.detach().cpu().numpy() if is_torch(value, "Tensor") else value
 
 
 def tensor_of(array: npt.NDArray[Any]) -> Any:
-    """Return an array as a PyTorch tensor that shares its memory."""
+    """Return an array as a PyTorch tensor that shares the array's memory."""
     import torch
 
     return torch.from_numpy(np.ascontiguousarray(array))

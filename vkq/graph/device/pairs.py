@@ -17,8 +17,9 @@ from .layers import conv_of, only_reader
 
 def expanded(context: Context, node: Node) -> Value | None:
     """Fuse a 1x1 convolution with a depthwise convolution into one dispatch, if that is possible and faster.
-    The depthwise convolution must be the only reader of the 1x1 result. Return the depthwise result, and
-    store it as the result of the depthwise node; return None if the two convolutions are not fused."""
+    The depthwise convolution must be the only reader of the 1x1 convolution's result. Return the result of
+    the depthwise convolution, and store it as the result of that node; return None if the two convolutions
+    are not fused."""
     x = context.value(node.inputs[0])
     if x.spec.dtype not in BYTES or node.input(3) or node.attributes["y"] is None:
         return None

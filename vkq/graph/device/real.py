@@ -1,5 +1,5 @@
-"""Float32 operators on a device: sums, products, quotients, roots, maxima and minima. Each step is rounded as
-in `vkq.graph.operators.elementwise`."""
+"""Float32 sums and means on a device: ReduceSum, GlobalAveragePool and AveragePool. `vkq.ops.real` states the
+rounding and the error bounds."""
 
 from __future__ import annotations
 

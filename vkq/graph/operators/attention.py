@@ -2,9 +2,9 @@
 
 attention: inputs q, k, v, an optional bias, which is added to scores, and optional int32 positions of the
 queries (batch or 1, queries). The attributes ``scale``, ``seen`` and ``guarded`` are explained in
-`vkq.numerics.attention.attention`. ``axes`` has four permutations. ``axes[0]`` to ``axes[2]`` bring the axes
-of q, k and v into the order (batch, heads, tokens, features). ``axes[3]`` is the order of the result's axes;
-the result is float32. ``fused``: why this node was fused, as a text for reports.
+`vkq.numerics.attention.attention`. ``axes`` has four permutations, for q, k, v and the result. Each brings
+the axes of its array into the order (batch, heads, tokens, features). The result is float32. ``fused``: why
+this node was fused, as a text for reports.
 
 append_cache: inputs x (batch, tokens, heads, elements) in float32, an optional int32 start (batch,), and an
 optional past cache (batch, heads, keys, words). The result is an int8 cache for ``total`` keys. From position

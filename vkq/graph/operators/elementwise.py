@@ -174,7 +174,7 @@ def _is_infinite(node: Node, x: list[Array]) -> Any:
 
 
 def _clip(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """Clip. A bound is a tensor of one element; its shape does not matter."""
+    """Compute Clip. A bound is a tensor of one element, with any number of axes."""
     bounds = [None if v is None else v.reshape(()) for v in x[1:]]
 
     def otherwise(node: Node, given: list[Array]) -> Any:

@@ -38,7 +38,7 @@ def conv_options(node: Node, x_shape: Sequence[int], w_shape: Sequence[int]) -> 
 
 
 def transposed_options(node: Node, x_shape: Sequence[int], w_shape: Sequence[int]) -> dict[str, Any]:
-    """Return the options of a ConvTranspose, including output_padding."""
+    """Return stride, padding, output_padding, dilation and groups of a ConvTranspose."""
     _images(node, x_shape, w_shape)
     a, auto = node.attributes, node.attributes.get("auto_pad", "NOTSET")
     strides, dilations = tuple(a.get("strides", (1, 1))), tuple(a.get("dilations", (1, 1)))

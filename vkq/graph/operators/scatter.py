@@ -6,8 +6,10 @@ with updates[i], for each i in ascending order.
 place: inputs (batch, lines, rows, inner), int32 start (batch,) and updates (batch, lines, count, inner). The
 updates replace the rows from start[batch] on; after the last row, they continue at row 0.
 
-topk: the ``k`` largest (or smallest) elements of each row of (rows, length), sorted, and their indices;
-equal elements keep their order. taps: each result is a weighted sum of the elements at the positions
+topk: the ``k`` largest (or smallest) elements of each row of an array (rows, length), sorted, and their
+indices; equal elements keep their order.
+
+taps: each element of the result is a weighted sum (``weight``) of the elements of x at the positions
 ``index`` along ``axis``."""
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ TYPES = ("float32", "float16", "int32")
 
 
 def running_axis(node: Node, rank: int, given: Array | None) -> int:
-    """Return the axis of a CumSum."""
+    """Return the axis of a CumSum or CumProd. *given*: the array of the input axis."""
     axis = int(there(given).reshape(-1)[0])
     return axis_of(Node(node.op, node.inputs, node.outputs, {"axis": axis}, node.source), rank)
 

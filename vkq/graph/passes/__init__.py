@@ -64,7 +64,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     to_taps,
     fuse_heads,
     to_rows,
-    merge_alike,  # again: masks of fused attention
+    merge_alike,  # again: fusing attention has added equal masks
     flatten_counts,
     chain_elements,
     join_attention,

@@ -71,8 +71,8 @@ def laid_keys(sweep: Sweep, name: str, batch: int) -> Laid:
 
 
 def followed(sweep: Sweep, found: Laid, last: int | None = 3) -> Laid:
-    """Follow *found* back through Transposes, Casts from float16 and repetitions of heads. Return its layout
-    in terms of the value before these nodes. *last*: see `laid`."""
+    """Follow *found* back through Transposes, Casts from float16 and repetitions of heads. Return the layout
+    of *found* in terms of the value before these nodes. *last*: see `laid`."""
     while (before := _before(sweep, found)) is not None:
         if last is not None and before.axes[last] != last:
             break
@@ -195,8 +195,8 @@ def _window(sweep: Sweep, name: str, compared: Sequence[str]) -> int:
 
 
 def range_of(sweep: Sweep, name: str, steps: int = 16) -> Range:
-    """Return the smallest and the largest number that the elements of an int32 value may have. They follow
-    from the nodes that compute the value, of which at most *steps* are considered on each path."""
+    """Return the range of the elements of an int32 value, derived from the nodes that compute the value. On
+    each path back from the value, at most *steps* nodes are considered."""
     array, made = sweep.array(name), sweep.producer(name)
     if array is not None:
         return (int(array.min()), int(array.max())) if array.size else (0, 0)

@@ -79,8 +79,8 @@ def _softmax(sweep: Sweep, name: str) -> tuple[Node | None, bool]:
 
 
 def _alone(sweep: Sweep, name: str, *ops: str) -> Node | None:
-    """Follow a value back through Reshapes to the node that computes its elements. Return this node if its
-    operator is in *ops*. Return None if it is not, or if one of the values on the way has several readers."""
+    """Follow a value back through Reshapes to the node that computes its elements. Return this node, or None
+    if its operator is not in *ops*, or if one of the values on the way has several readers."""
     while sweep.uses.get(name, 1) == 1:
         made = sweep.producer(name)
         if made is None or made.op in ops or made.op != "Reshape":

@@ -135,8 +135,8 @@ class _Chains:
 
     def _joined(self, element: Element) -> _Group | None:
         """Return the chain to which a new node belongs: the node merged with all open chains whose results it
-        reads. If one kernel cannot compute them all, merge the node with only one of these chains, trying the
-        last one first. If that is impossible, too, the node alone is a chain. Return None if no kernel
+        reads. If one kernel cannot compute the merged chain, merge the node with only one of the open chains,
+        trying the last one first. If that fails, too, the node alone is a chain. Return None if no kernel
         supports the node."""
         shape = self.graph.specs[element.node.outputs[0]].shape
         before: list[_Group] = []
@@ -230,8 +230,8 @@ class _Chains:
         return Node("chain", tuple(stored), tuple(results), attributes, group.members[-1].node.source)
 
     def _held(self, name: str) -> str:
-        """Return the type in which a chain computes with an input. Bytes and computed flags are converted
-        to float32 without a scale."""
+        """Return the type in which a chain computes with an input. 8-bit values and computed Boolean values
+        are converted to float32 without a scale."""
         dtype = self.graph.specs[name].dtype
         return (
             "float32" if dtype in BYTES or (dtype == "bool" and name not in self.graph.constants) else dtype

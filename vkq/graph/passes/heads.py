@@ -56,7 +56,7 @@ class _Parts:
 
     def run(self) -> Graph:
         found, taken = list[FoundPart](), set[int]()
-        for op in ENDS:  # a rotation before a cache is found with the cache
+        for op in ENDS:  # in this order, so that a rotate before a place joins the part of the place
             for i, node in enumerate(self.graph.nodes):
                 one = self._found(i, node) if node.op == op and id(node) not in taken else None
                 if one is not None:
@@ -214,8 +214,8 @@ class _Walk:
 
     def back(self, name: str, heads: tuple[int, int, int, int], turned: bool, follows: bool = True) -> _Walk:
         """Walk back from the value *name*. *heads*: the value's sizes (batch, tokens, heads, width).
-        *turned*: True if heads come before tokens in memory. *follows*: False if several nodes read the
-        value."""
+        *turned*: True if heads come before tokens in the value's shape. *follows*: False if several nodes
+        read the value."""
         batch, tokens, count, width = heads
         self.name, self.follows, self.columns = name, follows, count * width
         if turned and not self._take("Transpose"):

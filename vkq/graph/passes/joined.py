@@ -46,8 +46,9 @@ class _Joined:
         return _quantized(sweep, node, made) if node.op == "quantize" else _chained(sweep, node, made)
 
     def _rows(self, sweep: Sweep, name: str) -> Node | None:
-        """Return the function of rows that computes a value. Return None if there is none, if the value has
-        several readers, or if the function already quantizes its results."""
+        """Return the function of rows that computes a value. Return None for other nodes, for a value with
+        several readers, for a function that already quantizes its results, and for rows that are not along
+        the last axis."""
         made = sweep.producer(name, "rows") if self.uses[name] == 1 else None
         if made is None or name != made.outputs[0] or "y" in made.attributes:
             return None

@@ -15,7 +15,7 @@ from ...numerics.qparams import QParams
 from ..graph import Graph, Node, Spec
 from .sweep import Sweep
 
-Leading = tuple[int, ...] | None  # the axes (batch, rows); None if unknown
+Leading = tuple[int, ...] | None  # the sizes (batch, rows); None if unknown
 
 
 def keep_leading_axes(graph: Graph) -> Graph:
@@ -37,9 +37,9 @@ def _merges(specs: Mapping[str, Spec], node: Node) -> bool:
 
 
 def _leading_axes(graph: Graph) -> dict[str, Leading]:
-    """Map each matrix to the axes (batch, rows) into which Reshapes split its rows, perhaps after more
-    layers and tables. The axes are None if another kind of node reads the matrix, or if the Reshapes split
-    its rows differently."""
+    """Map each matrix to the sizes (batch, rows) into which Reshapes split its rows, perhaps after more
+    layers and tables. Map it to None if another kind of node reads the matrix, or if the Reshapes split its
+    rows differently."""
     found: dict[str, Leading] = dict.fromkeys(graph.outputs)
     for node in reversed(graph.nodes):
         own: Leading = None

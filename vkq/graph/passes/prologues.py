@@ -52,7 +52,7 @@ def way_of(sweep: Sweep, name: str, dtype: str, shape: tuple[int, ...]) -> int |
     """Return how the kernel of a function of rows addresses the operand *name* of a chain (LIKE, PLACES or
     ONE). *shape*: the shape of the kernel's results. Return None if the kernel cannot read the operand."""
     own = sweep.specs[name]
-    if own.dtype != dtype:  # the operand has flags or bytes, and only a chain kernel converts these
+    if own.dtype != dtype:  # a Boolean or 8-bit operand, which only the kernels of chains convert
         return None
     if own.shape == shape:
         return LIKE

@@ -85,8 +85,7 @@ def _last_alone(axes: Sequence[int], shape: Sequence[int]) -> bool:
 
 
 def whole_words(sweep: Sweep, name: str) -> bool:
-    """Return True if a value is stored as a matrix whose rows fill whole 32-bit words if the elements have 8
-    bits."""
+    """Return True if the value *name*, stored in 8 bits, is a matrix whose rows fill whole 32-bit words."""
     shape = sweep.specs[name].shape
     return len(shape) != 4 and bool(shape) and shape[-1] % 4 == 0
 
