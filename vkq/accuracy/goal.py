@@ -24,9 +24,9 @@ Judge = Callable[[Path], "float | bool"]
 class Goal:
     """A callable that returns True if a candidate (`Found`) is good enough.
 
-    least_db, least_same: the minimum ``snr_db`` and ``same`` of the worst output. judge: a function of the
-    path of the candidate's ONNX file. It returns True for a good model, or a score, which must be at least
-    *least* (default: 99.5 % of the float model's score).
+    least_db, least_same: the minimum ``snr_db`` and ``same`` of the worst output. judge: a function that gets
+    the path of the candidate's ONNX file. It returns a bool, or a score, which must be at least *least*
+    (default: 99.5 % of the float model's score).
 
     Raises ArgumentError if the judge rejects the float model itself.
     """
@@ -77,8 +77,8 @@ class Goal:
 def script(path: str | os.PathLike[str]) -> Judge:
     """Return a judge that runs a program (a Python file, or an executable) with a candidate's path.
 
-    If the last line that the program prints is a number, it is the score, and the exit code must be 0.
-    Otherwise exit code 0 means True, and any other exit code means False.
+    If the last line that the program prints is a number, the number is the score, and the exit code must be
+    0. Otherwise exit code 0 means True, and any other exit code means False.
     """
     file = Path(path).absolute()
     if not file.is_file():

@@ -58,9 +58,8 @@ class Histogram:
         return np.asarray((np.arange(BINS) + 0.5) * (2 * self.limit / BINS) - self.limit)
 
     def noise(self, scale: float, zero_point: int, qmin: int, qmax: int) -> float:
-        """Return the mean squared error of the elements after quantization with these parameters. Every
-        element is replaced by the centre of its bin. Elements of the bin that begins at 0 are replaced by
-        0, which has no error."""
+        """Return the mean squared error that quantization with these parameters causes. Each element counts
+        as the centre of its bin. Elements of the bin that begins at 0 count as 0, which has no error."""
         used = np.flatnonzero(self.counts)
         if not used.size:
             return 0.0

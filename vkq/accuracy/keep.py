@@ -18,8 +18,8 @@ ELEMENTWISE_GAIN = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class KeptLayer:
-    """A layer that does not compute in int8. *form*: "weights" if it has int8 weights and float activations,
-    "float" if both are float. *share*: the layer's fraction of all multiply-adds."""
+    """A layer that does not compute in int8. *form*: "weights" (int8 weights, float activations), or "float"
+    (float weights and activations). *share*: the layer's fraction of the model's multiply-adds."""
 
     layer: str
     form: str
@@ -34,15 +34,17 @@ def kept_layers(
     trial: HeldOut, found: Found, seen: Observed, reached: Callable[[Found], bool],
     progress: Callable[[str], None],
 ) -> tuple[Found, tuple[KeptLayer, ...], bool]:  # fmt: skip
-    """Take layers out of int8, with as few multiply-adds as possible, until ``reached(result)`` returns True.
-    Return the result, the layers that are not int8, and True if the goal is reached. If the goal cannot be
-    reached, return the result with all layers in float.
+    """Compute layers in float instead of int8, with as few multiply-adds as possible, until
+    ``reached(result)`` returns True. Return (the result, the layers that are not int8, whether the goal is
+    reached). If the goal cannot be reached, the result has all layers in float.
 
     1. Element-wise operators become float if that helps. They have no multiply-adds, and a chain of float
        operators rounds to int8 only once.
-    2. Each layer is tried alone, which gives its gain for each multiply-add.
-    3. Layers leave int8 in the order of these gains, as few as needed (binary search).
-    4. A layer returns to int8 if the goal is still reached after that. The layers with the most
+    2. The gain of each layer per multiply-add is measured, with only this layer's activations in float.
+    3. The activations of layers become float in the order of these gains. A binary search finds the smallest
+       number of layers that reaches the goal. If the activations of all layers do not suffice, the search is
+       repeated with float weights, too.
+    4. A layer returns to int8 if the goal is still reached without it. The layers with the most
        multiply-adds are tried first.
     """
 
@@ -78,8 +80,8 @@ def _without_multiplying(
     trial: HeldOut, found: Found, seen: Observed, progress: Callable[[str], None]
 ) -> tuple[Found, tuple[KeptLayer, ...]]:
     """Make element-wise operators float, and then equalize the channels that convolutions read from them.
-    Return the plan after the better of the two steps, or *found* if neither gains more than
-    `ELEMENTWISE_GAIN`, and a row for the operators that became float."""
+    Return (the result of the better of the two steps, a row for the operators that became float). Return
+    (*found*, ()) if neither step gains more than `ELEMENTWISE_GAIN`."""
     rest = elementwise(found.proto)
     floats = found.plan.floats | set(rest)
     new = trial(found.proto, dataclasses.replace(found.plan, floats=floats))
@@ -105,8 +107,8 @@ class _Chooser:
         self.blocks = {name: nodes for name, nodes in every.items() if name not in found.plan.floats}
 
     def without(self, names: Sequence[str], weights: bool) -> Found:
-        """Measure and return the plan in which the layers *names* and their blocks have float activations,
-        and int8 weights if *weights*, else float weights."""
+        """Measure and return the plan in which the layers with these *names*, and their blocks, have float
+        activations. *weights*: True if the weights of these layers are int8, False if they are float."""
         plan = self.found.plan
         nodes = {node for name in names for node in self.blocks[name]}
         only = plan.only_weights | (set(names) if weights else set())
@@ -115,7 +117,7 @@ class _Chooser:
 
     def order(self, progress: Callable[[str], None]) -> list[str]:
         """Return the names of the layers, largest gain first. A layer's gain is the noise that disappears if
-        it leaves int8, divided by its multiply-adds."""
+        its activations become float, divided by the layer's multiply-adds."""
         gains = {}
         before = 10 ** (-self.found.snr_db / 10)
         for i, name in enumerate(self.blocks, 1):

@@ -61,11 +61,11 @@ def compare_layers(
 class Site:
     """A value that exists in the float model and in the quantized model, and the layer that computes it.
 
-    name: its name in both models, before quantization. real: the value of the float model to compare with; if
-    an activation is fused into the layer, the value after the activation. there: the value of the quantized
-    model, after quantization. nodes: the layer's nodes in the quantized model, in order. reads: maps each
-    input of the layer in the quantized model to its name in the float model. dequantize: the value's
-    DequantizeLinear, or None."""
+    name: the value's name in both models, before quantization. real: the name of the float model's value to
+    compare with. If an activation is fused into the quantized layer, this is the value after the activation.
+    there: the name of the quantized model's value, after quantization. nodes: the layer's nodes in the
+    quantized model, in order. reads: maps the names of the quantized layer's inputs to their names in the
+    float model. dequantize: the DequantizeLinear that computes *there*, or None."""
 
     name: str
     real: str
@@ -76,7 +76,7 @@ class Site:
 
 
 class LayerComparison:
-    """Compares each layer of a quantized model with this layer in its float model. `add` compares the
+    """Compares each layer of a quantized model with the same layer of its float model. `add` compares the
     layers on one more sample."""
 
     def __init__(self, real: Walk, quantized: Walk):
@@ -97,7 +97,7 @@ class LayerComparison:
         if name not in walk.maker and name not in walk.inputs:
             return None
         real = self._activated(name)
-        if real != name and real in walk.maker:  # the activation's row compares this value
+        if real != name and real in walk.maker:  # the activation is not fused and has its own row
             return None
         there, dequantize = self._quantized(name)
         nodes, reads, seen, ahead = [], dict[str, str](), set[str](), [there]
@@ -122,9 +122,9 @@ class LayerComparison:
         return Site(name, real, there, nodes, reads, dequantize)
 
     def _quantized(self, name: str) -> tuple[str, Any]:
-        """Return (name, node) of the quantized form of a float value in the quantized model. The node is
-        the DequantizeLinear after the value's QuantizeLinear; the name is the name of this node's result.
-        If the value is not quantized, return the value's own name and None."""
+        """Return (result, node) for a value of the quantized model. The node is the DequantizeLinear that
+        computes the value, or that follows the value's QuantizeLinear; the result is the name of the
+        node's output. If the value is not quantized, return (*name*, None)."""
         walk = self.quantized
         made = walk.maker.get(name)
         if made is not None and made.op_type == DQ:
@@ -136,17 +136,17 @@ class LayerComparison:
         return (found.output[0], found) if found is not None else (name, None)
 
     def _activated(self, name: str) -> str:
-        """Return the value of the float model to compare with the quantized value *name*. It is the value of
-        this name, or, if a Relu or Clip is its only reader, that operator's result: the range of the
-        quantized value may replace the operator."""
+        """Return the name of the float model's value to compare with the quantized value *name*. If a Relu
+        or Clip is the only reader of *name*, return the name of that operator's result: the range of the
+        quantized value may replace the operator. Otherwise return *name*."""
         readers = self.real.readers[name]
         alone = len(readers) == 1 and readers[0].op_type in ("Relu", "Clip") and name not in self.real.outputs
         return str(readers[0].output[0]) if alone else name
 
     def _read_of_float(self, at: str) -> str | None:
-        """Return the name that a value *at* of the quantized model has in the float model. If a
-        QuantizeLinear and a DequantizeLinear compute the value *at*, this is the name of the
-        QuantizeLinear's input. Return None if the float model has no such value."""
+        """Return the name in the float model of *at*, a value of the quantized model. If a QuantizeLinear
+        and a DequantizeLinear compute *at*, return the name of the QuantizeLinear's input. Return None if
+        the float model does not have the value."""
         node = self.quantized.maker.get(at)
         if node is not None and node.op_type == DQ:
             before = self.quantized.maker.get(node.input[0])
@@ -155,7 +155,7 @@ class LayerComparison:
         return at if at in self.floats else None
 
     def add(self, feed: Mapping[str, Array]) -> None:
-        """Run both models on one sample, and add their values to the sums."""
+        """Run both models on one sample, and add their values to the tallies."""
         wanted = [name for site in self.sites for name in (site.real, *site.reads.values())]
         real = self.real.run(feed, wanted)
         got = self.quantized.run(feed, [site.there for site in self.sites])
@@ -164,8 +164,8 @@ class LayerComparison:
                 give_back()
 
     def _add(self, site: Site, real: Run, got: Run) -> int:
-        """Add one value of one sample to the sums. Return its size in bytes. *real* and *got* are the
-        sample's runs through the float and the quantized model."""
+        """Add the values of a layer for one sample to the layer's tally. Return the size of the float value
+        in bytes. *real* and *got*: the runs of the float and the quantized model on the sample."""
         own = self._own(site, {at: real.take(name) for at, name in site.reads.items()})
         x, y = real.take(site.real), got.take(site.there)
         if x.dtype.kind == "f" and x.size and x.shape == y.shape:
@@ -173,8 +173,8 @@ class LayerComparison:
         return int(x.nbytes)
 
     def _own(self, site: Site, values: dict[str, Array]) -> Array:
-        """Run the nodes of one quantized layer on *values*, the float model's inputs of this layer, and
-        return the result. Each intermediate value is dropped after its last reader."""
+        """Run the nodes of one quantized layer, and return the result. *values*: the layer's inputs, taken
+        from the float model. Each intermediate value is dropped after its last reader."""
         for i, node in enumerate(site.nodes, 1):
             values.update(self.quantized.apply(node, values))
             wanted = {site.there, *(name for later in site.nodes[i:] for name in read_by(later))}
@@ -206,8 +206,8 @@ class LayerComparison:
 
     def _scale(self, site: Site, found: Histogram) -> tuple[float, float, float]:
         """Return three numbers for the scale of a quantized value: the fraction of the elements that are
-        clipped, the fraction of the range that elements use, and the loss in dB against a scale that fits the
-        elements."""
+        clipped, the fraction of the quantization range that the elements cover, and the loss in dB compared
+        with a scale that fits the elements."""
         if site.dequantize is None:
             return 0.0, 1.0, 0.0
         arrays = [self.quantized.constants.get(name) for name in site.dequantize.input[1:]]
@@ -230,8 +230,8 @@ class LayerComparison:
         )
 
     def _weight_loss(self, site: Site) -> float:
-        """Return the signal-to-noise ratio in dB that a constant weight loses by its scales, compared with
-        one scale that fits all elements. With several weights, return the largest loss."""
+        """Return how many dB of signal-to-noise ratio a constant weight loses by its scales, compared with
+        one scale that fits all elements. If the layer has several weights, return the largest loss."""
         most = 0.0
         for node in site.nodes:
             source = next(
@@ -249,7 +249,7 @@ class LayerComparison:
                 ):
                     continue
                 noise = float(np.square(w.astype(np.float64) - other).sum())
-                # Compare with the largest possible scale: one for the whole tensor.
+                # the reference: rounding noise with one scale for the whole tensor
                 step = float(np.abs(other).max()) / 127
                 best = max(step * step / 12 * other.size, 1e-300)
                 most = max(most, decibels(noise, best)) if noise else most
@@ -266,9 +266,9 @@ class LayerComparison:
 
 
 def _with_floats(proto: Any) -> Any:
-    """Insert a DequantizeLinear and a QuantizeLinear after each value ``NAME_quantized`` whose float form
-    NAME is missing, as in the QOperator form. No value changes. After this, a layer can be fed with values of
-    the float model."""
+    """Give each quantized value ``NAME_quantized`` of a QOperator model its missing float value NAME: insert
+    a DequantizeLinear, which computes NAME, and a QuantizeLinear. No value changes. Then a layer can be fed
+    with values of the float model."""
     onnx = package()
     made = {name for node in proto.graph.node for name in node.output} | {v.name for v in proto.graph.input}
     known = {tensor.name for tensor in proto.graph.initializer}

@@ -19,10 +19,9 @@ class OutputRow:
 
     snr_db: the signal-to-noise ratio. even_db: -20 log10 of the mean over the channels (axis 1) of sqrt(noise
     / signal), where each channel's term is at most 1. In ``even_db`` all channels count equally, so that
-    boxes of 0 to 320 do not hide scores of 0 to 1. channel, channel_db: the worst channel, and its
-    signal-to-noise ratio.
-    same: the fraction of rows (or pixels) for which the channel with the largest element is the same in
-    both models."""
+    large values (box coordinates of 0 to 320) do not hide the errors of small ones (scores of 0 to 1).
+    channel, channel_db: the worst channel, and its signal-to-noise ratio. same: the fraction of rows (or
+    pixels) for which the channel with the largest element is the same in both models."""
 
     name: str
     snr_db: float
@@ -64,11 +63,11 @@ class Agreement:
             if x.ndim < 2:
                 x, y = x.reshape(-1, 1), y.reshape(-1, 1)
             axes = tuple(i for i in range(x.ndim) if i != 1)
-            rows = x.shape if x.shape[1] > 1 else (1, -1)  # an array with one channel counts as one row
+            rows = x.shape if x.shape[1] > 1 else (1, -1)  # one channel: all elements are one row
             same = x.reshape(rows).argmax(1) == y.reshape(rows).argmax(1)
             new = [np.square(x).sum(axes), np.square(x - y).sum(axes), same.sum(), same.size]
             old = self.sums.get(name)
-            # The shape differs from earlier samples, because an axis is open: treat all elements as one
+            # The number of channels is dynamic and differs from earlier samples: treat all elements as one
             # channel.
             if old is not None and old[0].shape != new[0].shape:
                 old[:2], new[:2] = ([np.atleast_1d(v.sum()) for v in each[:2]] for each in (old, new))
@@ -85,8 +84,8 @@ class Agreement:
         return found
 
     def worst(self) -> float:
-        """Return the signal-to-noise ratio of the worst output in dB. For each output it is the smaller of
-        ``snr_db`` and ``even_db``."""
+        """Return the signal-to-noise ratio of the worst output in dB. The ratio of an output is the smaller
+        of its ``snr_db`` and its ``even_db``."""
         return min((min(row.snr_db, row.even_db) for row in self.rows()), default=float("inf"))
 
 

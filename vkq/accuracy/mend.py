@@ -1,5 +1,5 @@
-"""Changes of a float model before quantization: scale channels to equal ranges, and let biases compensate the
-rounding of weights."""
+"""Changes a float model before quantization: scales its channels to equal ranges, and corrects its biases for
+the rounding of weights."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .walk import Walk
 
 EQUIVARIANT = ("Relu", "LeakyRelu")  # functions with f(s x) = s f(x) for s > 0
 EQUALIZED, SMOOTHED = NOTES = ("vkq.equalized", "vkq.smoothed")  # keys in the model's metadata
-LIMIT = 1024.0  # largest factor of a channel, and largest divisor
+LIMIT = 1024.0  # the factor of a channel is in [1 / LIMIT, LIMIT]
 
 
 def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
-    """Return the model with equalized channels between neighbouring convolutions, and the number of such
-    pairs.
+    """Equalize the channels between pairs of neighbouring convolutions. Return (the new model, the number of
+    pairs).
 
     A pair is a convolution, an optional activation in `EQUIVARIANT`, and a second convolution. No other
-    node reads the values between them. Channel c between them is divided by s_c, and the elements of the
-    second weight for this channel are multiplied by s_c, so that the model's results do not change. ``s_c =
-    sqrt(a_c / w_c)`` up to a common factor, where a_c is the largest magnitude of the channel and w_c the
-    largest magnitude of these elements. If the second convolution is depthwise, its weight has a scale for
-    each channel, and ``s_c = a_c``. (Nagel et al. 2019, https://arxiv.org/abs/1906.04721; weights per
-    channel as Xiao et al. 2022.)
+    node reads the values between the two convolutions. Channel c of these values is divided by s_c, and the
+    elements of the second weight that multiply the channel are multiplied by s_c, so that the model's results
+    do not change. ``s_c = sqrt(a_c / w_c)`` up to a common factor, where a_c is the largest magnitude of the
+    channel, and w_c the largest magnitude of those weight elements. If the second convolution is depthwise,
+    its weight has a scale for each channel, and ``s_c = a_c``. (Equalization: Nagel et al. 2019,
+    https://arxiv.org/abs/1906.04721; s_c for weights with a scale per channel: Xiao et al. 2022.)
     """
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor = _Editor(copy)
@@ -51,8 +51,8 @@ def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
 
 
 def _rescale(editor: _Editor, first: Any, second: Any, s: Array) -> None:
-    """Divide the weight and bias of the convolution *first* by the elements of s, one for each output
-    channel, and multiply the weight of *second*, which reads these channels, by them."""
+    """Divide each output channel c of the convolution *first* (weight and bias) by s[c]. Multiply the weight
+    elements of the convolution *second* that read channel c by s[c]."""
     w, v = editor.array(first.input[1]), editor.array(second.input[1])
     editor.set(first.input[1], w / s.reshape(-1, *(1 for _ in w.shape[1:])))
     if len(first.input) > 2 and first.input[2]:
@@ -61,10 +61,10 @@ def _rescale(editor: _Editor, first: Any, second: Any, s: Array) -> None:
 
 
 def smoothed(proto: Any, seen: Observed, floats: Collection[str]) -> tuple[Any, dict[str, Range], list[str]]:
-    """Return the model in which convolutions after float operators read channels of equal ranges. Before such
-    a convolution a Mul divides each channel by s, and the weight is multiplied by s, as in `equalized`. Also
-    return the ranges of the Muls' results by name, and the names of the Muls. floats: the nodes that stay
-    float. (Xiao et al. 2022, https://arxiv.org/abs/2211.10438.)"""
+    """Equalize the channels that convolutions read from float operators or from the model's inputs. Before
+    such a convolution, insert a Mul that divides channel c by s_c, and multiply the weight by s_c, as in
+    `equalized`. Return (the new model, the range of each Mul's result by name, the names of the Muls).
+    floats: the names of the nodes that stay float. (Xiao et al. 2022, https://arxiv.org/abs/2211.10438.)"""
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor = _Editor(copy)
     ranges, divided = dict[str, Range](), []
@@ -85,8 +85,8 @@ def smoothed(proto: Any, seen: Observed, floats: Collection[str]) -> tuple[Any, 
 
 
 def _divide(editor: _Editor, node: Any, s: Array) -> str:
-    """Insert a Mul before a convolution that divides the channels by the elements of s. Return the name of
-    its result."""
+    """Insert a Mul before the convolution *node*. The Mul divides channel c by s[c], and the convolution's
+    weight is multiplied by s[c]. Return the name of the Mul's result."""
     helper = package().helper
     name, weight = f"{node.name}/smooth", editor.array(node.input[1])
     by = (1 / s).astype(np.float32).reshape(1, -1, *(1 for _ in weight.shape[2:]))
@@ -102,9 +102,8 @@ def _divide(editor: _Editor, node: Any, s: Array) -> str:
 
 
 def repeated(proto: Any, quantized: Any) -> Any:
-    """Return the float model with its channels scaled by the factors in the metadata of *quantized*. It
-    returns the results of *proto*, and its intermediate values can be compared with the quantized
-    model's."""
+    """Return the float model *proto* with its channels scaled by the factors in the metadata of *quantized*.
+    The outputs do not change, and the intermediate values can be compared with those of *quantized*."""
     notes = {entry.key: json.loads(entry.value) for entry in quantized.metadata_props if entry.key in NOTES}
     if not notes:
         return proto
@@ -137,7 +136,7 @@ def _across(weight: Array, channels: int) -> tuple[int, ...]:
 
 def _factors(node: Any, weight: Array, peaks: Array) -> Array | None:
     """Return the divisors s of the channels that a Conv reads. Return None for a grouped convolution that is
-    not depthwise. Return None, too, if each channel has only zeros as values or as weights."""
+    not depthwise. Also return None if no channel has both a nonzero value and a nonzero weight."""
     groups = next((a.i for a in node.attribute if a.name == "group"), 1)
     depthwise = groups == len(weight) == len(peaks) and weight.shape[1] == 1
     if not (depthwise or (groups == 1 and weight.shape[1] == len(peaks))):
@@ -155,8 +154,8 @@ def _factors(node: Any, weight: Array, peaks: Array) -> Array | None:
 
 
 def corrected(proto: Any, quantized: Any, seen: Observed) -> tuple[Any, int]:
-    """Return the float model with biases that compensate the mean error of rounded weights, and the number of
-    changed biases.
+    """Change the biases of a float model to compensate the mean error of rounded weights. Return (the new
+    model, the number of changed biases).
 
     For Conv and Gemm, ``b += (W - W_q) E[x]``, where W_q is the rounded weight in *quantized* and E[x] the
     mean of each input channel (Nagel et al. 2019)."""
@@ -218,8 +217,9 @@ class _Editor:
         self.tensors[name].CopyFrom(package().numpy_helper.from_array(array.astype(dtype), name))
 
     def convolution_before(self, node: Any) -> Any:
-        """Return the Conv whose result this Conv reads, directly or through an activation in `EQUIVARIANT`.
-        Return None if there is none, or if the values between them have other readers."""
+        """Return the Conv whose result the Conv *node* reads, directly or through an activation in
+        `EQUIVARIANT`. Return None if there is none. Also return None if another node reads the values
+        between the two convolutions, or their weights."""
         if node.op_type != "Conv" or not self.own(node.input[1]):
             return None
         name = node.input[0]

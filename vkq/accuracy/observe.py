@@ -15,9 +15,10 @@ LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 
 class Observed:
-    """Statistics of a float model's values. ``histograms`` has a histogram of each value. ``means``, ``lows``
-    and ``highs`` have the mean, the smallest and the largest element of each channel of a value that a layer
-    reads. ``work`` maps the node names of layers to their multiply-adds for one sample."""
+    """Statistics of a float model's values. ``histograms`` has a histogram of each value. For each value that
+    a layer reads, ``means``, ``lows`` and ``highs`` have an array with the mean, the smallest element (at
+    most 0) and the largest element (at least 0) of each channel. ``work`` maps the node names of layers to
+    their multiply-adds for one sample."""
 
     def __init__(self, proto: Any, samples: Iterable[Mapping[str, Array]]):
         self.walk = Walk(proto)
@@ -40,8 +41,8 @@ class Observed:
         self.means = {name: mean / max(count, 1) for name, mean in self.means.items()}
 
     def peaks(self, name: str) -> Array | None:
-        """Return the largest magnitude of each channel of a value that a layer reads. Return None for other
-        values."""
+        """Return the largest magnitude of each channel of the value *name*. Return None if no layer reads
+        the value."""
         return np.maximum(-self.lows[name], self.highs[name]) if name in self.lows else None
 
     def _add(self, name: str, array: Any) -> None:

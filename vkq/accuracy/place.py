@@ -1,4 +1,4 @@
-"""Inserts QDQ nodes into a float model with given ranges, by onnxruntime.quantization. Outputs and chosen
+"""Inserts QDQ nodes for given ranges into a float model, with onnxruntime.quantization. Outputs and chosen
 layers stay float."""
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def placed(proto: Any, plan: QuantPlan) -> Any:
 
 
 def tail(proto: Any) -> list[str]:
-    """Return the names of the nodes from which a path without a convolution or product leads to an output."""
+    """Return the names of the nodes after the last layers (`LAYERS`): from each of these nodes, a path
+    without a layer leads to an output."""
     maker = {name: node for node in proto.graph.node for name in node.output}
     found: dict[str, None] = {}
     ahead = [value.name for value in proto.graph.output]
@@ -80,8 +81,8 @@ def tail(proto: Any) -> list[str]:
 
 
 def elementwise(proto: Any) -> list[str]:
-    """Return the names of the nodes with an operator in ELEMENTWISE. It lacks Relu and Clip, which become
-    bounds of a layer's result."""
+    """Return the names of the nodes with an operator in ELEMENTWISE. Relu and Clip are not in ELEMENTWISE,
+    because they become bounds of a layer's result."""
     return [node.name for node in proto.graph.node if node.op_type in ELEMENTWISE]
 
 
@@ -106,7 +107,8 @@ def blocks(proto: Any) -> dict[str, list[str]]:
 
 
 def _float_outputs(model: Any, floats: Collection[str]) -> None:
-    """Remove the quantization of the model's outputs. Nodes that read an output still read its 8-bit form."""
+    """Remove the quantization of the model's outputs. Quantized nodes that read an output still read its
+    8-bit form."""
     maker = {name: node for node in model.graph.node for name in node.output}
     for value in model.graph.output:
         last = maker.get(value.name)
@@ -127,9 +129,9 @@ def _float_outputs(model: Any, floats: Collection[str]) -> None:
 
 
 def _read_floats(model: Any, floats: Collection[str], before: Mapping[str, Any]) -> None:
-    """Let the nodes *floats* read values as they were before quantization. If a range has replaced a Relu or
-    Clip before such a node, insert this operator again. *before* maps values to the float model's nodes that
-    compute them."""
+    """Let the nodes named in *floats* read the values from before quantization. If such a node read the
+    result of a Relu or Clip that a quantization range has replaced, insert the Relu or Clip again. *before*
+    maps the name of each value to the node of the float model that computes the value."""
     maker = {name: node for node in model.graph.node for name in node.output}
     names = {node.name for node in model.graph.node}
     again: dict[str, str] = {}

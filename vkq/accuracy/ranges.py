@@ -33,8 +33,8 @@ def percentile(share: float) -> Callable[[Histogram], Range]:
 
 
 def least_squares(found: Histogram) -> Range:
-    """Return the range with the smallest mean squared error among the candidates. First both ends are scaled
-    together, and then each end alone."""
+    """Return the range with the smallest mean squared error among the candidates. First both ends of the
+    full range are scaled by one factor. Then the upper end, and after it the lower end, is chosen alone."""
     low, high = full_range(found)
     best = min(((low * f, high * f) for f in FACTORS), key=lambda r: _error(found, r))
     best = min(((best[0], high * f) for f in FACTORS if high), key=lambda r: _error(found, r), default=best)
@@ -87,6 +87,6 @@ def _divergence(found: Histogram, span: Range) -> float:
     many = np.bincount(level, filled, LEVELS)
     q = np.where(filled, (sums / np.maximum(many, 1))[level], 0)
     some = (p > 0) & (q > 0)
-    lost = p[(p > 0) & (q == 0)].sum()  # the number of elements in bins whose level has no elements
+    lost = p[(p > 0) & (q == 0)].sum()  # clipped elements whose end bin is otherwise empty
     a, b = p[some] / p.sum(), q[some] / max(q.sum(), 1e-300)
     return float((a * np.log(a / b)).sum() + 10 * lost / p.sum())

@@ -36,8 +36,8 @@ class QuantizedReport:
 
     steps: the changes that were tried, with the accuracy after each. outputs: the accuracy of each output on
     the samples that were held out of the calibration. held_out: the number of these samples. kept: the layers
-    that are not int8. reached: True if the target was reached; None without a target. before: the model
-    (bytes) before layers left int8 to reach the target."""
+    that are not int8. reached: True if the accuracy targets were reached; None without targets. before: if
+    layers were made float to reach the targets, the model before this change, as bytes."""
 
     steps: tuple[SearchStep, ...]
     outputs: tuple[OutputRow, ...]
@@ -84,16 +84,19 @@ def quantize(
     equalized. A change is kept if it improves the accuracy on samples that are held out of the calibration.
     Outputs, and the operators that compute them from the results of the last layers, stay float.
 
-    samples: mappings of input names to arrays, as a sequence, or as a function that yields them at each call.
-    Every third sample is held out; a single sample is used for both. seconds: after this time no further
-    change is tried, but the first range is always chosen. exclude: names of nodes that stay float, or of
-    modules that contain such nodes. only_weights: names of nodes with int8 weights and float activations.
+    If *target_db*, *target_agreement* or *target_judge* is given, layers are made float until all given
+    targets are met. The layers with the largest gain in accuracy per multiply-add come first.
 
-    If a target is given, layers leave int8 until it is reached, those with the largest gain for each
-    multiply-add first. Every output must have at least *target_db* (both its ``snr_db`` and its ``even_db``,
-    see `OutputRow`) and *target_agreement* (its ``same``, 0 to 1). *target_judge* is called with the path of
-    a candidate; it must return True, or a score of at least *least* (default: 99.5 % of the float model's
-    score). progress: called with a text for each step.
+    - samples: mappings of input names to arrays, as a sequence, or as a function that yields them at each
+      call. Every third sample is held out. A single sample serves for the calibration and for the accuracy.
+    - seconds: after this time no further change is tried, but the first range is always chosen
+    - exclude: names of nodes that stay float, or of modules that contain such nodes
+    - only_weights: names of nodes with int8 weights and float activations
+    - target_db: the minimum for the ``snr_db`` and the ``even_db`` (`OutputRow`) of every output
+    - target_agreement: the minimum for the ``same`` (`OutputRow`, 0 to 1) of every output
+    - target_judge: a function that gets the path of a candidate model. It returns a bool, or a score, which
+      must be at least *least* (default: 99.5 % of the float model's score).
+    - progress: called with a text for each step
 
     Raises ArgumentError for invalid options, ModelError for a model that cannot be quantized.
     """
@@ -162,8 +165,8 @@ class Search:
     def _rules(
         self, proto: Any, seen: Observed, plan: QuantPlan, found: Found | None, what: str = ""
     ) -> Found:
-        """Try each rule for the ranges of all values. Return the best result, which may be *found*, the best
-        result so far. *what*: a prefix of the steps' names."""
+        """Try each rule for the ranges of all values. Return the best result. *found*: the best earlier
+        result, which is returned if no rule is better. *what*: a prefix of the steps' names."""
         for name in RULES:
             if found is not None and time.monotonic() > self.until:
                 break
@@ -190,8 +193,8 @@ class Search:
         return new
 
     def _values(self, found: Found) -> Found:
-        """Try all rules for each value alone, in the order of `_by_loss`. Each change that helps is the start
-        of the next. Return the last result."""
+        """Try all rules for each value alone, in the order of `_by_loss`. Keep each change that helps, and
+        continue from there. Return the last result."""
         before, changed = found, 0
         for name in self._by_loss(found):
             histogram = self.seen.histograms[name]
@@ -216,8 +219,8 @@ class Search:
         return found if changed else before
 
     def _by_loss(self, found: Found) -> list[str]:
-        """Return the names of the quantized values. They are sorted by the noise that a least-squares range
-        would remove, the largest first."""
+        """Return the names of the quantized values, sorted by the factor by which a least-squares range would
+        reduce the noise, largest factor first."""
         made = {node.input[0] for node in found.model().graph.node if node.op_type == "QuantizeLinear"}
 
         def loss(name: str) -> float:
@@ -238,7 +241,7 @@ class Search:
 
 def held_out(count: int) -> slice:
     """Return the slice of the samples that are held out of the calibration: every third sample, or the last
-    of two. A single sample is used for both."""
+    sample if there are fewer than three. A single sample serves for the calibration, too."""
     return slice(HELD - 1, None, HELD) if count >= HELD else slice(count - 1, None)
 
 

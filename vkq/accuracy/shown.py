@@ -9,7 +9,7 @@ from typing import Any
 
 SPOILT = 6.0  # a scale with a larger loss in dB is reported
 WORST = 5  # maximum number of layers that are named under the table
-WIDE = 100  # minimum width in characters with which the table shows all columns
+WIDE = 100  # minimum width in characters at which the table shows all columns
 CLEAN = 60.0  # signal-to-noise ratio in dB at which a bar of the plot has its full length
 
 
@@ -19,10 +19,10 @@ class LayerRow:
 
     snr_db: the signal-to-noise ratio, with the noise that earlier layers cause. own_db: the signal-to-noise
     ratio of this layer alone, fed with the float model's values. cosine: the cosine similarity of the value
-    in both models. clipped: the fraction of float elements outside the range. used: the fraction of the
-    range that float elements cover. scale_loss_db: the loss that the scale of the result or of the weight
-    causes, against a scale that fits the elements. channel, channel_db: the worst channel (axis 1), and its
-    signal-to-noise ratio.
+    in both models. clipped: the fraction of float elements outside the quantization range. used: the fraction
+    of the quantization range that float elements cover. scale_loss_db: the loss that the scale of the result
+    or of the weight causes, compared with a scale that fits the elements. channel, channel_db: the worst
+    channel (axis 1), and its signal-to-noise ratio.
     """
 
     layer: str

@@ -1,4 +1,4 @@
-"""Sums over samples that compare one value of two models."""
+"""Sums over samples that compare a value of the float model with the same value of the quantized model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from .histogram import CHUNK, Histogram
 
 
 class Tally:
-    """Sums over the samples for one value: signal and noise of each channel, and their totals. If the number
-    of channels differs between samples, because axis 1 is open, all channels are added to one."""
+    """Sums over the samples for one value: the signal and the noise of each channel, and totals over all
+    elements. If axis 1 is dynamic and the number of channels differs between samples, all channels count as
+    one."""
 
     def __init__(self) -> None:
         self.signal: Any = 0.0

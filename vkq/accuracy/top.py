@@ -43,5 +43,5 @@ class Top:
         self.count += 1
 
     def same(self, other: Top) -> float:
-        """Return the fraction of samples for which both models give one class the highest score."""
+        """Return the fraction of samples for which both models give the highest score to the same class."""
         return float(np.mean(np.equal(self.chosen, other.chosen)))

@@ -1,4 +1,4 @@
-"""Makes an int8 session of a PyTorch module and typical inputs."""
+"""Makes an int8 session from a PyTorch module and typical inputs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def quantize_torch(
     Return the session, and the report on its accuracy.
 
     samples: typical inputs, one for each call of the module: a tensor, or a tuple of tensors in the order of
-    the module's arguments. torch.export.export gets the first sample, which fixes all sizes that
-    *dynamic_shapes* does not leave open. The module is exported in ``eval()`` mode; it is not changed.
+    the module's arguments. The module is exported with the first sample, which fixes the sizes of all axes
+    that *dynamic_shapes* does not name. The module is exported in ``eval()`` mode; it is not changed.
     target: the path of the int8 .onnx file (None: no file is kept). options: those of `quantize`, such as
     ``seconds=``, ``target_db=``, ``exclude=``.
 
@@ -83,8 +83,8 @@ def _program(module: Any, example: tuple[Any, ...], dynamic_shapes: Any) -> Any:
 
 @contextlib.contextmanager
 def _as_in_use(module: Any) -> Iterator[None]:
-    """Context manager: put the module into ``eval()`` mode. At the end, each submodule is in its previous
-    mode again."""
+    """Context manager: put the module into ``eval()`` mode. At the end, restore the mode of each
+    submodule."""
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:

@@ -1,4 +1,4 @@
-"""Measures plans for quantization on the samples that are held out of the calibration."""
+"""Measures the accuracy of quantization plans on the samples that are held out of the calibration."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Found:
 
 
 class HeldOut:
-    """Measures plans on the held-out samples. It keeps the float model's outputs for them."""
+    """Measures plans on the held-out samples, for which it keeps the float model's outputs."""
 
     def __init__(self, proto: Any, held: Samples):
         self.held = held

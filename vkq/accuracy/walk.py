@@ -56,8 +56,9 @@ class Walk:
         }
 
     def held(self, name: str) -> str:
-        """Return the name of the array that is stored for the value *name*. For a dequantized value these
-        are its integers, which need a quarter of the bytes; each reader dequantizes them again."""
+        """Return the name of the array that is stored for the value *name*. For the result of a
+        DequantizeLinear, its integer input is stored, which needs a quarter of the bytes; the
+        DequantizeLinear runs again for each reader."""
         return self._codes.get(name, name)
 
     def reads(self, node: Any) -> list[str]:
@@ -75,8 +76,8 @@ class Walk:
         return dict(zip(results, found, strict=True))
 
     def _prepare(self, node: Any, values: Mapping[str, Array]) -> tuple[Any, dict[str, str], list[str]]:
-        """Return (session, inputs, results) of a node. *inputs* maps the session's input names to names in
-        the model; *results* are names in the model."""
+        """Return (session, inputs, results) for a node. *inputs* maps the session's input names to names in
+        the model. *results* are the names of the node's results in the model."""
         names = list(dict.fromkeys(read_by(node)))
         arrays = {name: values[name] if name in values else self.constants[name] for name in names}
         results = [name for name in node.output if name]
@@ -122,8 +123,8 @@ class Walk:
             raise ModelError(f"{what}: {error}") from error
 
     def run(self, feed: Mapping[str, Array], wanted: Iterable[str] | None = None) -> Run:
-        """Return a `Run` of the model on the inputs *feed*. *wanted* lists the values that `Run.take` will
-        return, once for each call of `take`; the default is the outputs."""
+        """Return a `Run` of the model on the inputs *feed*. *wanted* has the name of a value for each later
+        call of `Run.take`; by default these are the model's outputs."""
         return Run(self, feed, self.outputs if wanted is None else wanted)
 
 

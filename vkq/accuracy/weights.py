@@ -21,9 +21,9 @@ from ..onnx.names import chosen
 from ..onnx.protobuf import package
 from ..onnx.quantize import prepared, quantizer, refusals_told
 
-# The first opsets in which DequantizeLinear supports an axis, float16 scales, and blocks, in this order.
+# The first opset whose DequantizeLinear has an axis (CHANNELS), float16 scales (HALVES), blocks (BLOCKS).
 CHANNELS, HALVES, BLOCKS = 13, 19, 21
-FLOATS = {1: np.float32, 10: np.float16}  # numbers of types in TensorProto.DataType
+FLOATS = {1: np.float32, 10: np.float16}  # keys: values of TensorProto.DataType
 INT4 = 22
 LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
@@ -31,8 +31,8 @@ LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 @dataclasses.dataclass(frozen=True)
 class WeightRow:
     """The result for the weight of one layer. ``block``: the number of elements that share a scale, or 0 if
-    each output channel has one scale. ``snr_db``: the signal-to-noise ratio of the weight. ``why``: the
-    reason if the weight stays float, else ""."""
+    each output channel has one scale. ``snr_db``: the signal-to-noise ratio of the quantized weight.
+    ``why``: the reason why the weight stays float; "" for a quantized weight."""
 
     node: str
     op: str
@@ -54,9 +54,9 @@ def quantize_weights(
 
     Weights of Conv, ConvTranspose, MatMul and Gemm become int8 with a scale for each output channel (``max|w|
     / 127``, symmetric). With ``bits=4``, weights of MatMul and Gemm become int4 with a scale for each *block*
-    (16, 32, 64 or 128) of elements along K, and weights of convolutions become int8. DequantizeLinear
-    converts the weights to floats; on a device, the schemes q8csw and q4gsw compute with them. Biases and
-    activations stay float, so no samples are needed.
+    (16, 32, 64 or 128) of elements along K, and weights of convolutions become int8. In the model,
+    DequantizeLinear converts the weights to floats. On a device, the schemes q8csw and q4gsw compute with
+    the int8 or int4 weights. Biases and activations stay float, so no samples are needed.
 
     exclude: names of nodes whose weights stay float, or of modules that contain such nodes.
 
@@ -138,8 +138,8 @@ class WeightReplacement:
         return WeightRow(node.name, node.op_type, 4 if block else 8, block, snr)
 
     def _dequantized(self, name: str, axis: int, block: int) -> tuple[str, float]:
-        """Add a quantized weight and its DequantizeLinear to the model. Return the name of the result, and
-        the weight's signal-to-noise ratio in dB."""
+        """Add a quantized weight and its DequantizeLinear to the model. Return (the name of the dequantized
+        weight, its signal-to-noise ratio in dB)."""
         onnx, tensor = package(), self.floats[name]
         dtype, w = FLOATS[tensor.data_type], onnx.numpy_helper.to_array(tensor)
         codes, scale, real = _in_blocks(w, axis, block, dtype) if block else _in_channels(w, axis, dtype)
@@ -160,9 +160,9 @@ class WeightReplacement:
 
 
 def _channels(node: Any, left: bool) -> tuple[int, bool]:
-    """Return the axis of the output channels of a node's weight, and True if the weight can be quantized in
-    blocks along its other axis. *left*: the weight is the left operand of the node. Only the right operand
-    of a matrix product can be quantized in blocks."""
+    """Return (the axis of the output channels of a node's weight, whether the weight can be quantized in
+    blocks along its other axis). Only the right operand of a matrix product can be quantized in blocks.
+    *left*: True if the weight is the left operand of the node."""
     if node.op_type == "Conv":
         return 0, False
     if node.op_type == "ConvTranspose":
@@ -187,9 +187,9 @@ def _in_channels(w: Array, axis: int, dtype: Any) -> tuple[Array, Array, Array]:
 
 
 def _in_blocks(w: Array, axis: int, block: int, dtype: Any) -> tuple[Array, Array, Array]:
-    """Return (codes, scales, values) of a matrix with one scale for each block of consecutive elements.
-    Blocks run along the axis that is not *axis*. Codes are int4 in int8, scales have the type *dtype*, and
-    the dequantized values are float64."""
+    """Return (codes, scales, values) of a matrix with one scale for each block of consecutive elements. A
+    block lies along the axis that is not *axis*. Codes are int4 values stored as int8, scales have the type
+    *dtype*, and the dequantized values are float64."""
     rows = w if axis == 0 else w.T
     weight = quantize_weight(rows, bits=4, group=block, scale_dtype=np.dtype(dtype).name)
     codes, scale, real = weight.codes().astype(np.int8) - np.int8(8), weight.scale, weight.dequantize()

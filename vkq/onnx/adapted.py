@@ -36,15 +36,15 @@ FLOATS = ("float32", "float16")
 
 
 def check_kv_cache(kv_cache: str | None) -> str | None:
-    """Return *kv_cache*, an argument of a session. Raises ArgumentError if it is unknown."""
+    """Return *kv_cache*, an argument of a session. Raises ArgumentError if its value is not supported."""
     if kv_cache not in (None, *KV_CACHES):
         raise ArgumentError(f"InferenceSession: kv_cache is {kv_cache!r}; it must be 'int8' or None")
     return kv_cache
 
 
 def adapted(model: Model, sizes: Mapping[str, int], kv_cache: str | None = None) -> Model:
-    """Return the model with fixed sizes: *sizes* maps the name of an open size to its number. With *kv_cache*
-    "int8", store its caches as int8. Errors about the dtype or shape of a cache input say which sessions
+    """Return the model with fixed sizes, and with int8 caches if *kv_cache* is "int8". *sizes* maps the names
+    of free dimensions to their sizes. Errors about the dtype or shape of a cache input say which sessions
     accept the cache."""
     model = _resized(model, sizes) if sizes else model
     if kv_cache is not None:
@@ -64,9 +64,9 @@ def _resized(model: Model, sizes: Mapping[str, int]) -> Model:
 
 
 def _with_int8_caches(model: Model) -> Model:
-    """Return the model with the caches of its attention as int32 words (`vkq.numerics.attention_cache`).
-    Raises ModelError if the model has no such attention, or if a cache is neither an input nor a result of
-    the model."""
+    """Return the model with int32 words (`vkq.numerics.attention_cache`) as the caches of its attention
+    operators. Raises ModelError if the model has no attention operator with a supported cache, or if a cache
+    is neither an input nor a result of the model."""
     ends = _Ends.of(model)
     found = [_caches(node, ends) for node in model.nodes]
     caches = {name for own in found for name in (*own.past, *own.present)}
@@ -121,8 +121,8 @@ class _Caches:
 
 
 def _caches(node: Node, ends: _Ends) -> _Caches:
-    """Return the caches of a node: an attention, or a Concat that appends to a cache. Other nodes have
-    none."""
+    """Return the caches of a node. Only an attention operator, or a Concat that appends to a cache, has
+    caches."""
     if node.op == CONCAT:
         return _Caches(node.inputs[:1], node.outputs) if _appends(node, ends) else _Caches()
     a = node.attributes
@@ -143,9 +143,11 @@ def _appends(node: Node, ends: _Ends) -> bool:
 
 
 class _Adapting:
-    """Rewrites the nodes of a model for int8 caches. A Shape of a cache reads the result of an
-    ``unpack_cache`` node instead, which constant folding removes. Attention written as MatMul, Softmax and
-    MatMul reads two such results until `vkq.graph.passes.attention` fuses all of these nodes."""
+    """Rewrites the nodes of a model for int8 caches.
+
+    A Shape that reads a cache reads floats that an ``unpack_cache`` node unpacks; constant folding removes
+    this node. Attention that is written as MatMul, Softmax and MatMul reads the floats of two caches, until
+    `vkq.graph.passes.attention` fuses all of these nodes."""
 
     def __init__(self, model: Model, ends: _Ends, caches: set[str]):
         self.model, self.ends, self.caches = model, ends, caches
@@ -187,8 +189,8 @@ class _Adapting:
 
 
 def _words(argument: Argument) -> Argument:
-    """Return a cache input or result as int32 words: the last size becomes the number of words. If that size
-    is open, it stays open."""
+    """Return a cache input or result as int32 words: its last dimension becomes the number of words. A free
+    last dimension stays free."""
     shape = argument.shape
     if shape and isinstance(shape[-1], int):
         shape = (*shape[:-1], words_of(shape[-1]))
@@ -196,8 +198,8 @@ def _words(argument: Argument) -> Argument:
 
 
 def _open_specs(x: Inputs) -> list[Spec]:
-    """Infer the specs of a node with int8 caches: always raises an error. OpenShape says that the number of
-    keys (input 6 of GroupQueryAttention) is unknown; as soon as it is known, `written` of `vkq.onnx.formed`
-    replaces the node."""
+    """Stand for the shape inference of a node with int8 caches: always raise an error. The error is OpenShape
+    while the number of keys (input 6 of GroupQueryAttention) is unknown. As soon as this number is known,
+    `written` of `vkq.onnx.formed` replaces the node."""
     x.array(6)
     raise ModelError(f"{x.node}: the number of keys is missing")

@@ -17,10 +17,10 @@ from ..graph.operators.operator import OpenShape
 from .protobuf import package
 
 SECONDS = 20.0  # time limit for computing one node of constants
-# Shape inference gets the content of constants of at most this many elements, because it may decide a shape.
-# It gets only the shape of larger constants.
+# Shape inference gets the elements of constants of at most this size, because a shape may depend on them. Of
+# larger constants it gets only the shape.
 SMALL = 4096
-TYPES = {"float": "float32", "double": "float64"}  # ONNX Runtime's names of types -> NumPy's
+TYPES = {"float": "float32", "double": "float64"}  # keys: ONNX Runtime's names; values: NumPy's
 # One of these texts is in each of ONNX Runtime's messages about an unknown operator.
 UNKNOWN = "No Op registered", "is not a registered function/op"
 OPSET = 21  # the opset of ai.onnx for a node whose attributes do not state an opset
@@ -41,8 +41,8 @@ def _attribute(key: str, value: Any) -> Any:
 
 
 def node_proto(node: Node) -> list[Any]:
-    """Return ONNX's form of an unknown node. If the node's subgraphs read outer values under other names,
-    Identity nodes before it define these names."""
+    """Return an unknown node as a list of ONNX nodes. If the node's subgraphs read outer values under other
+    names, Identity nodes before it define these names."""
     helper, a = package().helper, node.attributes
     own = node.inputs[: len(node.inputs) - len(a["captured"])]
     renamed = [
@@ -56,7 +56,7 @@ def node_proto(node: Node) -> list[Any]:
 
 
 def type_of(spec: Spec) -> int:
-    """Return the number of a spec's type in TensorProto.DataType."""
+    """Return the dtype of a spec as a value of TensorProto.DataType."""
     return int(package().helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)))
 
 
@@ -118,9 +118,9 @@ def _spec_of(argument: Any) -> Spec:
 
 
 def computed(node: Node, arrays: Sequence[Array | None]) -> list[Array] | None:
-    """Compute an unknown node of constants: with ONNX Runtime, or, if it is not installed, with onnx's
-    reference implementation. Return None if they do not know the operator, or if ONNX Runtime needs more
-    than `SECONDS`."""
+    """Compute the results of an unknown node whose inputs are constants. ONNX Runtime computes them, or
+    onnx's reference implementation if ONNX Runtime is not installed. Return None if the node cannot be
+    computed, or if ONNX Runtime needs more than `SECONDS`."""
     model = model_of(node, [None] * len(arrays), arrays)
     results: list[Any] | None
     try:
@@ -163,8 +163,8 @@ def _stopped_after(options: Any) -> Iterator[None]:
 
 
 def _referenced(node: Node, model: bytes) -> list[Any] | None:
-    """Compute a node with onnx's reference implementation. Return None for a node with subgraphs, because a
-    loop in it could not be stopped, and for a node that fails."""
+    """Compute a node with onnx's reference implementation. Return None for a node that fails. Also return
+    None for a node with subgraphs, because a loop could not be stopped."""
     if node.attributes["captured"] or any(map(is_graph, node.attributes["attributes"].values())):
         return None
     from onnx.reference import ReferenceEvaluator

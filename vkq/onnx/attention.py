@@ -43,9 +43,9 @@ def multi_head_attention(w: Rewriting) -> bool:
 
 
 def plain(w: Rewriting, most: int, mask: int, heads: object, integers: Sequence[int] = ()) -> bool:
-    """Return True if vkq supports the types and shapes of the node's inputs: the node has at most *most*
-    inputs; the input *mask* has integers; all inputs except *mask* and *integers* have one float type; and
-    only past keys and values are empty."""
+    """Return True if vkq supports the types and shapes of the node's inputs. There are at most *most* inputs.
+    The input with the index *mask* has integers. All inputs except *mask* and the indices *integers* have
+    the same float type. Inputs 0 to 3 are not empty."""
     given = w.given
     if 0 not in given or any(i >= most for i in given) or not isinstance(heads, int) or heads < 1:
         return False
@@ -121,10 +121,11 @@ def scores_of(
 
 def _shown(w: Rewriting, mask: str, spec: Spec, batch: int, queries: int, keys: int) -> str:
     """Emit nodes that convert a mask to Booleans (batch, 1, queries or 1, keys), True for visible keys.
-    Return the name of their result; "" for an unsupported form.
+    Return the name of their result; "" for an unsupported form. The supported forms are:
 
-    Supported are integers (batch, keys) or (batch, queries, keys), which show a key if they are positive;
-    (batch,) with the end of the visible keys; and (2 * batch,) with the ends, then the starts."""
+    - (batch, keys) or (batch, queries, keys): a key is visible if its integer is positive
+    - (batch,): the end of the visible keys
+    - (2 * batch,): the ends of the visible keys of all batch elements, then their starts"""
     shape = spec.shape
     if shape in ((batch, keys), (batch, queries, keys)):
         flags = w.emit("Greater", [mask, w.constant(0, spec.dtype)])

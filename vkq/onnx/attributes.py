@@ -1,5 +1,5 @@
-"""The types of attributes. An attribute's type depends only on its name: it is equal in all of ONNX's
-operators that vkq knows."""
+"""The types of attributes. An attribute has the same type in all of ONNX's operators that vkq knows, so the
+name of the attribute determines the type."""
 
 from __future__ import annotations
 

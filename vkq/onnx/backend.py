@@ -86,8 +86,8 @@ def run_model(model: Any, inputs: Any, device: str | None = None, **options: Any
 def run_node(
     node: Any, inputs: Sequence[Array], device: str | None = None, outputs_info: Any = None, **options: Any
 ) -> tuple[Array, ...]:
-    """Return the outputs of a single node. *inputs*: one array for each input in order; inputs that the
-    node omits ("") have none."""
+    """Return the outputs of a single node. *inputs*: one array for each input of the node, in order, without
+    the inputs that the node omits ("")."""
     import onnx
 
     names = [name for name in node.input if name]

@@ -26,7 +26,7 @@ MIXED = -1
 RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 # Operators that may move the batch to another axis.
 WHEREVER = ("MatMul", "Gemm", "Transpose", "Slice", "Pad", "Concat")
-ALONG = {  # operators that mix or reorder the elements along their attribute ``axis``, and its default
+ALONG = {  # operators that mix or reorder elements along their attribute ``axis``: the attribute's default
     "Softmax": -1, "LogSoftmax": -1, "Hardmax": -1, "TopK": -1, "Gather": 0, "GatherElements": 0,
 }  # fmt: skip
 # Recurrent operators: axis 0 of their input is time, and axis 1 is the batch.
@@ -131,14 +131,14 @@ def _keeps(graph: Graph, node: Node, name: str, at: int, result: str, axis: int)
         return axis_of(node, len(shape), -1) > at
     if op in ("Slice", "Pad"):
         return _keeps_order(graph, node, at, len(shape))
-    # All other operators keep the batch at axis 0, or, as in broadcasting, at its distance from the last
+    # All other operators keep the batch at axis 0 or, if they broadcast, at the same distance from the last
     # axis.
     return op in WHEREVER or at == axis == 0 or len(shape) - at == len(made) - axis
 
 
 def _keeps_order(graph: Graph, node: Node, at: int, rank: int) -> bool:
     """Return True if a Slice or Pad keeps the order of the elements along axis *at*. The caller has checked
-    that it keeps their number."""
+    that the number of elements along this axis does not change."""
     arrays = [graph.constants.get(name) for name in node.inputs[1:]]
     numbers = [None if array is None else [int(v) for v in array.reshape(-1)] for array in arrays]
     numbers += [None] * (4 - len(numbers))

@@ -27,10 +27,10 @@ class Session(Protocol):
 class IOBinding:
     """The inputs and outputs of a run (`InferenceSession.io_binding`), as in ONNX Runtime.
 
-    An input on the device stays there; an input on the CPU is read at each run. Bind an output to "cpu", to
-    the device ("vulkan", or "cuda" with the same meaning), or to your own OrtValue or tensor. In the first
-    two cases each run makes a new value; in the third, each run overwrites yours. You may bind one value
-    both as an input and as an output: it is read before it is overwritten.
+    An input on the device stays there; an input on the CPU is read at each run. Bind an output to "cpu" or
+    to the device ("vulkan", or "cuda" with the same meaning), and each run makes a new value. Bind it to your
+    own OrtValue or tensor, and each run overwrites that value. You may bind the same value as an input and
+    as an output: the run reads it before it overwrites it.
 
     Runs are fastest if all outputs are bound to your own values on the device, and all bindings stay the
     same: the device then replays one recording.
@@ -143,7 +143,7 @@ class IOBinding:
 
     def _targets(self) -> Mapping[str, Tensor]:
         """Return the tensors to which outputs are bound, by output name. Raises ArgumentError if two of
-        them share memory."""
+        the tensors share memory."""
         found: dict[str, Tensor] = {}
         for name, where in self._outputs.items():
             tensor = where.tensor if isinstance(where, OrtValue) else where

@@ -1,5 +1,5 @@
-"""Replaces If and Loop by the nodes that they run. Once shapes are known, the condition of the If and the
-number of iterations of the Loop must be known, too."""
+"""Replaces an If or Loop by the nodes that it runs. This needs the condition of the If, or the number of
+iterations of the Loop, to be known as soon as the shapes are known."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Inside:
         self.constants: dict[str, Array] = {}
 
     def model(self, graph: Any, given: Mapping[str, Spec]) -> Any:
-        """Read a subgraph as a model. *given* has the specs of its inputs."""
+        """Read a subgraph as a model. *given* has the specs of the subgraph's inputs."""
         onnx, a = package(), self.node.attributes
         specs = {**{old: spec for old, (_, spec) in self.outside.items() if spec is not None}, **given}
         made = {v.name for v in graph.initializer}
@@ -64,7 +64,7 @@ class _Inside:
 
     def place(self, model: Any, given: Mapping[str, str], number: int = 0) -> list[str]:
         """Add the nodes of a subgraph under new names, and return the new names of its results. *given* maps
-        its inputs to the values that replace them. *number* makes the names unique."""
+        the subgraph's inputs to the values that replace them. *number* makes the names unique."""
         known = {"": "", **{old: name for old, (name, _) in self.outside.items()}, **given}
         prefix = f"{self.node.outputs[0] or self.node.source}/{self.node.attributes['op']}/{number}"
 
@@ -100,7 +100,7 @@ def _chosen(inside: _Inside, node: Node, arrays: Sequence[Array | None]) -> Body
 
 def _rounds(inside: _Inside, node: Node, arrays: Sequence[Array | None]) -> Body | None:
     """Inline all iterations of a Loop. Return None if its condition may become false, if its number of
-    iterations is unknown or above MOST_ROUNDS, or if it would have more than MOST_NODES nodes."""
+    iterations is unknown or above MOST_ROUNDS, or if all iterations have more than MOST_NODES nodes."""
     graph, count = node.attributes["attributes"]["body"], arrays[0] if arrays else None
     names, first = [v.name for v in graph.input], node.inputs[2 : inside.count]
     if count is None or count.size != 1 or not 0 < (rounds := int(count.item())) <= MOST_ROUNDS:

@@ -12,13 +12,13 @@ import numpy.typing as npt
 from ..errors import ModelError
 from ..graph.graph import Array
 
-# Session options that make ONNX Runtime's integer arithmetic exact. The first enables integer arithmetic for
-# int8 activations on x86-64. The second keeps sums of products of uint8 and int8 from saturating to 16 bits
-# on processors without VNNI. ONNX Runtime refuses the second for int8 activations, but their sums do not
-# saturate anyway.
+# Session options that make ONNX Runtime's integer arithmetic exact. The first option enables integer
+# arithmetic for int8 activations on x86-64. The second keeps sums of products of uint8 and int8 from
+# saturating to 16 bits on processors without VNNI. ONNX Runtime refuses the second option for int8
+# activations, whose sums do not saturate anyway.
 EXACT = ("session.qdqisint8allowed", "session.x64quantprecision")
-# This optimizer quantizes float weights to 8 bits per tensor where activations are quantized, and so changes
-# the model's results.
+# This optimizer quantizes the float weights of layers with quantized activations (8 bits, one scale per
+# tensor), and so changes the model's results.
 CHANGES_NUMBERS = ["WeightBiasQuantization"]
 
 
@@ -29,13 +29,13 @@ def cpu_session(
     threads: int = 0,
     arena: bool = True,
 ) -> Any:
-    """Return a session of ONNX Runtime that computes int8 activations in integers on every machine (its
-    default on x86-64 is floats). Optimizers that change the model's results are off; with *plain* all
-    optimizers are off. threads: the number of threads for a node; 0 lets ONNX Runtime choose. arena: True
-    if the session keeps its memory between runs.
+    """Return a session of ONNX Runtime that computes with int8 activations in integers on every machine. (By
+    default, ONNX Runtime converts them to floats on x86-64.) Optimizers that change the model's results are
+    off; with *plain* all optimizers are off. threads: the number of threads for a node; 0 lets ONNX Runtime
+    choose. arena: True if the session keeps its memory between runs.
 
-    Raises ModelError if ONNX Runtime refuses the model, or if the package is missing; *needed* is the start
-    of the error text in the second case.
+    Raises ModelError if ONNX Runtime refuses the model, or if the package is missing. The error text for a
+    missing package begins with *needed*.
     """
     try:
         import onnxruntime
@@ -62,5 +62,5 @@ def cpu_session(
 
 
 def unequal(got: Array, want: Array) -> npt.NDArray[np.bool_]:
-    """Return flags: True for each element that differs. NaN equals NaN."""
+    """Return a Boolean array that is True where *got* and *want* differ. NaN equals NaN."""
     return np.asarray((got != want) & ((got == got) | (want == want)))

@@ -44,8 +44,8 @@ class CpuModel:
         return self
 
     def model(self) -> Model:
-        """Return a `Model` with the inputs and outputs only. Other types than numeric tensors have ONNX
-        Runtime's names, such as "tensor(string)"."""
+        """Return a `Model` with the inputs and outputs only. The dtype of an input or output that is not a
+        tensor is ONNX Runtime's name of its type, such as "seq(tensor(float))"."""
         inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
         told = self.session.get_modelmeta()
         metadata = ModelMetadata(*(getattr(told, field.name) for field in dataclasses.fields(ModelMetadata)))

@@ -21,8 +21,8 @@ Value = Array | Tensor
 
 
 def staying(outputs: str) -> Collection[str] | None:
-    """Return the names of the outputs that stay on the device. *outputs* is an argument of `run`: "device"
-    and None mean all outputs; "host", "torch" and () mean none."""
+    """Return which outputs stay on the device: None stands for all outputs, () for none. *outputs*, an
+    argument of `run`, is "device" (all outputs stay), "host" or "torch" (no output stays)."""
     if outputs not in ("host", "device", "torch"):
         raise ArgumentError(f"run: outputs is {outputs!r}; it must be 'host', 'device' or 'torch'")
     return None if outputs == "device" else ()
@@ -47,9 +47,9 @@ def run(
     targets: Mapping[str, Tensor],
     repeated: Repeated | None = None,
 ) -> Mapping[str, Value]:
-    """Return the results *names*. Results in *stay* are tensors on the device, written into the tensors of
-    *targets* if it has their names. All other results are arrays. Parts of the model on the CPU download
-    their inputs and upload their results. *repeated*: as in `Executable.on_device`."""
+    """Return the results *names*. A result that is named in *stay* is a tensor on the device: the tensor of
+    this name in *targets*, or a new one. All other results are arrays. If the fallback runs parts of the
+    model on the CPU, inputs are downloaded and results uploaded. *repeated*: as in `Executable.on_device`."""
     if not stay and not any(isinstance(x, Tensor) for x in values.values()):
         return made.run(values)  # type: ignore[arg-type]
     if isinstance(made, Executable):

@@ -32,8 +32,8 @@ class Mixed:
     """A graph divided into parts that run on the device and on the CPU. Its interface is that of
     `Executable`.
 
-    own: the model's constants by name; each session of ONNX Runtime contains those that its nodes read.
-    *layers* caches the sessions; a session serves all input shapes.
+    own: the model's constants by name. Each session of ONNX Runtime contains the constants that its nodes
+    read. layers: the cache of the sessions; a session serves all input shapes.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class Mixed:
 
 
 def _kind_of(node: Node) -> int:
-    """Return the opset of a refused node. LiteRT runs nodes with the attribute ``part``; for them,
-    return 1."""
+    """Return the opset of a refused node, or 1 if LiteRT runs the node, which then has the attribute
+    ``part``."""
     return 1 if "part" in node.attributes else opset_of(node)
 
 
@@ -117,7 +117,7 @@ def _with_flags(part: Graph) -> Graph:
 
 
 def _given(value: Array, spec: Spec) -> Array:
-    """Convert a value that another part computed to the type *spec*, in which this part reads it: bool
+    """Convert a value that another part computed to the dtype in which this part reads it (*spec*): bool
     becomes uint8."""
     return value.view(np.uint8) if value.dtype == np.bool_ and spec.dtype == "uint8" else value
 
@@ -143,8 +143,8 @@ def _callers() -> int:
 
 
 def left_alone(model: Model, refused: RefusedNode) -> Model:
-    """Return the model with a refused node in ONNX's form, so that ONNX Runtime can run the node. If the
-    node has no such form, raise *refused*."""
+    """Return the model with the refused node made ``foreign`` (`unknown`), so that ONNX Runtime runs it. If
+    neither ONNX nor com.microsoft has the node's operator, raise *refused*."""
 
     def unread(node: Node) -> Node:
         if node.op == "foreign" or node.source != refused.node.source or not in_words(node):
@@ -161,8 +161,8 @@ def partitions(graph: Graph, refused: Mapping[int, int]) -> list[tuple[int, Grap
     """Divide a graph into parts, which can run in the returned order. Return pairs (kind, part).
 
     The kind is 0 for the device, and the opset for ONNX Runtime. *refused* maps the id() of each node that
-    cannot run on the device to its opset. Each part has all nodes of its kind that can run by then. Each
-    kind is tried for the first part, and the division with the fewest parts is chosen."""
+    cannot run on the device to its opset. A part has all nodes of its kind whose inputs earlier nodes have
+    computed. Each kind is tried for the first part, and the division with the fewest parts is chosen."""
     kinds = [0, *sorted(set(refused.values()))]
     found = [_groups(graph, refused, [*kinds[i:], *kinds[:i]]) for i in range(len(kinds))]
     return [(kind, _part(graph, group)) for kind, group in min(found, key=len)]
@@ -189,8 +189,8 @@ def _groups(graph: Graph, refused: Mapping[int, int], order: Sequence[int]) -> l
 
 
 def _part(graph: Graph, nodes: list[Node]) -> Graph:
-    """Return a graph of the nodes *nodes*. Its results are the values that other nodes read, and results of
-    the whole graph."""
+    """Return a graph of the nodes *nodes*. Its outputs are the values that nodes outside the part read, and
+    the part's outputs of the whole graph."""
     made = {name for node in nodes for name in node.outputs if name}
     read = {name for node in nodes for name in node.inputs if name}
     own = {id(node) for node in nodes}

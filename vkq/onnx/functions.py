@@ -1,5 +1,5 @@
-"""Replaces a node whose operator vkq does not know by the operator's definition. ONNX defines many
-operators by others: losses, Attention, windows and more."""
+"""Replaces a node whose operator vkq does not know by the operator's definition. ONNX defines many operators
+by simpler operators: losses, Attention, window functions and more."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Body = tuple[Sequence[Node], Mapping[str, Array]]
 
 
 def body(node: Node, specs: Sequence[Spec | None], read: Callable[[Any], Any]) -> Body | None:
-    """Return the nodes and constants that define an unknown node for inputs of the specs *specs*. Return
-    None if ONNX has no definition, or if the definition contains subgraphs. *read*: the function that reads
-    a model."""
+    """Return the nodes and constants that define an unknown node for inputs with these *specs*. Return None
+    if ONNX has no definition of the operator, or if the definition contains subgraphs. *read*: the function
+    that reads a model."""
     a = node.attributes
     if a["domain"] or a["op"] in RANDOM or has_graphs(node) or a["captured"]:
         return None
@@ -71,8 +71,8 @@ def _model(node: Node, specs: Sequence[Spec | None]) -> Any:
 
 
 def _renamed(node: Node, nodes: Sequence[Node], constants: Mapping[str, Array]) -> Body:
-    """Return the nodes and constants with new names for all values but the inputs and results of the
-    replaced node."""
+    """Return the nodes and constants with new names for all values except the inputs and results of *node*,
+    the replaced node."""
     known = {*node.inputs, *node.outputs, ""}
 
     def named(name: str) -> str:

@@ -44,8 +44,9 @@ def _unread(reading: Reading, node: Node, why: str) -> None:
 
 
 def skip_normalization(root: bool) -> Spelling:
-    """Return a rule for SkipLayerNormalization (*root*: SkipSimplifiedLayerNormalization). It normalizes x
-    + skip (+ bias) in float32, also for float16 inputs. The fourth result of the node is this sum."""
+    """Return a rule for SkipLayerNormalization, or with *root* for SkipSimplifiedLayerNormalization. The
+    operator normalizes the sum x + skip (+ bias) in float32, also for float16 inputs. The fourth result of
+    the node is this sum."""
 
     def rule(reading: Reading, node: Node) -> None:
         x, skip, scale = node.inputs[:3]
@@ -63,8 +64,9 @@ def skip_normalization(root: bool) -> Spelling:
 
 
 def embed_normalization(reading: Reading, node: Node) -> None:
-    """Rewrite EmbedLayerNormalization: normalize the sum of the embeddings of a token, its position and its
-    segment. The second result is the number of unmasked tokens, and the third is the sum."""
+    """Rewrite EmbedLayerNormalization, which adds the embeddings of a token, of its position and of its
+    segment, and normalizes the sum. The second result of the node is the number of unmasked tokens, and the
+    third is the sum before normalization."""
     ids, segments, tokens, places, kinds, scale, bias = node.inputs[:7]
     mask, positions, y = node.input(7), node.input(8), node.outputs[0]
     outputs = (*node.outputs, "", "")

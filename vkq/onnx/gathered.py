@@ -56,8 +56,8 @@ def gather_block_quantized(w: Rewriting) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Codes:
-    """A table of codes. *array* has one uint8 for each code or, if *paired*, for two codes of 4 bits. If
-    possible, *array* is the model's own table, because each preparation would keep another one in host
+    """A table of codes. *array* has one uint8 for each code or, if *paired*, one for two codes of 4 bits. If
+    possible, *array* is the model's own table: each preparation of the model would keep a copy in host
     memory."""
 
     array: Array
@@ -72,8 +72,9 @@ class _Codes:
 def _codes(
     table: Array, scales: Array, points: Array | None, bits: int, block: int
 ) -> tuple[_Codes, Array | int] | None:
-    """Return the codes of the table, and the zero point of each block, or of all. Return None if the sizes of
-    table and scales do not fit, or if both one code and several codes in a byte would fit."""
+    """Return (the codes of the table, the zero points). The zero points are an array with one for each block,
+    or one int for all blocks. Return None if the sizes of table, scales and zero points do not match, or if
+    they match both packings (one code per byte, several codes per byte)."""
     blocks, own = scales.shape[1], table.shape[1]
     apart, several = (-(-size // block) == blocks if block > 0 else False for size in (own, own * 8 // bits))
     zeros: Array | int | None
@@ -88,14 +89,14 @@ def _codes(
     else:
         codes, zeros = _Codes.of(table), points
     if zeros is None:
-        # the default zero point is the middle of the range for packed codes, and 0 for uint4
+        # the default zero point is the middle of the range for packed codes, and 0 for one code per byte
         return codes, 1 << bits - 1 if several else 0
     return (codes, zeros) if zeros.shape == scales.shape else None
 
 
 def _apart(w: Rewriting, pairs: str, shape: tuple[int, ...]) -> str:
-    """Emit nodes that unpack gathered rows, in which a byte holds two codes, to one element for each code.
-    Return the result's name."""
+    """Emit nodes that unpack gathered rows: each byte of *pairs* holds two codes, and each element of the
+    result holds one. Return the result's name."""
     both, sixteen = w.cast(pairs, "int32"), w.constant(16, "int32")
     parts = [w.reshape(w.emit(op, [both, sixteen]), (math.prod(shape[:-1]), -1, 1)) for op in ("Mod", "Div")]
     return w.reshape(w.emit("Concat", parts, axis=2), shape)

@@ -25,8 +25,9 @@ class Initials(Generic[Session]):
         """Return the session for the initializers that *feed* replaces; None if *feed* replaces no
         initializer.
 
-        ``reread(parse, names)`` opens this session: *parse* reads the model with the initializers *names*
-        as inputs, and the session treats their values as constants, because they may be weights."""
+        ``reread(parse, names)`` opens this session. *parse* reads the model with the initializers *names*
+        as inputs. The session treats the values of these inputs as constants, because they may be
+        weights."""
         names = frozenset(name for name in self._names if name in feed)
         if names and names not in self._sessions:
             self._sessions[names] = reread(functools.partial(read, fed=names), sorted(names))

@@ -20,16 +20,16 @@ from .pytorch import plain_array
 from .reader import Model
 from .tensors import Argument
 
-# Values for open sizes, tried in this order to build a graph before the first input is known.
+# Sizes for free dimensions, tried in this order to build a graph before the first input is known.
 TRIAL_SIZES = (224, 256, 64, 32, 512, 1)
-HELD = {"int64": "int32", "bool": "uint8"}  # dtype in the model -> dtype on the device
+HELD = {"int64": "int32", "bool": "uint8"}  # keys: dtypes in the model; values: on the device
 _TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
 
 
 @dataclasses.dataclass(frozen=True)
 class NodeArg:
-    """An input or output: its name, its type, such as "tensor(float)", and its shape. An open size is its
-    name, or None if it is unnamed."""
+    """An input or output: its name, its type, such as "tensor(float)", and its shape. In the shape, a free
+    dimension is its name, or None if it has no name."""
 
     name: str
     type: str
@@ -37,15 +37,15 @@ class NodeArg:
 
     @classmethod
     def of(cls, argument: Argument) -> NodeArg:
-        # `argument_of` gives these names to unnamed sizes.
+        # `argument_of` gives these names to unnamed dimensions.
         unnamed = [f"{argument.name}.{i}" for i in range(len(argument.shape))]
         shape = [None if d == own else d for d, own in zip(argument.shape, unnamed, strict=True)]
         return cls(argument.name, type_name(argument.dtype), shape)
 
 
 def type_name(dtype: str) -> str:
-    """Return ONNX Runtime's name of a dtype, such as "tensor(float)". Return a type that is no tensor
-    unchanged, such as "seq(tensor(float))"."""
+    """Return ONNX Runtime's name of a dtype, such as "tensor(float)". Return the name of a type that is no
+    tensor, such as "seq(tensor(float))", unchanged."""
     return dtype if "(" in dtype else f"tensor({_TYPES.get(dtype, dtype)})"
 
 
@@ -104,7 +104,7 @@ def resident(argument: Argument, value: Tensor, device: Device) -> Tensor:
 
 def held(name: str, array: Array, kind: str = "input") -> Array:
     """Return an array in the type that a device stores: uint8 for bool, int32 for int64. Raises
-    ArgumentError, which calls the array ``kind name``, if a number does not fit int32."""
+    ArgumentError if a number does not fit int32. *kind* and *name* describe the array in the error text."""
     if array.dtype == np.bool_:
         return array.view(np.uint8)
     if array.dtype.kind != "i" or array.dtype.itemsize < 8:
@@ -140,8 +140,9 @@ def checked_shapes(
 
 
 def check_shape(argument: Argument, shape: tuple[int, ...], sizes: dict[str, int] | None = None) -> None:
-    """Raise ArgumentError if an input must not have the shape *shape*. *sizes* collects the sizes of named
-    axes, so that equal names get equal sizes; None allows them to differ."""
+    """Raise ArgumentError if *shape* does not fit the declared shape of an input. *sizes* collects the sizes
+    of free dimensions by name: dimensions of the same name must have the same size. With None, their sizes
+    may differ."""
 
     def wanted(dim: int | str, size: int) -> int:
         return dim if isinstance(dim, int) else size if sizes is None else sizes.setdefault(dim, size)
@@ -166,7 +167,7 @@ def array_of(name: str, value: npt.ArrayLike) -> Array:
 
 
 def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Return input shapes that a model accepts. Its graph can be built with them before the first input is
+    """Return input shapes that a model accepts, with which its graph can be built before the first input is
     given."""
     few = all(isinstance(d, int) for a in model.inputs for d in a.shape[1:])
     for size in TRIAL_SIZES:
@@ -174,7 +175,7 @@ def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
             a.name: tuple(d if isinstance(d, int) else 1 if i == 0 else size for i, d in enumerate(a.shape))
             for a in model.inputs
         }
-        if few:  # only batch sizes are open, so the first trial is enough
+        if few:  # only batch sizes are free, so the first trial is enough
             return shapes
         try:
             model.known(shapes)
@@ -188,7 +189,8 @@ def shapes_of(
     model: Model, given: Sequence[str], arrays: Mapping[str, Array] | None = None
 ) -> dict[str, tuple[int, ...]]:
     """Return the shape of each input: from *given* (texts NAME=1x3x224x224), else from its array, else from
-    the model. Open sizes of one name get one value: a given one, or the size that `trial_shapes` finds."""
+    the model. Free dimensions of the same name get the same size: that of a given shape or array, else the
+    size that `trial_shapes` finds."""
     names = [argument.name for argument in model.inputs]
     shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in (arrays or {}).items()}
     for text in given:
@@ -213,8 +215,9 @@ def shapes_of(
 
 
 def columns(group: Sequence[Any], inputs: Sequence[Argument]) -> dict[str, list[Array]]:
-    """Return the elements of a batch as lists of arrays by input name, without the batch axis. *group* has
-    one element for each list entry: a mapping by input name, or the array of the first input."""
+    """Return a list of arrays for each input name: the input's arrays in all elements of a batch, without the
+    batch axis. *group*: the elements of the batch, each a mapping by input name, or the array of the first
+    input."""
     rows = [one if isinstance(one, Mapping) else {inputs[0].name: one} for one in group]
     for i, row in enumerate(rows):
         if row.keys() != rows[0].keys():
@@ -225,8 +228,8 @@ def columns(group: Sequence[Any], inputs: Sequence[Argument]) -> dict[str, list[
 
 
 def _element(name: str, value: npt.ArrayLike, rank: int | None) -> Array:
-    """Return the array of one element of a batch without its batch axis. *rank* is the number of axes of
-    the input with the batch axis; an array of this rank must have length 1 along axis 0."""
+    """Return the array of one element of a batch without its batch axis. *rank*: the number of axes of the
+    input, including the batch axis. An array of this rank must have length 1 along axis 0."""
     array = array_of(name, value)
     if array.ndim != rank or not rank:
         return array

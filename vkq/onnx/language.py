@@ -21,7 +21,7 @@ from .genai import read_genai
 from .session import InferenceSession
 
 LONGEST = 256  # maximum number of prompt tokens that one run reads
-LEAST = 64  # minimum length of a cache. Lengths are powers of two: the model is prepared for few shapes.
+LEAST = 64  # minimum length of a cache. Lengths are powers of two, so the model is prepared for few shapes.
 
 
 class LanguageModel:
@@ -30,8 +30,8 @@ class LanguageModel:
     ``tokenizers``.
 
     device, fallback, compute, kv_cache: as in `InferenceSession`. compute="float16" makes long prompts of
-    float32 models faster on GPUs with matrix units. kv_cache="int8" takes about a quarter of the memory of
-    float32 caches, or half of float16's; docs/models.md bounds the error of each attention.
+    float32 models faster on GPUs with matrix units. An int8 cache takes about a quarter of the memory of a
+    float32 cache, or half of a float16 cache; docs/models.md bounds the error of each attention operator.
 
     Raises ModelError if the folder has another format, or if the model has inputs other than token ids, mask,
     positions and past keys and values.
@@ -74,9 +74,9 @@ class LanguageModel:
     ) -> Iterator[int]:
         """Yield up to *count* tokens that follow *prompt*, each as soon as it is known.
 
-        top_k: 1 selects the most likely token. Larger numbers draw from the top_k most likely tokens, by the
-        softmax of score / *temperature*; *seed* fixes the draws. stop: tokens that end the text and are not
-        yielded (None: those of the model's configuration).
+        top_k: 1 selects the most likely token. Larger numbers draw from the top_k most likely tokens, with
+        the softmax of score / *temperature* as probabilities; *seed* fixes the draws. stop: tokens that end
+        the text and are not yielded (None: the end tokens of the model's configuration).
         """
         most = self.config.context
         if not len(prompt) or count < 0 or len(prompt) + count > most:
@@ -149,8 +149,8 @@ class LanguageModel:
 
 class _Cache:
     """The keys and values of all tokens so far, for a text of at most *length* tokens. If the model's
-    configuration says that past and present share one buffer, the buffer has its full length from the start,
-    so that shapes never change."""
+    configuration says that past and present keys and values share a buffer, the buffer has its full length
+    from the start, so that shapes never change."""
 
     def __init__(self, model: LanguageModel, length: int):
         self.model, self.config, self.done = model, model.config, 0
@@ -199,10 +199,10 @@ class _Draw:
 
 
 def _pieces(count: int, again: bool) -> Iterator[range]:
-    """Yield the pieces in which the model reads the first *count* tokens, in order. Their lengths are powers
-    of two up to `LONGEST`, so that all prompts together need the model prepared for few lengths. If tokens
-    may be read *again*, the last piece begins before the end of the previous one: a run of more tokens takes
-    less time than several runs."""
+    """Yield the pieces in which the model reads the first *count* tokens, in order. The lengths of the pieces
+    are powers of two up to `LONGEST`, so that the model is prepared for few lengths. *again*: True if tokens
+    may be read twice. Then the last piece may begin before the end of the previous piece, because one longer
+    run takes less time than several short ones."""
     at = 0
     while left := count - at:
         size = min(LONGEST, 1 << (left - 1).bit_length())

@@ -62,8 +62,8 @@ enable_telemetry_events = disable_telemetry_events
 
 
 def set_seed(seed: int) -> None:
-    """Do nothing except warn once: no operator of random numbers runs on a device. For nodes on the CPU,
-    call ``onnxruntime.set_seed``."""
+    """Do nothing except warn once: no operator that draws random numbers runs on a device. For nodes on the
+    CPU, call ``onnxruntime.set_seed``."""
     _ignored("set_seed", "no operator of random numbers runs on a device")
 
 

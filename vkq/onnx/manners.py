@@ -154,8 +154,8 @@ class Manners:
         run_options: Any = None,
     ) -> None:
         """Start `run` in another thread, which then calls ``callback(results, user_data, error)``. *error* is
-        "", or describes a failure; results are then empty. Errors in the arguments are raised here. The
-        arrays must not change before the callback."""
+        "" after a success. After a failure, it describes the failure, and the results are empty. Wrong
+        arguments raise an error here. The arrays must not change before the callback."""
         if not callable(callback):
             raise ArgumentError(f"run_async: callback is a {type(callback).__name__}, not a function")
         call = self._call(output_names, input_feed, run_options)
@@ -206,8 +206,8 @@ class Manners:
         fetches: list[OrtValue],
         fetch_devices: Sequence[Any],
     ) -> None:
-        """Run with the inputs *feeds*, and append the outputs *fetch_names* to *fetches*. Each output is on
-        its device of *fetch_devices* (`OrtDevice`)."""
+        """Run with the inputs *feeds*, and append the outputs *fetch_names* to *fetches*. *fetch_devices*:
+        the device of each output (`OrtDevice`)."""
         binding = self.io_binding()
         for name, value in zip(feed_names, feeds, strict=True):
             binding.bind_ortvalue_input(name, value)
@@ -235,8 +235,8 @@ class Manners:
         return self._began
 
     def end_profiling(self) -> str:
-        """Write every run so far to a new trace file (Chrome's JSON, in microseconds) and return the file's
-        name. Return "" without ``SessionOptions.enable_profiling``. `profile` times each node."""
+        """Write the times of all runs so far to a new trace file (Chrome's JSON, microseconds) and return its
+        name. Return "" if ``SessionOptions.enable_profiling`` is off. `profile` times each node."""
         if self._profiled is None:
             return ""
         events = [
@@ -254,8 +254,8 @@ class Manners:
 
     @property
     def _spare(self) -> bool:
-        """True if the CPU may run the whole model. With int8 caches it may not: ONNX Runtime does not support
-        them."""
+        """True if the fallback may run the whole model on the CPU. ONNX Runtime does not support int8 caches,
+        so a model with int8 caches may not run there."""
         return bool(self._fallback) and self._kv_cache is None
 
     @property

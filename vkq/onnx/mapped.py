@@ -1,5 +1,5 @@
 """`InferenceSession.map`: runs a stream of inputs in batches. The host fills a batch while the device
-computes the one before it."""
+computes the previous batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Mapped:
     Args:
         constant: names of inputs whose values count as constants.
         checked: ``checked(inputs)`` returns inputs in the types that a device stores, or raises an error.
-        executable: ``executable(inputs)`` returns the model prepared for their shapes.
+        executable: ``executable(inputs)`` returns the model prepared for the shapes of the inputs.
         declared: ``declared(name, result)`` converts a result to the type that the model declares.
         counters: counters of the session; a batch counts as a run.
     """
@@ -48,7 +48,7 @@ class Mapped:
         self._checks = [BatchCheck(model, name, constant) for name in self.names]
 
     def __call__(self, inputs: Iterable[Any], batch: int) -> Iterator[list[Array]]:
-        """Yield, for each input in order, a list that has this input's row of every output."""
+        """For each input, in order, yield a list with the row of every output that belongs to the input."""
         waiting: deque[Finish] = deque()
         for group in groups(inputs, batch):
             rows = columns(group, self.model.inputs)

@@ -10,8 +10,8 @@ from .unknown_operators import unknown
 
 
 def norm(square: bool, root: bool) -> Spelling:
-    """Return a rule for ReduceL1, ReduceL2 and ReduceSumSquare: the sum of absolute values or (*square*) of
-    squares, and (*root*) its square root."""
+    """Return a rule for ReduceL1, ReduceL2 and ReduceSumSquare. *square*: add squares instead of absolute
+    values. *root*: return the square root of the sum."""
 
     def rule(reading: Reading, node: Node) -> None:
         x = node.inputs[0]
@@ -59,8 +59,8 @@ def instance_normalization(reading: Reading, node: Node) -> None:
 
 
 def group_normalization(reading: Reading, node: Node) -> None:
-    """Rewrite GroupNormalization: normalize all pixels of a group of channels together. There is one scale
-    and one bias for each channel; before opset 21, for each group."""
+    """Rewrite GroupNormalization: normalize all pixels of a group of channels together. From opset 21 on,
+    each channel has a scale and a bias; before opset 21, each group has them."""
     groups = int(node.attributes["num_groups"])
     flat = reading.constant(np.array([0, groups, -1]), f"{node.outputs[0]}/flat")
     y = normal(reading, node, reading.emit(node, "Reshape", [node.inputs[0], flat]), -1)

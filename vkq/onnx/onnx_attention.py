@@ -38,7 +38,7 @@ def onnx_attention(w: Rewriting) -> bool:
 
 
 def _to_int8(w: Rewriting, at: Scores, qkv: list[str], flat: bool) -> None:
-    """Emit the attention to int8 caches."""
+    """Emit attention that reads int8 caches. *flat*: True if q, k and v have 3 axes, False if they have 4."""
     counts, dtype = (at.heads, at.kv_heads, at.kv_heads), w.given[0].dtype
     sizes = [w.given[i].shape[-1] // (n if flat else 1) for i, n in enumerate(counts)]
     if flat:
@@ -72,7 +72,7 @@ def _scores(w: Rewriting) -> Scores | None:
         return None
     flags = mask is not None and mask.dtype == "bool"
     lengths = w.cast(w.name(6), "int32") if w.name(6) else ""
-    # The queries are the last tokens of each sequence, so the first of them has position length - queries.
+    # The queries are the last tokens of each sequence: the first query has the position length - queries.
     start = w.emit("Sub", [lengths, w.constant(q[-2], "int32")]) if lengths else held
     return Scores(
         batch, heads, kv_heads, q[-2], keys,

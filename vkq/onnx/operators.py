@@ -67,7 +67,8 @@ def _softmax(reading: Reading, node: Node) -> None:
 
 
 def _resize(reading: Reading, node: Node) -> None:
-    """Read Resize. Upsample and opset 10 have one form: "asymmetric" coordinates, and "floor" for nearest."""
+    """Read Resize and Upsample. Upsample, and Resize of opset 10, have two inputs, and always use
+    "asymmetric" coordinates, with "floor" as the rounding of the mode "nearest"."""
     if len(node.inputs) == 2:
         attributes = {
             "mode": node.attributes.get("mode", "nearest"),
@@ -121,8 +122,8 @@ def _channels_first(rule: Spelling) -> Spelling:
 
 
 def _bias(reading: Reading, node: Node, bias: str, x_scale: str, w_scale: str) -> str:
-    """Dequantize an int32 bias with the scale x_scale * w_scale. Raises ModelError if these scales are
-    computed."""
+    """Dequantize an int32 bias with the scale x_scale * w_scale. Raises ModelError if one of the two scales
+    is not a constant."""
     scales = [reading.constants.get(name) for name in (x_scale, w_scale)]
     if scales[0] is None or scales[1] is None:
         raise ModelError(f"{node}: with a bias, the scales must be constants")

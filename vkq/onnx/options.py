@@ -80,8 +80,8 @@ class Entries:
 class SessionOptions(Entries):
     """The attributes of onnxruntime.SessionOptions, with ONNX Runtime's defaults.
 
-    `add_free_dimension_override_by_name` fixes open sizes. Most other attributes have no effect: if their
-    value is not the default, the session warns once (`IgnoredWarning`).
+    `add_free_dimension_override_by_name` fixes free dimensions. Most attributes have no effect: if the value
+    of such an attribute is not the default, the session warns once (`IgnoredWarning`).
     """
 
     enable_cpu_mem_arena: bool = True
@@ -105,7 +105,7 @@ class SessionOptions(Entries):
     providers: list[Any] = dataclasses.field(default_factory=list)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Store a text entry under a key. vkq does not use it."""
+        """Store a text entry under a key. vkq does not use the entry."""
         self._add(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
@@ -121,7 +121,7 @@ class SessionOptions(Entries):
         self.initializers[str(name)] = ort_value
 
     def add_external_initializers(self, names: Sequence[str], ort_values: Sequence[Any]) -> None:
-        """Replace several initializers. If their data is external, it is not read."""
+        """Replace several initializers. External data of replaced initializers is not read."""
         self.initializers |= dict(zip(names, ort_values, strict=True))
 
     def add_provider(self, provider_name: str, options: Mapping[str, Any] | None = None) -> None:
@@ -153,7 +153,7 @@ class RunOptions(Entries):
     terminate: bool = False
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Store a text entry under a key. vkq does not use it."""
+        """Store a text entry under a key. vkq does not use the entry."""
         self._add(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
@@ -172,8 +172,8 @@ def changed(options: Any, kind: type[SessionOptions | RunOptions]) -> list[str]:
 
 
 def _number(value: Any) -> Any:
-    """Return the number of an enumeration's member. The member may be of ONNX Runtime's own enumeration
-    type."""
+    """Return the number of a member of an enumeration, which may be vkq's or ONNX Runtime's. Return any other
+    value unchanged."""
     return getattr(value, "value", value)
 
 
@@ -198,7 +198,7 @@ class Asked:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The sizes of open axes, by name. They cannot be read from an options object of ONNX Runtime."""
+        """The sizes of free dimensions, by name. An options object of ONNX Runtime does not reveal them."""
         return getattr(self.options, "sizes", {})
 
 
@@ -213,8 +213,8 @@ def asked_of(
 ) -> Asked:
     """Translate ONNX Runtime's arguments of a session to vkq's.
 
-    *device* may hold the options, which are ONNX Runtime's second argument, and *fallback* the providers,
-    its third. *runtime*: the name of the fallback. *more*: keyword arguments with names in `ARGUMENTS`.
+    *device* may be the session options, because they are ONNX Runtime's second argument. *fallback* may be
+    the providers, its third. *runtime*: the name of the fallback. *more*: keywords with names in `ARGUMENTS`.
     Raises ArgumentError for lists of providers that ONNX Runtime refuses, too."""
     more = more or {}
     for name in set(more) - set(ARGUMENTS):

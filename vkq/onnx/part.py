@@ -23,7 +23,7 @@ from .tensors import NEWEST
 
 
 def _since(op: str, opset: int = NEWEST) -> int:
-    """Return the opset of ai.onnx in which an operator got the form that it has in *opset*. Return 0 if
+    """Return the opset of ai.onnx that introduced the form that an operator has in *opset*. Return 0 if
     *opset* lacks the operator."""
     from onnx import defs
 
@@ -34,9 +34,9 @@ def _since(op: str, opset: int = NEWEST) -> int:
 
 
 def opset_of(node: Node) -> int:
-    """Return the opset of ai.onnx in which ONNX Runtime gets a node. It is `OPSET` for most nodes, the
-    model's opset for an operator whose form in `OPSET` differs, and a later opset for an operator newer
-    than `OPSET`."""
+    """Return the opset of ai.onnx with which a node is passed to ONNX Runtime. This is `OPSET` for most
+    nodes, the model's opset for an operator whose form in `OPSET` differs, and a later opset for an operator
+    that is newer than `OPSET`."""
     op, own = node.op, None
     if op == "foreign":
         op, own = node.attributes["op"], node.attributes["opset"]
@@ -49,8 +49,8 @@ def opset_of(node: Node) -> int:
 class CpuPart:
     """Runs nodes in ONNX Runtime, in one session for all input shapes.
 
-    The session's dimensions are symbolic. int64 constants that shape inference computed are its inputs,
-    because they may contain a size. The shapes of results may be unknown before a run."""
+    The session's dimensions are symbolic. int64 constants that shape inference computed are inputs of the
+    session, because they may contain a size. The shapes of results may be unknown before a run."""
 
     def __init__(self, part: Graph, opset: int, layers: dict[Hashable, Any], own: Mapping[str, Array]):
         self.inputs, self.outputs = part.inputs, part.outputs
@@ -163,7 +163,8 @@ def _graph_types(part: Graph, node: Node) -> dict[str, str]:
 
 
 def _nodes(node: Node, part: Graph, opset: int) -> list[Any]:
-    """Return a node of the graph in ONNX's form, with Casts before and after it where types differ."""
+    """Return a node of the graph as ONNX nodes. Casts before and after it convert types that ONNX does not
+    allow there."""
     taken, given = _required_types(part, node), _graph_types(part, node)
     inputs = {x: f"{node.outputs[0]}/{x}/{to}" for x, to in taken.items()}
     outputs = {x: f"{x}/given" for x in given}
@@ -190,7 +191,7 @@ def _proto_of(node: Node, part: Graph, opset: int) -> Any:
     from onnx import defs, helper
 
     op, domain, attributes = node.op, domain_of(node), node.attributes
-    if op.islower():  # ONNX has no such operator: the reader must keep the model's own node
+    if op.islower():  # ONNX has no such operator: let the reader keep the model's own node
         raise RefusedNode(node, str(refusal(part, node)))
     if not domain:
         known = defs.get_schema(op, opset, domain).attributes
@@ -200,10 +201,10 @@ def _proto_of(node: Node, part: Graph, opset: int) -> Any:
 
 
 def split(rest: Rest) -> tuple[list[Node], list[Node]]:
-    """Return the nodes that run on the CPU next, as one part, and the remaining nodes.
+    """Return (the nodes that run on the CPU next, as one part; the remaining nodes).
 
-    All nodes of the part have one opset. The part has the nodes whose result shapes are known only at run
-    time, and the nodes unknown to vkq, if they read no result of a remaining node."""
+    All nodes of the part have one opset. The part contains nodes whose result shapes are known only at run
+    time. It also contains each node unknown to vkq that reads no result of a remaining node."""
     if not rest.found:
         return [], rest.later
     opset, found, later = opset_of(rest.found[0]), [], []

@@ -1,5 +1,5 @@
-"""A model prepared for one set of input shapes: on the device, in parts that run on device and CPU, or in
-stages, which are planned one after the other as their shapes become known."""
+"""A model prepared for one set of input shapes. It runs on the device, in parts on the device and the CPU, or
+in stages, which are planned one after the other as their shapes become known."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ MOST_KEPT = 4096  # maximum number of cached shapes, because a cached shape also
 
 
 class Executables:
-    """The executables of one model: one for each set of input shapes and of values of the inputs in
-    *constant*. They share all weights. layers: the cache of layers, if other sessions share the weights.
+    """The executables of one model, which share all weights. There is one for each combination of input
+    shapes and of values of the inputs in *constant*. layers: the cache of layers, if sessions share weights.
 
-    whole: called with the reason if the model cannot even run in parts; returns the model on the CPU.
+    whole: if the model cannot even run in parts, this is called with the error and returns the CPU's model.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Executables:
     def of(self, arrays: Mapping[str, Array], lowered: Graph | None = None) -> Prepared:
         """Return the executable for the types and shapes of *arrays*; make it if it is not cached.
         *lowered*: the graph for these shapes, if the caller has it."""
-        # Raise the error for a forked child before a lock is acquired: the child could never release it.
+        # In a forked child, raise an error before a lock is acquired, which the child could never release.
         self.device.queue.check_between()
         with self._lock:
             while True:
@@ -117,7 +117,7 @@ class Executables:
         return (*shapes, *given)
 
     def _made(self, arrays: Mapping[str, Array], lowered: Graph | None) -> Prepared | None:
-        """Return a new executable. Return None if it found more inputs that must count as constants."""
+        """Return a new executable. Return None if more inputs than before must count as constants."""
         model = as_constants(self.model, {x: v for x, v in arrays.items() if x in self.constant})
         try:
             while True:
@@ -165,7 +165,7 @@ def as_constants(model: Model, given: Mapping[str, Array]) -> Model:
 
 
 def hosted(model: Model, names: Container[str]) -> list[Node]:
-    """Return the nodes that depend on the inputs *names*, and on nothing else but constants. If the values of
+    """Return the nodes that depend on inputs in *names*, and on nothing else but constants. If the values of
     these inputs count as constants, the host computes the nodes again for each new value."""
     made: set[str] = set()
     found = []
@@ -179,8 +179,8 @@ def hosted(model: Model, names: Container[str]) -> list[Node]:
 
 
 def known(model: Model, shapes: Mapping[str, Sequence[int]], fallback: bool) -> tuple[Graph, Rest]:
-    """Return (graph, rest): in vkq's operators the nodes that can be planned for these shapes, and all other
-    nodes. Without a fallback, raise UnsupportedModelError for nodes that the device refuses."""
+    """Return (graph, rest). *graph* has the nodes that can be planned for these shapes, as vkq's operators;
+    *rest* has all others. Without a fallback, raise UnsupportedModelError if the device refuses nodes."""
     graph, rest = model.known(shapes)
     graph = lower(graph)
     refuse(model, graph, rest, fallback)
@@ -270,8 +270,8 @@ class Staged:
         return self._then[key].of(given).run(given)
 
     def _following(self, names: Sequence[str], values: Mapping[str, Any]) -> tuple[Model, set[str]]:
-        """Return the remaining nodes as a model with the inputs *names*, and the inputs that count as
-        constants."""
+        """Return (the remaining nodes as a model with the inputs *names*, the names of the inputs whose
+        values count as constants)."""
         m = self._model
         made = {name for node in self.later for name in node.outputs}
         read = {name for node in self.later for name in node.inputs}
@@ -293,8 +293,8 @@ Prepared = Executable | Mixed | Staged | CpuModel
 
 
 def _memory(made: Prepared) -> tuple[int, list[Resident]]:
-    """Return the bytes that only this executable uses, and the constants that other executables may share.
-    Later stages count against their own limit."""
+    """Return (the bytes that only this executable uses, the constants that other executables may share).
+    Later stages do not count: their `Executables` have a limit of their own."""
     if isinstance(made, Staged):
         return _memory(made.first) if made.first else (0, [])
     return (0, []) if isinstance(made, CpuModel) else made.memory_of_its_own()

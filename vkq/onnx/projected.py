@@ -1,5 +1,6 @@
-"""Rewrites com.microsoft's Attention and QAttention, once shapes are known. Both first compute q, k and v
-as one product of x (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
+"""Rewrites com.microsoft's Attention and QAttention, once shapes are known. Both operators first multiply x
+by one weight, which gives q, k and v side by side
+(https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class _Rest:
 
 
 def _widths(w: Rewriting, given: Sequence[int] | None) -> tuple[int, ...] | None:
-    """Return the widths of q, k and v. Return None if they do not fit the weights or the number of heads."""
+    """Return the widths of q, k and v. Return None if these do not match the weights or the number of
+    heads."""
     x, weights, heads = w.spec(0), w.spec(1), w.node.attributes.get("num_heads", 0)
     if x is None or weights is None or len(x.shape) != 3 or len(weights.shape) != 2 or heads < 1:
         return None

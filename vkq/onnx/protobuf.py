@@ -1,7 +1,7 @@
 """The message classes of ONNX files, and the package onnx.
 
-To run models, vkq needs only the package's message classes. Importing the whole package takes 0.05 to 0.1
-s, as long as reading a network. So it is imported only when another part of it is needed.
+To run models, vkq needs only the package's message classes. Importing the whole package takes 0.05 to
+0.1 s, as long as reading a network. So the whole package is imported only when more of it is needed.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import numpy.typing as npt
 
 from ..errors import ModelError
 
-# Numbers from onnx.proto: TensorProto.DataType, and AttributeProto.AttributeType with the field of each
-# value.
+# The keys of DATA_TYPES and NIBBLES are TensorProto.DataType of onnx.proto. The keys of ATTRIBUTES are
+# AttributeProto.AttributeType; its values are the fields of AttributeProto that have the value.
 DATA_TYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool",
     10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
 }  # fmt: skip
-# 4-bit types by number: (name, dtype of the array as which vkq reads them)
+# 4-bit types: (name, dtype of the array into which vkq reads them)
 NIBBLES = {21: ("uint4", "uint8"), 22: ("int4", "int8")}
 ATTRIBUTES = {
     1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 9: "tensors", 10: "graphs",
     11: "sparse_tensor", 12: "sparse_tensors", 13: "tp", 14: "type_protos",
 }  # fmt: skip
-# The field that has a tensor's elements if raw_data is empty, and its dtype. Types that are not listed use
-# int32_data.
+# Without raw_data, a tensor's elements are in a field that depends on their dtype: (field, dtype of the
+# field). Types that are not listed use int32_data.
 _FIELDS = {
     "float32": ("float_data", "float32"), "float64": ("double_data", "float64"),
     "int64": ("int64_data", "int64"), "uint32": ("uint64_data", "uint64"),
@@ -54,8 +54,8 @@ def package() -> Any:
 def messages() -> Any:
     """Return the module that defines the message classes of the package onnx.
 
-    It is the package itself if it is already imported. Otherwise only the module in which protobuf defines
-    the classes is imported. Raises ModelError if the package is missing."""
+    If the package is already imported, return the package itself. Otherwise import only the module in which
+    protobuf defines the classes. Raises ModelError if the package is missing."""
     if hasattr(sys.modules.get("onnx"), "ModelProto"):
         return sys.modules["onnx"]
     found = importlib.util.find_spec("onnx")
@@ -73,7 +73,7 @@ def messages() -> Any:
 
 def attribute_of(attribute: Any) -> Any:
     """Return the value of an AttributeProto: a list if its type is a list, None if it has no type. Raises
-    ValueError if it refers to an attribute of a function."""
+    ValueError if the AttributeProto refers to an attribute of a function."""
     if attribute.ref_attr_name:
         raise ValueError(f"the attribute {attribute.name!r} refers to an attribute of a function")
     if not attribute.type:
@@ -84,9 +84,9 @@ def attribute_of(attribute: Any) -> Any:
 
 
 def numbers_of(tensor: Any, dtype: np.dtype[Any], shape: Sequence[int] | None = None) -> npt.NDArray[Any]:
-    """Return the elements of a TensorProto whose type is in `DATA_TYPES` and whose data is in the file;
-    they are copied only if necessary. Raises ValueError if they do not fill *shape* (default: the tensor's
-    dims)."""
+    """Return the elements of a TensorProto whose type is in `DATA_TYPES` and whose data is in the file. They
+    are copied only if necessary. Raises ValueError if their number does not match *shape* (default: the
+    tensor's dims)."""
     if tensor.HasField("segment"):
         raise ValueError("it is a segment of a larger tensor")
     if tensor.HasField("raw_data"):

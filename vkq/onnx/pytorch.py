@@ -1,5 +1,5 @@
-"""PyTorch's programs as models, and its tensors as inputs and results. vkq uses PyTorch only if the caller
-has imported it."""
+"""Accepts PyTorch's programs as models, and PyTorch's tensors as inputs and results. vkq uses PyTorch only if
+the caller has imported it."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def given_as(outputs: str, call: Callable[[], list[Any]]) -> Callable[[], list[A
 
 
 def as_torch(session: Any) -> Callable[..., Any]:
-    """Return a function of torch tensors that runs an `InferenceSession`. It takes inputs in order or by
-    name. It returns a tensor on the CPU, or a tuple of tensors if the model has several outputs.
+    """Return a function that runs an `InferenceSession` on torch tensors. The function takes the inputs in
+    order or by name. It returns a tensor on the CPU, or a tuple of tensors if the model has several outputs.
 
     >>> net = vkq.onnx.as_torch(session)  # doctest: +SKIP
     >>> net(torch.zeros(1, 3, 224, 224)).shape  # doctest: +SKIP

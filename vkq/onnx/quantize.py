@@ -1,4 +1,4 @@
-"""Quantizes a float model with onnxruntime.quantization. The settings are such that a device can run all
+"""Quantizes a float model with onnxruntime.quantization, and with settings for which a device can run all
 nodes of the result."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def quantize(
 
     samples: tens of typical inputs, each a mapping of names to arrays; they determine the ranges of
     activations. activations: "int8" or "uint8". per_channel: True for one scale for each output channel of
-    a weight. exclude: names of nodes, or of modules that contain nodes, that stay float.
+    a weight. exclude: names of nodes that stay float, or of modules that contain such nodes.
     """
     quantization = quantizer()
     if activations not in ("int8", "uint8"):
@@ -107,8 +107,7 @@ def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, 
                 f"{what} need opset {least}, to which onnx cannot convert the model ({str(error)[:300]});"
                 f" export it with that opset, or {remedy}"
             ) from error
-    # Name each node now. Optimizers keep names, but may remove a result, from which a name could be made
-    # later.
+    # Name each node now, after its first result: optimizers keep names of nodes, but may remove results.
     for node in proto.graph.node:
         node.name = node.name or next(iter(node.output), "")
     large = proto.ByteSize() > EXTERNAL

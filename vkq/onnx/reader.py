@@ -162,8 +162,8 @@ def _model(proto: Any, folder: Path | None, fed: Container[str]) -> Model:
 
 
 def _why(node: Node, domains: Mapping[int, str]) -> str:
-    """Return the reason if the reader refuses a node of an operator that vkq knows; "" if vkq does not know
-    the operator."""
+    """Return why the reader does not translate *node*, if vkq supports other forms of the node's operator.
+    Return "" if vkq does not know the operator."""
     domain = domains[id(node)]
     known = (domain, node.op) in FORMED or (not domain and node.op in REWRITTEN)
     return f"vkq does not support this form of {domain or 'ai.onnx'}.{node.op}" if known else ""
@@ -179,8 +179,8 @@ def _metadata(proto: Any) -> ModelMetadata:
 
 
 def _expanded(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> Body | None:
-    """Return the nodes and constants that replace an unknown node: by a rule of `formed`, as the branch
-    that an If selects, as the iterations of a Loop, or as the operator's definition in ONNX."""
+    """Return the nodes and constants that replace an unknown node. They come from a rule of `formed`, the
+    branch that an If selects, the iterations of a Loop, or the operator's definition in ONNX."""
     found = written(node, specs, arrays) or branch(node, specs, arrays, read)
     return found or body(node, specs, read)
 

@@ -1,4 +1,4 @@
-"""The state of reading a model, shared by the rules for its operators (`operators`)."""
+"""The nodes and constants that are read from a model, to which the rules of operators (`operators`) add."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ Spelling = Callable[[Reading, Node], None]
 
 
 def attributes_as_inputs(*names: str, integers: bool = True) -> Spelling:
-    """Return a rule that appends the attributes *names* of an older opset to the node's inputs. They become
-    constants of int64, or of float32 unless *integers*."""
+    """Return a rule that turns the attributes *names* of an older opset into inputs of the node. Their values
+    become constants: int64 if *integers*, else float32."""
 
     def rule(reading: Reading, node: Node) -> None:
         a = dict(node.attributes)

@@ -60,7 +60,7 @@ class Report:
 
 
 def inspect(graph: Graph, title: str, elsewhere: str = CANNOT) -> Report:
-    """Report on a lowered graph without a device. *elsewhere*: the place where nodes run that the device
+    """Report on a lowered graph without a device. *elsewhere*: the ``where`` of the nodes that the device
     refuses."""
     refused = {id(node): why for node, why in refusals(graph)}
     dequantized = {name for node in graph.nodes if node.op == "dequantize" for name in node.outputs}
@@ -79,8 +79,8 @@ def inspect(graph: Graph, title: str, elsewhere: str = CANNOT) -> Report:
 
 
 def _why_floats(graph: Graph, node: Node, dequantized: Set[str]) -> str:
-    """Return the reason if a layer of dequantized values computes in floats because its weight is float;
-    else ""."""
+    """Return a text for a layer that computes in floats because its weight is float, although its input is
+    dequantized. Return "" for other nodes."""
     weight = graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
     if node.op not in LAYERS or weight is None or node.inputs[0] not in dequantized:
         return ""

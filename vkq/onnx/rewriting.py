@@ -39,7 +39,7 @@ class Rewriting:
         return self.specs[i] if i < len(self.specs) else None
 
     def name(self, i: int) -> str:
-        """Return the name of input *i*, "" if it is omitted."""
+        """Return the name of input *i*; "" if the input is omitted."""
         return self.node.input(i)
 
     def result(self, i: int) -> str:
@@ -72,7 +72,8 @@ class Rewriting:
         return self.emit("Slice", [x, *(self.constant([n], "int64") for n in (first, end, axis))])
 
     def parts(self, x: str, axis: int, sizes: Sequence[int]) -> list[str]:
-        """Emit Slices of x along an axis: consecutive parts of the sizes *sizes*."""
+        """Emit Slices that divide x along an axis into consecutive parts of these *sizes*. Return the names
+        of the parts."""
         ends = np.cumsum([0, *sizes])
         return [self.part(x, axis, int(a), int(b)) for a, b in itertools.pairwise(ends)]
 

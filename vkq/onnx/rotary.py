@@ -12,16 +12,16 @@ UNUSED = {"scale": 1.0, "is_packed_batching": 0}
 
 
 def turned(w: Rewriting, x: str, angles: tuple[str, str], interleaved: bool) -> str:
-    """Emit x (batch, tokens, heads, d) in float32 with the first 2 * width elements of each head rotated in
-    pairs. A pair is elements i and i + width, or elements 2 i and 2 i + 1 if *interleaved*. *angles*: cosines
-    and sines (batch or 1, tokens, 1, width)."""
+    """Emit a node that rotates the first 2 * width elements of each head of x (batch, tokens, heads, d) in
+    pairs, in float32. A pair is elements i and i + width, or elements 2 i and 2 i + 1 if *interleaved*.
+    *angles*: cosines and sines (batch or 1, tokens, 1, width)."""
     return w.emit("rotate", [w.cast(x, "float32"), *angles], interleaved=interleaved)
 
 
 def angles_at(w: Rewriting, tables: tuple[int, int], place: str, tokens: int) -> tuple[str, str]:
-    """Emit Gathers of the rows of cosines and sines at the positions *place* (batch or 1, tokens). Return
-    both names. *tables* are the indices of the inputs that have a row of cosines, and of sines, for each
-    position."""
+    """Emit Gathers of the cosines and of the sines at the positions *place* (batch or 1, tokens). Return the
+    names of the two results. *tables*: the indices of the node's two inputs that have a row of cosines, and a
+    row of sines, for each position."""
     cos, sin = (
         w.reshape(w.emit("Gather", [w.cast(w.name(i), "float32"), place], axis=0), (0, 0, 1, -1))
         for i in tables
@@ -69,8 +69,8 @@ def _rotary(w: Rewriting, at: int, tables: tuple[int, int]) -> bool:
 
 
 def _angles(w: Rewriting, at: int, tables: tuple[int, int], shape: tuple[int, ...]) -> tuple[str, str]:
-    """Return the names of each token's cosines and sines: the rows at its position, or the complete inputs
-    if positions are omitted."""
+    """Return the names of the cosines and of the sines of the tokens. These are the rows of the tables at the
+    tokens' positions, or the complete tables if positions are omitted."""
     place = w.spec(at)
     if place is None:
         cos, sin = (w.reshape(w.cast(w.name(i), "float32"), (0, 0, 1, -1)) for i in tables)

@@ -1,5 +1,5 @@
-"""Scaled dot-product attention, for every attention operator of a model: `attend` computes it, and `append`
-extends its key-value cache (`vkq.onnx.int8_caches`: an int8 cache)."""
+"""Scaled dot-product attention for all attention operators: `attend` emits the attention, and `append`
+extends a key-value cache. For int8 caches, `vkq.onnx.int8_caches` does both."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from .rewriting import Rewriting
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """The sizes and rules of one attention. A query of head h reads the keys of head h // (heads / kv_heads).
-    Names of values are strings, "" for none.
+    """The sizes and rules of one attention operator. A query of head h reads the keys of head h // (heads /
+    kv_heads). A field that is a string is the name of a value in the graph, or "" if there is no such value.
 
-    start: the position of the first query among the keys, a number or an int32 value (batch,). causal: a
-    query sees the keys up to its own position; if *window* is not 0, only the last *window* of them. lengths:
-    an int32 value (batch,), the number of visible keys. softcap: if not 0, scores become softcap * tanh(score
-    / softcap). bias: values that are added to the scores after the softcap; they broadcast to (batch,
-    heads, queries, keys). shown: Booleans, True for visible keys, which also broadcast to (batch, heads,
-    queries, keys). sink: a value (heads,), the score of an additional key whose value is 0.
+    - start: the position of the first query among the keys, a number or an int32 value (batch,)
+    - causal: True if a query sees only the keys up to its own position
+    - window: if it is not 0, a causal query sees only the last *window* keys up to its own position
+    - lengths: an int32 value (batch,), the number of visible keys
+    - softcap: if it is not 0, scores become softcap * tanh(score / softcap)
+    - bias: values that are added to the scores after the softcap; broadcast to (batch, heads, queries, keys)
+    - shown: Booleans, True for visible keys; broadcast to (batch, heads, queries, keys)
+    - sink: a value (heads,), the score of an additional key whose value vector is 0
     """
 
     batch: int
@@ -42,9 +44,9 @@ class Scores:
 def attend(w: Rewriting, at: Scores, q: str, k: str, v: str) -> str:
     """Emit softmax(q k^T * scale ...) v in float32, with the rules of *at*.
 
-    q: (batch, heads, queries, d). k: (batch, kv_heads, keys, d). v: (batch, kv_heads, keys, e). They may have
-    any float type. The result is (batch, heads, queries, e). A hidden key gets the lowest float32 as its
-    score, so that a query that sees no key gets the mean of all values."""
+    q: (batch, heads, queries, d). k: (batch, kv_heads, keys, d). v: (batch, kv_heads, keys, e). The result:
+    (batch, heads, queries, e). q, k and v may have any float type. A hidden key gets the lowest float32 as
+    its score, so that a query that sees no key gets the mean of all value vectors."""
     q, k, v = (w.cast(x, "float32") for x in (q, k, v))
     lines = at.heads // at.kv_heads * at.queries
     q = w.reshape(q, (at.batch, at.kv_heads, lines, -1))

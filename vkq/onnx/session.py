@@ -53,19 +53,19 @@ class InferenceSession(Manners):
             prepared again for each new value. The same holds for inputs that decide a shape and, without a
             fallback, for int64, int32, bool and float16 inputs of nodes that the device cannot run.
         compute: "float16" computes products of float activations in float16 (`vkq.Linear`).
-        kv_cache: "int8" stores past keys and values as int32 words of codes and scales. A number changes by
-            at most 1/253 of the largest in the vector of its token and head (docs/models.md has the bounds).
+        kv_cache: "int8" stores past keys and values as int32 words of codes and scales. An element of a
+            vector changes by at most 1/253 of the vector's largest magnitude (docs/models.md has the bounds).
 
     Token ids, masks and positions are data: int64 becomes int32 on the device. Values outside int32, and
     indices that are out of range, raise an error.
     Results equal ONNX Runtime's byte for byte if its CPU provider computes in integers (for int8 activations
     on x86-64 it needs ``session.qdqisint8allowed=1``); docs/models.md bounds all other errors.
     ``run`` accepts all shapes that the model allows. Each set of shapes is prepared once; all sets share
-    weights. The first run of a set compiles its pipelines on all cores, and calls ``progress(done, total)``
-    after each. Several threads may use a session. Sessions may be pickled; unpickling opens the device again.
+    weights. The first run of a set compiles pipelines on all cores, and calls ``progress(done, total)`` after
+    each pipeline. Threads may share a session. Sessions may be pickled; unpickling opens the device again.
 
-    ``sess_options``, ``providers`` and ``provider_options`` are ONNX Runtime's; the first two may also be the
-    second and third argument. The provider "VulkanExecutionProvider" may name a device ("device_id");
+    ``sess_options``, ``providers`` and ``provider_options`` are ONNX Runtime's. Session options may also be
+    the second argument, providers the third. "VulkanExecutionProvider" may name a device ("device_id");
     "CPUExecutionProvider" allows the fallback. One `IgnoredWarning` names all options that vkq ignores.
 
     Raises ModelError for a broken model, UnsupportedModelError with the list of nodes that cannot run.
@@ -122,11 +122,11 @@ class InferenceSession(Manners):
 
     def _try(self) -> None:
         """Lower the model for trial shapes, so that an unsupported model is refused now, and keep the graph
-        for the first run. If sizes are open, other errors wait until a run gives shapes."""
+        for the first run. If dimensions are free, other errors wait until a run gives their sizes."""
         self._trial = None
         if self._constant or self._unread:
             return
-        # An input of a dtype that the device cannot compute may count as a constant, or go to the fallback.
+        # If the device refuses a node that reads such an input, the input may still become a constant.
         few = {a.name for a in self.model.inputs if a.dtype in MAY_BE_CONSTANT}
         try:
             shapes = self.trial_shapes()
@@ -151,7 +151,7 @@ class InferenceSession(Manners):
     def _take(self, device: Device) -> None:
         self.device = device
         self._initials = Initials[Manners](self.model.overridable)
-        source, unread, made = self._source, self._unread, self._whole  # a lambda with self would be a cycle
+        source, unread, made = self._source, self._unread, self._whole  # no self: no reference cycle
         whole = (lambda why: unread or made(source, why).told()) if self._spare else None
         self.model, layers = shared(self.model, device, self._compute)
         self._state = Executables(
@@ -168,8 +168,8 @@ class InferenceSession(Manners):
         return other
 
     def trial_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return input shapes that the model accepts: an open first axis has size 1, other open axes have the
-        first of TRIAL_SIZES that fits."""
+        """Return input shapes that the model accepts: a free first dimension has size 1, all other free
+        dimensions have the first of TRIAL_SIZES that fits."""
         return trial_shapes(self.model)
 
     @checked
@@ -190,7 +190,7 @@ class InferenceSession(Manners):
     def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> Report:
         """Return a report on the memory and on every node: vkq's operator, where the node runs and why, and
         its shaders. Nothing is run. shapes: the shapes of the inputs; the default is `trial_shapes`, which a
-        model with open sizes may refuse."""
+        model with free dimensions may refuse."""
         chosen = checked_shapes(self.model.inputs, self.trial_shapes() if shapes is None else shapes)
         arrays = {a.name: np.broadcast_to(np.zeros((), a.dtype), chosen[a.name]) for a in self.model.inputs}
         executable = self._executable(arrays)
@@ -231,7 +231,7 @@ class InferenceSession(Manners):
         """Run the model. Return the outputs *output_names* (all if None). input_feed: arrays by input name.
 
         An input may be a `vkq.Tensor` on the session's device (with int32 for int64, and uint8 for bool). It
-        stays there; an input with bounds, such as token ids, is also read back to be checked.
+        stays there. If its values have bounds, such as token ids, they are read back to be checked.
 
         timeout: seconds after which TimedOutError is raised. The device finishes the run, and later runs of
         the session wait for it.

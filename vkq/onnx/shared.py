@@ -18,7 +18,7 @@ from .reader import Model
 
 
 class Layers(dict[Hashable, Any]):
-    """Cache of the objects made from a model's weights, by key. Hold *lock* while objects are made."""
+    """Cache of the objects made from a model's weights, by key. Hold ``lock`` while you make an object."""
 
     def __init__(self, compute: str = COMPUTE[0]) -> None:
         super().__init__({PRODUCTS: check_compute("InferenceSession", compute)})
@@ -32,9 +32,9 @@ _lock = Turns("opening a session")
 
 
 def shared(model: Model, device: Device, compute: str) -> tuple[Model, Layers]:
-    """Return (model, layers) for a session. If an open session on this device has equal weights and an
-    equal argument *compute*, the layers and arrays of that session are reused; otherwise the layers are
-    new."""
+    """Return (model, layers) for a session. If an open session on this device has an equal model and the
+    same *compute*, return that session's layers, and the model with that session's nodes and arrays.
+    Otherwise return new layers and the model unchanged."""
     with _lock:
         _known[:] = [one for one in _known if one[0]() is not None]
         for layers_of, device_of, other in _known:

@@ -1,5 +1,5 @@
-"""Rewrites vkq's operators on 8-bit values in ONNX's form: DequantizeLinear, a float operator and
-QuantizeLinear. ONNX Runtime gets operators in this form if a device refuses them."""
+"""Rewrites vkq's operators on 8-bit values as ONNX nodes: DequantizeLinear, a float operator and
+QuantizeLinear. ONNX Runtime runs these nodes if a device refuses the operator."""
 
 from __future__ import annotations
 

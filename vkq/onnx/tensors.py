@@ -35,8 +35,8 @@ Shape = tuple[int | str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Argument:
-    """An input or output of a model. A string in its shape is the name of an open size. hint: a text that is
-    appended to errors about its type or shape."""
+    """An input or output of a model. A string in ``shape`` is the name of a free dimension. hint: a text that
+    is appended to errors about the type or shape of the input."""
 
     name: str
     dtype: str
@@ -113,8 +113,8 @@ def _external(
 
 
 def _numbers(path: Path, offset: int, size: int, dtype: np.dtype[Any]) -> Array:
-    """Return *size* bytes of a file as read-only numbers: a part of the file's memory map, or a copy of few
-    or unaligned bytes."""
+    """Return *size* bytes of a file as a read-only array: a view of the file's memory map, or a copy if the
+    bytes are few or not aligned."""
     if size >= LEAST_MAPPED and offset % dtype.itemsize == 0:
         return np.frombuffer(mapped(path), dtype, size // dtype.itemsize, offset)
     with path.open("rb") as file:
@@ -123,7 +123,7 @@ def _numbers(path: Path, offset: int, size: int, dtype: np.dtype[Any]) -> Array:
 
 
 def _inside(folder: Path, location: str, what: str) -> Path:
-    """Return the path of external data. Raises ModelError if it is not a regular file in *folder*."""
+    """Return the path of external data. Raises ModelError if *location* is no regular file in *folder*."""
     base = folder.resolve()
     path = (base / location).resolve()
     if not location or os.path.isabs(location) or base not in path.parents:
@@ -136,8 +136,8 @@ def _inside(folder: Path, location: str, what: str) -> Path:
 
 
 def _byte_count(text: str, what: str) -> int:
-    """Return an offset or a length in bytes, which the file has as a decimal text. Raises ModelError if it is
-    not a number."""
+    """Convert *text*, an offset or a length in bytes in decimal digits, to a number. Raises ModelError for
+    any other text."""
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
         raise ModelError(f"{what} has external data at the byte {text[:40]!r}; it must be a whole number")
     return int(text)
@@ -152,6 +152,6 @@ def argument_of(value: Any) -> Argument:
     for i, dim in enumerate(tensor.shape.dim):
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             shape.append(dim.dim_value)
-        else:  # Paddle writes -1 if a model has one open size, and "?" for each of several
+        else:  # Paddle writes -1 for a single free dimension, and "?" for each of several
             shape.append(dim.dim_param.replace("?", "") or f"{value.name}.{i}")
     return Argument(value.name, dtype, tuple(shape))

@@ -1,6 +1,6 @@
 """Operators unknown to vkq. They stay in the graph, so that the list of refused nodes is complete and a
-fallback can run them. onnx or ONNX Runtime infers the specs of their results, and computes them if all inputs
-are constants."""
+fallback can run them. onnx or ONNX Runtime infers the specs of their results, and computes the results if all
+inputs are constants."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def unknown(
     versions: Mapping[str, int] | None = None,
     captured: Sequence[str] = (),
 ) -> Node:
-    """Return a graph node of the operator ``foreign`` for an unknown node. *opset* is the node's opset of
-    ai.onnx; None means its newest form. *why*: the reason for the refusal.
+    """Return a graph node with the operator ``foreign`` in place of *node*, whose operator vkq does not know.
 
-    versions: the versions of the model's other domains. captured: outer values that the subgraphs of an If,
-    Loop or Scan read; they become additional inputs.
+    opset: the node's opset of ai.onnx; None: the newest form of the operator. why: the reason why a device
+    refuses the node. versions: the versions of the model's other domains. captured: outer values that the
+    subgraphs of an If, Loop or Scan read; they become additional inputs.
     """
     why = why or f"vkq does not know the operator {domain or 'ai.onnx'}.{node.op}"
     domains = {**({domain: 1} if domain else {}), **(versions or {})}

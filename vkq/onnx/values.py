@@ -23,9 +23,9 @@ _by_address: weakref.WeakValueDictionary[int, OrtValue] = weakref.WeakValueDicti
 class OrtValue:
     """An array on the host, or a `vkq.Tensor` in ``tensor``, with the interface of ONNX Runtime's OrtValue.
 
-    The device type "cpu" means the host. Any other, such as "vulkan" or "cuda", means a Vulkan device: the
-    default device for *device_id* 0, else the device with that index. A device stores int64 as int32 and bool
-    as uint8, but ``data_type`` and ``numpy`` give the original type.
+    The device type "cpu" means the host. Any other device type, such as "vulkan" or "cuda", means a Vulkan
+    device: the default device for *device_id* 0, else the device with that index. A device stores int64 as
+    int32 and bool as uint8, but ``data_type`` and ``numpy`` return the original type.
     """
 
     def __init__(self, value: Array | Tensor, dtype: str | None = None):
@@ -37,7 +37,8 @@ class OrtValue:
     @classmethod
     @checked
     def ortvalue_from_numpy(cls, numpy_obj: Any, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
-        """Return an OrtValue of an array: on the CPU with the array's memory, on a device with a copy."""
+        """Return an OrtValue of an array. On the CPU it shares the array's memory; on a device it is a
+        copy."""
         array = array_of("numpy_obj", numpy_obj)
         if device_type.lower() == "cpu":
             return cls(array)
@@ -58,7 +59,7 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: Any) -> OrtValue:
-        """Return an OrtValue of an object with ``__dlpack__`` on the host. Both share the object's memory."""
+        """Return an OrtValue that shares the memory of *data*, an object with ``__dlpack__`` on the host."""
         return cls(np.from_dlpack(data))
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -103,7 +104,7 @@ class OrtValue:
         return type_name(self._dtype)
 
     def element_type(self) -> int:
-        """Return the number of the type in TensorProto.DataType."""
+        """Return the type as a number of TensorProto.DataType."""
         return next(number for number, name in DATA_TYPES.items() if name == self._dtype)
 
     def tensor_size_in_bytes(self) -> int:
@@ -133,8 +134,8 @@ class OrtValue:
 
 
 def at_address(address: int, element_type: Any, shape: Sequence[int]) -> OrtValue:
-    """Return the OrtValue whose `OrtValue.data_ptr` is *address*. Raises ArgumentError if there is none, or
-    if it has another type or shape."""
+    """Return the OrtValue whose `OrtValue.data_ptr` is *address*. Raises ArgumentError if no OrtValue has
+    this address, or if its type or shape differs from *element_type* and *shape*."""
     value = _by_address.get(address)
     if value is None:
         raise ArgumentError(

@@ -23,14 +23,14 @@ class Worker:
         self._pool: ThreadPoolExecutor | None = None
 
     def begin(self, call: Callable[[], T]) -> Future[T]:
-        """Run *call* on the thread, after all calls before it."""
+        """Run *call* on the thread, after all earlier calls."""
         with self._lock:
             self._pool = self._pool or ThreadPoolExecutor(1, "vkq-session")
             return self._pool.submit(call)
 
     def within(self, call: Callable[[], T], seconds: Any, what: str) -> T:
-        """Run *call* on the thread and return its result. Raises TimedOutError after *seconds*; a call that
-        has begun continues after that."""
+        """Run *call* on the thread and return its result. Raises TimedOutError after *seconds*. The call is
+        then cancelled, or continues if it has begun."""
         if not seconds > 0:
             raise ArgumentError(f"{what}: timeout is {seconds}; it must be above 0 seconds, or None")
         future = self.begin(call)

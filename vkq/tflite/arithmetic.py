@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ..numerics.qparams import QParams, are_scales
 
 Array = npt.NDArray[Any]
-SUM_BITS = 20  # XNNPACK's larger multiplier of a sum is from 2^SUM_BITS to 2^(SUM_BITS + 1)
+SUM_BITS = 20  # the larger of a sum's two multipliers in XNNPACK is from 2^SUM_BITS to 2^(SUM_BITS + 1)
 
 
 def every(q: QParams) -> npt.NDArray[np.int64]:
@@ -53,7 +53,7 @@ def clamped(table: Array, limits: tuple[float, float] | None, y: QParams) -> Arr
 
 
 def sum_factors(a: QParams, b: QParams, y: QParams) -> tuple[int, int, int]:
-    """Return XNNPACK's two multipliers of a sum, which have at most 21 bits, and their common right shift."""
+    """Return (multiplier of a, multiplier of b, right shift) of XNNPACK's sum; both multipliers < 2^21."""
     ra, rb = (np.float32(q.scale) / np.float32(y.scale) for q in (a, b))
     shift = SUM_BITS - (math.frexp(max(ra, rb))[1] - 1)
     ma, mb = (int(np.rint(np.ldexp(np.float64(r), shift))) for r in (ra, rb))
@@ -71,8 +71,8 @@ def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
 
 def sum_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QParams, QParams]]:
     """Yield parameters (of a, b, y) with which vkq's float sum may give the results of `sum_table`. First
-    come the parameters of the file. Then come XNNPACK's multipliers as scales, each made slightly larger or
-    smaller, because this decides the rounding of ties."""
+    come the parameters of the file. Then come XNNPACK's multipliers as scales, at first unchanged, and then
+    one of them slightly larger or smaller, because this decides the rounding of ties."""
     yield a, b, y
     ma, mb, shift = sum_factors(a, b, y)
     for step in (0, 1, 2, -1, -2, 4, -4, 8):
@@ -145,7 +145,7 @@ def rounding_shift(values: Array, shift: int, up: bool = False) -> Array:
 
 
 def requantized(x: QParams, y: QParams) -> Array:
-    """Return XNNPACK's conversion from x's scale to y's scale as a table; x and y have one type. The
+    """Return XNNPACK's conversion from x's scale to y's scale as a table; x and y have the same type. The
     multiplier is the ratio of the scales with 8 fraction bits, negated as in XNNPACK."""
     factor = int(np.rint(np.float32(-256) * (np.float32(x.scale) / np.float32(y.scale))))
     return stored(_eighths((x.zero_point - every(x)) << 7, factor) + y.zero_point, y)
@@ -211,8 +211,8 @@ def real_table(op: str, x: QParams, y: QParams) -> Array:
 
 
 def bounded(x: QParams, y: QParams, limits: tuple[float, float]) -> Array:
-    """Return LiteRT's own ``QuantizedReluX`` as a table. Its integer bounds are rounded half away from
-    zero."""
+    """Return LiteRT's own ``QuantizedReluX`` as a table. The integer bounds are rounded to nearest, ties away
+    from zero."""
     whole, shift = fixed_multiplier(x.scale / y.scale)
     values = y.zero_point + by_fixed(every(x) - x.zero_point, whole, shift)
     low, high = fixed_bounds(limits, y)
@@ -240,7 +240,7 @@ def other_type(x: QParams, y: QParams) -> tuple[Array, Array]:
 
 
 def _high16(a: Array, b: int) -> Array:
-    """Return the high half of twice the product of 16-bit integers, rounded half away from zero."""
+    """Return the product of 16-bit integers, divided by 2**15 and rounded to nearest, ties up."""
     product = a * b
     return np.asarray(
         np.trunc((product + np.where(product >= 0, 1 << 14, 1 - (1 << 14))) / 2**15).astype(int)
@@ -290,8 +290,8 @@ def prelu(x: QParams, alpha: QParams, y: QParams) -> Array:
 
 
 def squared_difference(a: QParams, b: QParams, y: QParams) -> Array:
-    """Return LiteRT's own SQUARED_DIFFERENCE as a table [a, b]. Both operands are first converted to one
-    scale, with 7 more bits."""
+    """Return LiteRT's own SQUARED_DIFFERENCE as a table [a, b]. Both operands are first converted to the same
+    scale, with 7 additional fraction bits."""
     both = 2 * max(a.scale, b.scale)
     left, right = (
         by_fixed((every(q) - q.zero_point) << 7, *fixed_multiplier(q.scale / both)) for q in (a, b)

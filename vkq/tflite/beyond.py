@@ -56,8 +56,8 @@ def product_table(a: QParams, b: QParams, y: QParams) -> Array:
 
 
 def is_converted(x: QParams, y: QParams, alpha: float = 1.0) -> bool:
-    """Return True if XNNPACK supports a conversion from x's scale to y's, times *alpha* for negative
-    values."""
+    """Return True if XNNPACK supports a conversion from x's scale to y's scale that multiplies negative
+    values by *alpha*."""
     above = ratio(x.scale, y=y)
     below = abs(np.float32(above) * np.float32(alpha))
     return bool(2**-8 <= above <= 2**7 and 2**-8 <= below <= 2**7)

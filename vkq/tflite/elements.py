@@ -26,8 +26,8 @@ RELUS = {"RELU": "RELU", "RELU6": "RELU6", "RELU_N1_TO_1": "RELU_N1_TO_1"}
 
 
 def pair_names(low: Lowering, numbers: Sequence[int]) -> tuple[list[str], bool]:
-    """Return the names of the operands *numbers* in one order of axes, and True if this order has the
-    channels first."""
+    """Return (names, first). *names*: the values of the tensors *numbers*, all with the same order of axes.
+    *first*: True if this order is channels-first."""
     rank = max(len(low.shape(n)) for n in numbers)
     first = rank == 4 and low.channels_first(numbers)
     return [low.of(n, first) for n in numbers], first
@@ -35,7 +35,7 @@ def pair_names(low: Lowering, numbers: Sequence[int]) -> tuple[list[str], bool]:
 
 def binary(op: BinaryOp) -> Callable[[Lowering, FileOperator, str], None]:
     """Return a rule that lowers ADD, SUB or MUL. vkq's operator is used if it can give the results of LiteRT
-    for all pairs of 8-bit values; otherwise a table replaces it."""
+    for all pairs of 8-bit values; otherwise, a table of LiteRT's results is used."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         numbers, y = operator.inputs[:2], operator.outputs[0]
@@ -71,7 +71,8 @@ def _quantized_binary(
 
 
 def greatest(smaller: bool) -> Callable[[Lowering, FileOperator, str], None]:
-    """Return a rule that lowers MAXIMUM or (*smaller*) MINIMUM, which compare the stored integers."""
+    """Return a rule that lowers MAXIMUM, or MINIMUM if *smaller*. Of 8-bit values, the stored integers are
+    compared."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         numbers, y = operator.inputs[:2], operator.outputs[0]
@@ -229,9 +230,9 @@ def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def _by_fixed(low: Lowering, operator: FileOperator) -> None:
-    """Lower a QUANTIZE of 8-bit values that LiteRT's own kernel computes, as a table lookup. That kernel may
-    round the elements after the last full vector of 16 differently. Then lower it as a lookup2 with a table
-    for each kind of element; a constant input selects the table of each element."""
+    """Lower a QUANTIZE of 8-bit values that LiteRT's own kernel computes, as a table lookup. If the kernel
+    rounds the elements after the last full vector of 16 differently, use a lookup2 with a second table for
+    these elements. A constant operand selects the table of each element."""
     x, y = operator.inputs[0], operator.outputs[0]
     vector, single = arithmetic.other_type(low.q(x), low.q(y))
     shape = low.shape(x)
@@ -247,7 +248,7 @@ def _by_fixed(low: Lowering, operator: FileOperator) -> None:
 
 
 def dequantize(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower DEQUANTIZE. A constant is dequantized now; a float16 constant becomes float32."""
+    """Lower DEQUANTIZE. A constant is dequantized during the lowering; a float16 constant becomes float32."""
     x, y = operator.inputs[0], operator.outputs[0]
     if low.dtype(x) == "float16":
         if x in low.arrays:

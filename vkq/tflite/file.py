@@ -20,16 +20,16 @@ from .schema import CUSTOM, OLD_CODES, OPERATORS, OPTIONS, TYPES
 Array = npt.NDArray[Any]
 IDENTIFIER = b"TFL3"  # the identifier: bytes 4 to 7 of every .tflite file
 MOST_AXES = 8
-# A buffer with a larger offset is stored after the flatbuffer, as in files above 2 GB.
+# A buffer whose ``offset`` is above this number is stored after the flatbuffer, as in files above 2 GB.
 OUTSIDE = 1
 _KINDS = {number: kind for kind, (number, _) in OPTIONS.items()}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileTensor:
-    """A tensor of the file. ``signature`` is its shape with -1 for open sizes. ``data`` is None if the tensor
-    is computed. ``why`` is the reason if vkq cannot read it. ``narrow`` is True if its int8 elements have 4
-    bits in the file."""
+    """A tensor of the file. ``signature`` is the shape with -1 for free dimensions. ``data`` is None if the
+    tensor is computed. ``why`` is the reason why vkq cannot read the tensor, or "". ``narrow`` is True if the
+    int8 elements have 4 bits in the file."""
 
     name: str
     dtype: str
@@ -60,8 +60,8 @@ class FileOperator:
 @dataclasses.dataclass(frozen=True, eq=False)
 class File:
     """One subgraph of a file; ``data`` has the bytes of the whole file. ``signatures`` maps the key of each
-    signature of this subgraph to two mappings, of its inputs and of its outputs, from names to tensor
-    numbers. ``others`` has the signature keys of other subgraphs."""
+    signature of this subgraph to two mappings from names to tensor numbers: one for the signature's inputs,
+    one for its outputs. ``others`` has the signature keys of other subgraphs."""
 
     tensors: tuple[FileTensor, ...]
     operators: tuple[FileOperator, ...]
@@ -163,8 +163,8 @@ def _code(code: FlatTable) -> str:
 
 
 def _numbers(table: FlatTable, name: str, count: int, optional: bool = False) -> tuple[int, ...]:
-    """Return the tensor numbers in the field *name*. Raises ModelError for a number that none of the *count*
-    tensors has; -1 is allowed if *optional*."""
+    """Return the tensor numbers in the field *name*. Raises ModelError for a number outside 0 to *count* - 1;
+    with *optional*, -1 is allowed, too."""
     found = tuple(table.array(name).tolist())
     least = -1 if optional else 0
     for number in found:
@@ -177,7 +177,8 @@ def _map(signature: FlatTable, name: str, count: int) -> dict[str, int]:
     """Return the tensor numbers of a signature's inputs or outputs, by name.
 
     These tensors need not be inputs or outputs of the subgraph: if ai-edge-quantizer replaces an output that
-    operators also read, the signature keeps the old one. This is an error only if the signature is called."""
+    operators also read, the signature keeps the number of the old output. Such a signature is refused only
+    when it is called."""
     found = {one.text("name"): one.number("tensor_index") for one in signature.tables(name)}
     for text, number in found.items():
         if number >= count:
@@ -218,8 +219,8 @@ def _tensor(one: FlatTable, index: int, buffers: list[FlatTable], data: memoryvi
 
 
 def _quantization(one: FlatTable | None, name: str, shape: tuple[int, ...]) -> tuple[Array, Array, int, str]:
-    """Return (scales, zero points, axis of the scales, why). *why* is the reason if vkq cannot read the
-    quantization, else ""."""
+    """Return (scales, zero points, axis of the scales, why). *why* is the reason why vkq cannot read the
+    quantization, or ""."""
     none = np.zeros(0, np.float32), np.zeros(0, np.int64), 0
     if one is None:
         return (*none, "")

@@ -72,8 +72,8 @@ def _sums(
     low: Lowering, op: str, inputs: list[str], weight: Array, x: QParams, point: Array | None,
     window: Mapping[str, Any],
 ) -> str:  # fmt: skip
-    """Emit the int32 sums of a convolution: the float32 results of a layer with scales of 1. These are exact
-    up to 2^24, so larger sums are computed in several parts, which are added in int32."""
+    """Emit the int32 sums of a convolution. A layer with scales of 1 computes them in float32, which is exact
+    up to 2^24. Larger sums are computed in several parts, which are added in int32."""
     unit: dict[str, Any] = {
         "x": QParams(1.0, x.zero_point, x.dtype), "y": None, "activation": None, "w_zero_point": point,
         "w_scale": np.ones(1, np.float32), **window,
@@ -106,9 +106,9 @@ def _parts(weight: Array, x: QParams, point: int) -> Iterator[Array]:
 
 
 def in_vectors(shape: Sequence[int], unsigned: bool) -> Array:
-    """Return a mask with True for each result that LiteRT computes with vector instructions in its own
-    TRANSPOSE_CONV, and for int8 in DEPTHWISE_CONV_2D. A vector has 16 elements for uint8 (*unsigned*), and
-    8 channels for int8. *shape*: (N, H, W, C)."""
+    """Return a mask with True for each result that LiteRT's own TRANSPOSE_CONV computes with vector
+    instructions. For int8, the mask also holds for LiteRT's own DEPTHWISE_CONV_2D. A vector has 16 elements
+    for uint8 (*unsigned*), and 8 channels for int8. *shape*: (N, H, W, C)."""
     n, h, w, channels = shape
     if not unsigned:
         return np.asarray((np.arange(channels) < channels - channels % 8).reshape(-1, 1, 1))

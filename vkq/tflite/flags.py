@@ -1,4 +1,4 @@
-"""Translates comparisons, selections by flags, and division."""
+"""Translates comparisons, selections by a condition, and division."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def compare(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def select(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SELECT or SELECT_V2. If SELECT has fewer axes of flags, a flag selects a complete slice along the
-    first axis. SELECT_V2 broadcasts as NumPy does."""
+    """Lower SELECT or SELECT_V2. If the condition of SELECT has one axis and its operands have more, each
+    Boolean selects a complete slice along the first axis. SELECT_V2 broadcasts as NumPy does."""
     (flags, a, b), y = operator.inputs[:3], operator.outputs[0]
     same_parameters(low, [a, b], y)
     rank, given = len(low.shape(a)), low.shape(flags)

@@ -60,7 +60,7 @@ class FlatTable:
         return self.at + offset, kind
 
     def number(self, name: str) -> Any:
-        """Return a scalar field. If the table omits it, return its default."""
+        """Return a scalar field, or the field's default if the table omits the field."""
         place, kind = self._field(name), self.fields[name][1]
         default = self.fields[name][2]
         if place is None:
@@ -78,13 +78,13 @@ class FlatTable:
         return at + int.from_bytes(self._bytes(at, WORD, name), "little"), kind
 
     def table(self, name: str, kind: str = "") -> FlatTable | None:
-        """Return the table that a field refers to; None if it is omitted. For a union, *kind* is the type of
-        the table."""
+        """Return the table that a field refers to; None if the field is omitted. For a union, *kind* is the
+        type of the table."""
         target = self._target(name)
         return None if target is None else FlatTable(self.data, target[0], kind or target[1])
 
     def _vector(self, name: str, width: int) -> tuple[int, int]:
-        """Return the byte offset of a vector's first element, and its length; (0, 0) if the field is
+        """Return (byte offset of a vector's first element, length of the vector); (0, 0) if the field is
         omitted."""
         target = self._target(name)
         if target is None:
@@ -95,8 +95,8 @@ class FlatTable:
         return at + WORD, count
 
     def vector_offsets(self, name: str) -> tuple[int, int, int]:
-        """Return three numbers: the byte offsets of a vector field and of the vector's first element, and the
-        vector's length. They are zero if the field is omitted."""
+        """Return (byte offset of a vector field, byte offset of the vector's first element, length of the
+        vector). All three numbers are zero if the field is omitted."""
         place = self._field(name)
         return (0, 0, 0) if place is None else (place[0], *self._vector(name, 1))
 

@@ -69,8 +69,8 @@ def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None
     """Lower AVERAGE_POOL_2D. LiteRT's own kernel computes ``sum / count`` of the stored 8-bit integers,
     rounded half away from zero, but vkq rounds half to even.
 
-    So vkq scales the sum by slightly more than 1. This moves every tie away from zero, and no other value far
-    enough to be rounded differently. The float32 steps before the rounding are exact.
+    So vkq scales the sum by slightly more than 1. This factor moves every tie away from zero, and moves no
+    other value so far that it is rounded differently. The float32 steps before the rounding are exact.
     """
     if low.dtype(operator.inputs[0]) not in BYTES:
         return _pool(low, operator, "AveragePool", activation, count_include_pad=0)
@@ -148,8 +148,8 @@ def total(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def extreme(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower REDUCE_MAX or REDUCE_MIN. For 8-bit values a minimum is the maximum of values in reversed order,
-    which a table reverses before and after."""
+    """Lower REDUCE_MAX or REDUCE_MIN. The minimum of 8-bit values is computed as a maximum. A table reverses
+    the order of the values before the maximum, and another lookup in this table reverses it back."""
     x, axes, least = operator.inputs[0], _axes(low, operator), operator.op == "REDUCE_MIN"
     if low.dtype(x) not in BYTES:
         numbers, keep = low.constant(np.array(axes, np.int64), "axes"), int(operator.options["keep_dims"])

@@ -23,8 +23,8 @@ class Interpreter:
     """A .tflite model on a Vulkan device, with the methods of ``ai_edge_litert.interpreter.Interpreter``.
 
     Give either *model_path*, the path of the file, or *model_content*, its bytes.
-    `vkq.tflite.InferenceSession` describes *device* and *fallback*. Tensors have the indices that they have
-    in LiteRT. Only inputs can be set, and only inputs and outputs can be read.
+    `vkq.tflite.InferenceSession` describes *device* and *fallback*. Tensors have the same indices as in
+    LiteRT. Only inputs can be set, and only inputs and outputs can be read.
 
     Raises ModelError for a broken file, UnsupportedModelError with the list of operators that cannot run.
     """
@@ -132,8 +132,8 @@ class Interpreter:
 
     @checked
     def get_signature_runner(self, signature_key: str | None = None) -> Callable[..., dict[str, Array]]:
-        """Return a function that runs a signature. It takes the inputs as keyword arguments, and returns the
-        outputs by name."""
+        """Return a function that runs a signature. The function takes the inputs as keyword arguments, and
+        returns the outputs by name."""
         known = self._file.signatures
         key = signature_key or (next(iter(known)) if len(known) == 1 else "")
         if key in self._file.others:

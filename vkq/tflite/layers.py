@@ -1,5 +1,5 @@
-"""Convolutions and products of a file. On 8-bit values vkq's layers have XNNPACK's arithmetic. On floats
-these operators become the graph's float operators."""
+"""Translates convolutions and matrix products. On 8-bit values, these operators become vkq's layers, with
+XNNPACK's arithmetic. On floats, they become the graph's float operators."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def window_padding(
     dilation: Sequence[int] = (1, 1),
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Return the padding (top, left, bottom, right) of a window. SAME padding gives the result the size
-    ``ceil(size / stride)``; if it is odd, the additional element is at the end."""
+    ``ceil(size / stride)``. If the padding along an axis is odd, the additional element is at the end."""
     before, after = [], []
     for s, k, step, d in zip(size, kernel, stride, dilation, strict=True):
         reach = (k - 1) * d + 1
@@ -118,8 +118,8 @@ def _convolution(
 
 
 def weight_scales(low: Lowering, number: int, channels: int, axis: int) -> tuple[Array, Array | None]:
-    """Return the scales of the weight with tensor number *number* (1 or one for each output channel, along
-    *axis*), and its zero points, None if all are 0."""
+    """Return (scales, zero points) of the weight with tensor number *number*: one scale, or one for each
+    output channel along *axis*. The zero points are None if all are 0."""
     tensor = low.tensor(number)
     scales, points = tensor.scales, tensor.zero_points
     if tensor.dtype not in BYTES or scales.size not in (1, channels) or not are_scales(scales).all():
@@ -238,8 +238,8 @@ def _transposed_padding(
 
 
 def batch_matmul(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower BATCH_MATMUL. If the zero point of the right operand is not 0, XNNPACK refuses it, and LiteRT's
-    own kernel is reproduced."""
+    """Lower BATCH_MATMUL. If the zero point of the right operand is not 0, XNNPACK refuses the operator, and
+    LiteRT's own kernel is reproduced."""
     numbers, y, names = operator.inputs[:2], operator.outputs[0], []
     for number, turned in zip(numbers, ("adj_x", "adj_y"), strict=True):
         rank = len(low.shape(number))

@@ -23,8 +23,8 @@ from .file import File, FileOperator, FileTensor
 from .part import LitertPart
 
 LARGEST_FOLDED = 1 << 24  # maximum bytes of a value that the lowering computes from constants
-# All computed constants together may have MOST_COPIES times the bytes of the file's constants, and always
-# LEAST_ROOM bytes.
+# All computed constants together may take MOST_COPIES times the bytes of the file's constants, or LEAST_ROOM
+# bytes if that is more.
 MOST_COPIES, LEAST_ROOM = 8, 1 << 30
 # permutations that move the channels to the front, and back to the end
 FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)
@@ -51,7 +51,8 @@ class Unsupported(Exception):
 class Lowering:
     """The nodes and constants that have been emitted. ``plain`` and ``first`` map tensor numbers to names of
     values: ``plain`` to values with the file's order of axes, ``first`` to values with channels first. A
-    tensor has an entry only for orders that have been emitted."""
+    tensor has an entry only for an order in which its value has been emitted. ``arrays`` has the elements of
+    constant tensors, with the file's order of axes."""
 
     file: File
     nodes: list[Node] = dataclasses.field(default_factory=list)
@@ -73,7 +74,7 @@ class Lowering:
 
     def tensor(self, number: int) -> FileTensor:
         """Return the tensor with this number. Raises ModelError for -1 (omitted), and Unsupported if vkq
-        cannot read it."""
+        cannot read the tensor."""
         if number < 0:
             raise ModelError(f"{self.source}: a required input is omitted")
         tensor = self.file.tensors[number]
@@ -99,8 +100,8 @@ class Lowering:
         return self.tensor(number).dtype
 
     def array(self, number: int, what: str) -> Array:
-        """Return the array of a constant or of a tensor computed from constants. Raises Unsupported, which
-        calls the tensor *what*, for other tensors."""
+        """Return the array of a constant or of a tensor computed from constants. Raises Unsupported for other
+        tensors. *what*: the name of the tensor in the error text."""
         self.tensor(number)
         if number not in self.arrays:
             raise Unsupported(f"its {what} is computed from the model's inputs; it must be a constant")
@@ -114,8 +115,8 @@ class Lowering:
         return [int(v) for v in found.reshape(-1)]
 
     def q(self, number: int) -> QParams:
-        """Return the quantization parameters of an 8-bit tensor. Raises Unsupported if it has several
-        scales."""
+        """Return the quantization parameters of a tensor. Raises Unsupported unless the tensor is 8-bit and
+        has one scale."""
         tensor = self.tensor(number)
         if tensor.dtype not in ("int8", "uint8") or tensor.scales.size != 1:
             raise Unsupported(
@@ -146,8 +147,8 @@ class Lowering:
         return name
 
     def emit(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
-        """Emit a node with one result and return the name of this result. If all inputs are constants,
-        compute the result now."""
+        """Emit a node with one result and return the name of this result. If all inputs are constants, fold
+        the node if possible."""
         name = output or self.fresh(f"{self.source}/{op}")
         node = Node(op, tuple(inputs), (name,), attributes, self.source)
         specs = [self.specs[x] if x else None for x in inputs]
@@ -174,8 +175,9 @@ class Lowering:
         return True
 
     def spend(self, count: int) -> None:
-        """Count *count* bytes of a computed constant. Raises ModelError above a limit that no network needs:
-        without it, a small file with many operators could fill any memory."""
+        """Count *count* bytes of a computed constant. Raises ModelError if all computed constants take more
+        than a limit, which no network reaches. Without a limit, a small file with many operators could fill
+        the memory."""
         self.room -= count
         if self.room < 0:
             raise ModelError(f"{self.source}: the model's constants would take more than {self.most} bytes")
@@ -234,8 +236,8 @@ class Lowering:
             )
 
     def foreign(self, operator: FileOperator, why: str) -> None:
-        """Emit an operator that cannot run on a device as a node ``foreign``, so that the list of refusals is
-        complete and a fallback can run it."""
+        """Emit an operator that cannot run on a device as a ``foreign`` node, so that the list of refused
+        operators is complete and a fallback can run the operator."""
         read = [n for n in operator.inputs if n >= 0 and not self.file.tensors[n].why]
         inputs = [self.last_of(n) for n in read]
         outputs = tuple(self.fresh(f"{self.names[n]}/foreign") for n in operator.outputs)
@@ -256,9 +258,10 @@ class Lowering:
             self.specs[name], self.plain[number] = spec, name
 
     def _shapes_of(self, operator: FileOperator, tensors: Mapping[str, int]) -> list[tuple[int, ...]]:
-        """Return the shapes of the results of an operator that vkq does not lower: the shapes in the file.
-        But if the operator's inputs have other shapes than in the file and LiteRT is installed, LiteRT
-        computes the shapes. *tensors* maps names of values to the numbers of the operator's tensors."""
+        """Return the shapes of the results of an operator that vkq does not lower. If an input has another
+        shape than in the file and LiteRT is installed, LiteRT computes the shapes of the results. Otherwise
+        they are the shapes in the file. *tensors* maps names of values to numbers of the operator's
+        tensors."""
         own = [self.file.tensors[n].shape for n in operator.outputs]
         given = {x: n for x, n in tensors.items() if n not in (*operator.outputs, *self.arrays)}
         shapes = {x: self.specs[x].shape for x in given}
@@ -275,4 +278,4 @@ def _given(x: Inputs) -> list[Spec]:
 
 
 def _nothing(node: Node, arrays: Sequence[Array | None]) -> None:
-    """Return None, so that a node with this function is not computed in advance."""
+    """Return None: nodes with this evaluator are never constant-folded."""

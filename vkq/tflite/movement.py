@@ -19,8 +19,8 @@ def _sizes(low: Lowering, shape: Sequence[int]) -> str:
 
 
 def same_parameters(low: Lowering, numbers: Sequence[int], y: int) -> None:
-    """Raise Unsupported if the parameters of an 8-bit operand differ from the result's, because then movement
-    would change the stored integers."""
+    """Raise Unsupported if an 8-bit operand and the result have different quantization parameters. With
+    different parameters, a movement operator would have to change the stored integers."""
     if low.dtype(y) not in BYTES:
         return
     for number in numbers:
@@ -29,7 +29,7 @@ def same_parameters(low: Lowering, numbers: Sequence[int], y: int) -> None:
 
 
 def reshaped(low: Lowering, operator: FileOperator, shape: Sequence[int]) -> None:
-    """Emit the operator's first input in the shape *shape* as its result."""
+    """Emit the operator's result: its first input, reshaped to *shape*."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     low.give(y, low.emit("Reshape", [low.last_of(x), _sizes(low, shape)], allowzero=1))
@@ -73,8 +73,8 @@ def expand_dims(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def transpose(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower TRANSPOSE. A Transpose to (N, C, H, W) becomes the existing value with channels first, if there
-    is one."""
+    """Lower TRANSPOSE. If it transposes to (N, C, H, W) and the value exists only with channels first, the
+    result is this value."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     perm = tuple(low.numbers(operator.inputs[1], "permutation"))

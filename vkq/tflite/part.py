@@ -29,9 +29,9 @@ def interpreter_of(data: bytes, needed: str) -> Any:
 
 
 def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
-    """Return a copy of a file whose first subgraph has only these operators, inputs and outputs. It has no
-    signatures. New lists are appended, and all other bytes keep their offsets, because offsets may point to
-    the buffers of tensors."""
+    """Return a copy of a file whose first subgraph has only these operators, inputs and outputs. The copy has
+    no signatures. New lists are appended, and all other bytes stay in place, because the file may refer to
+    the buffers of tensors by their byte offsets."""
     if file.subgraph:
         raise ModelError("LiteRT runs operators only of a file's first subgraph")
     out = bytearray(file.data)
@@ -69,7 +69,7 @@ class LitertPart:
 
     @classmethod
     def of(cls, part: Graph) -> LitertPart:
-        """Return the part for a graph whose nodes are operators ``foreign`` of one file."""
+        """Return the part for a graph whose nodes are ``foreign`` nodes of one file."""
         numbers: dict[str, int] = {}
         for node in part.nodes:
             numbers.update(zip((*node.inputs, *node.outputs), node.attributes["tensors"], strict=True))

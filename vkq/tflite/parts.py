@@ -31,16 +31,16 @@ def _sliced(low: Lowering, x: int, slices: Sequence[slice], first: bool) -> str:
 
 
 def _portable_slice(size: int, start: int = 0, stop: int | None = None, step: int = 1) -> slice:
-    """Return a slice with one meaning in Python and ONNX. A negative *stop* means the position before the
-    first element. It becomes -2^31, because Python and ONNX count a small negative end from the end of the
-    axis."""
+    """Return a slice that means the same in Python and ONNX. A negative *stop* stands for the position before
+    the first element. It is replaced by -2^31, because Python and ONNX count a small negative end from the
+    end of the axis."""
     end = size if stop is None else stop
     return slice(start, end if end >= 0 else -(1 << 31), step)
 
 
 def strided_slice(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower STRIDED_SLICE. Bits of its masks select axes whose begin or end is ignored, and axes that are
-    removed from the result."""
+    """Lower STRIDED_SLICE. The bits of its masks select axes: axes whose begin or end is ignored, and axes
+    that are removed from the result."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     begin, end, step = (low.numbers(n, "slices") for n in operator.inputs[1:4])

@@ -46,8 +46,8 @@ def quantize(
     *samples* determine their ranges, and each sample maps the inputs' tensor names to arrays. weights_only:
     activations stay float, weights have 8 or 4 *bits*, and no samples are needed.
 
-    Raises ModelError if the package is missing or refuses the model, or if the file does not have one
-    signature.
+    Raises ModelError if the package is missing or refuses the model. Also raises ModelError if samples are
+    needed and the file does not have exactly one signature.
     """
     file = parsed(model)
     if any(tensor.scales.size and tensor.dtype in ("int8", "uint8", "int16") for tensor in file.tensors):
@@ -77,7 +77,7 @@ def quantize(
 
 def _given(file: File, samples: Iterable[Mapping[str, Array]]) -> Iterator[dict[str, Any]]:
     """Yield lists of at most AT_ONCE samples by signature key, in the form that the quantizer requires: each
-    sample has the names of the signature's inputs."""
+    sample maps the names of the signature's inputs to arrays."""
     if len(file.signatures) != 1:
         raise ModelError(
             f"the model has {len(file.signatures)} signatures; ai-edge-quantizer finds ranges by the names of"

@@ -52,8 +52,8 @@ def read(
 
 @dataclasses.dataclass(frozen=True)
 class OpenModel(Model):
-    """A model with open sizes. Paddings depend on these sizes, so each set of input shapes needs its own
-    lowering of the file. ``read_for``: the shapes for which it was lowered."""
+    """A model with free dimensions. Paddings depend on the sizes of these dimensions, so the file is lowered
+    again for each set of input shapes. ``read_for``: the shapes for which ``nodes`` was lowered."""
 
     file: File | None = None
     read_for: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
@@ -69,8 +69,9 @@ class OpenModel(Model):
 
 
 def opened(file: File, apart: Collection[str] = ()) -> Model:
-    """Return a model that keeps the open sizes of its file. It is lowered for the shapes in the file, where
-    open sizes are 1; if this fails, for the first of TRIAL_SIZES that succeeds."""
+    """Return a model that keeps the free dimensions of its file. It is lowered for the shapes in the file, in
+    which free dimensions have size 1. If this fails, it is lowered for the first of TRIAL_SIZES that
+    succeeds."""
     names = names_of(file)
     ends = [(names[n], file.tensors[n]) for n in file.inputs]
     if all(-1 not in tensor.signature for _, tensor in ends):
@@ -100,14 +101,14 @@ def opened(file: File, apart: Collection[str] = ()) -> Model:
 
 
 def _open(argument: Argument, signature: Sequence[int]) -> Argument:
-    """Return an input or output with a name for each open size. In *signature*, open sizes are -1."""
+    """Return an input or output with a name for each free dimension, which is -1 in *signature*."""
     open_ = [s == -1 for s in signature] if len(signature) == len(argument.shape) else [False] * 8
     shape = tuple(f"{argument.name}.{i}" if open_[i] else d for i, d in enumerate(argument.shape))
     return dataclasses.replace(argument, shape=shape)
 
 
 def parsed(model: Any, signature: str | None = None) -> File:
-    """Parse a .tflite file (`parse`). Raises ModelError for every error in its content."""
+    """Parse a .tflite file (`parse`). Raises ModelError for every error in the file's content."""
     try:
         return parse(model, signature)
     except ModelError:
@@ -118,7 +119,7 @@ def parsed(model: Any, signature: str | None = None) -> File:
 
 def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[str] = ()) -> Model:
     """Return the model with all operators of the file lowered. Operators in *apart*, and operators that
-    cannot be lowered, become nodes ``foreign``."""
+    cannot be lowered, become ``foreign`` nodes."""
     sixteen = has_sixteen(file)
     try:
         low = Lowering(file := as_floats(file) if sixteen else file)
@@ -152,8 +153,8 @@ def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[s
 
 
 def _name_results(low: Lowering) -> None:
-    """Give each result the name of its tensor. The output of the node is renamed, or an Identity is added if
-    the value is also another result or an input."""
+    """Give each result of the model the name of its tensor. The output of the node that computes the result
+    is renamed. If the result is also another result or an input, an Identity is added instead."""
     results = {low.last_of(number): low.names[number] for number in low.file.outputs}
     renamed: dict[str, str] = {}
     made = {node.outputs[0] for node in low.nodes if len(node.outputs) == 1}

@@ -28,7 +28,7 @@ def _block(low: Lowering, operator: FileOperator) -> tuple[list[int], list[list[
 
 
 def space_to_batch(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SPACE_TO_BATCH_ND. Pixels at one position of all blocks form a new batch element."""
+    """Lower SPACE_TO_BATCH_ND. The pixels at the same position in all blocks form a new batch element."""
     (a, b), margins, (n, h, w, c) = _block(low, operator)
     x, y = operator.inputs[0], operator.outputs[0]
     dtype = low.dtype(x)
@@ -45,7 +45,7 @@ def space_to_batch(low: Lowering, operator: FileOperator, activation: str) -> No
 
 
 def batch_to_space(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower BATCH_TO_SPACE_ND, the inverse of SPACE_TO_BATCH_ND. It then crops the margins."""
+    """Lower BATCH_TO_SPACE_ND, the inverse of SPACE_TO_BATCH_ND. At the end it crops the margins."""
     (a, b), crops, (n, h, w, c) = _block(low, operator)
     x, y = operator.inputs[0], operator.outputs[0]
     if n % (a * b):

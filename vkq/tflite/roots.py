@@ -25,8 +25,8 @@ LINE = 1515870810, -1010580540
 
 
 def reciprocal_root(x: QParams, y: QParams) -> Array:
-    """Return LiteRT's own RSQRT as a table. Its entries for 0 and for negative values are the largest
-    value."""
+    """Return LiteRT's own RSQRT as a table. The entries for 0 and for negative values are the largest value
+    of y's type."""
     factor = fixed_multiplier(1.0 / (math.sqrt(x.scale) * y.scale))
     found = np.full(256, y.qmax, np.int64)
     for i, value in enumerate((every(x) - x.zero_point).tolist()):
@@ -62,16 +62,17 @@ def _saturated_left(values: Array, shift: int) -> Array:
 
 
 def root(x: QParams, y: QParams) -> Array:
-    """Return LiteRT's own SQRT as a table. It truncates its result to an integer. Its entries for negative
-    values equal its entry for 0."""
+    """Return LiteRT's own SQRT as a table. SQRT truncates its result to an integer. The entries for negative
+    values equal the entry for 0."""
     real = np.float32(x.scale) * (every(x) - x.zero_point).astype(np.float32)
     steps = np.sqrt(np.maximum(real, np.float32(0))) / np.float32(y.scale)
     return stored(np.trunc(steps).astype(np.float64) + y.zero_point, y)
 
 
 def quotient(a: QParams, b: QParams, y: QParams, limits: tuple[float, float]) -> Array:
-    """Return LiteRT's own DIV as a table [a, b]: a times the reciprocal of b in fixed point. The entries for
-    a division by zero are the largest magnitude, with a's sign."""
+    """Return LiteRT's own DIV as a table [a, b]: a times the reciprocal of b in fixed point. The entry for a
+    division of a positive a by zero is y's largest value, of a negative a y's smallest value, and of 0 y's
+    zero point, all within the bounds *limits*."""
     ratio = np.float32(a.scale) / (np.float32(b.scale) * np.float32(y.scale))
     whole, shift = fixed_multiplier(float(ratio))
     numbers = every(a) - a.zero_point
@@ -123,8 +124,8 @@ COMPARED: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def compared(op: str, a: QParams, b: QParams) -> Array:
-    """Return LiteRT's own comparison as a table [a, b] of 0 and 1 in a's type. The kernel rounds both
-    operands to integer multiples of 1/256 and compares these."""
+    """Return LiteRT's own comparison as a table [a, b] of 0 and 1 in a's type. The kernel rounds the real
+    values of both operands to multiples of 1/256, and compares these multiples."""
     if max(a.scale, b.scale) >= 1:
         raise Unsupported(
             f"it compares values with scales {a.scale} and {b.scale}; LiteRT requires less than 1"

@@ -39,7 +39,7 @@ class InferenceSession(session.InferenceSession):
     _whole = LitertCpuModel
 
     def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
-        """Read the model. With a fallback, operators that the device cannot run become nodes ``foreign``,
+        """Read the model. With a fallback, operators that the device cannot run become ``foreign`` nodes,
         which LiteRT runs."""
         super()._read(model, constant_inputs)
         apart = set[str]()

@@ -1,6 +1,6 @@
-"""Reads files with int16 activations (16x8) as float files, because LiteRT sums their products in 64 bits,
-which a device does not support. Each value is clipped to the range of its int16 type, but not rounded to its
-steps."""
+"""Reads files with int16 activations (16x8) as float files. LiteRT sums the products of int16 activations in
+64 bits, which a device does not support. Each value is clipped to the range of its int16 quantization, but
+not rounded to the quantization steps."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def has_sixteen(file: File) -> bool:
 
 
 def as_floats(file: File) -> File:
-    """Return the file with float32 tensors in place of its int16 tensors. Computed int16 tensors are
-    clipped to their range, except the results of operators in MOVED: these only move elements, which are in
-    range already."""
+    """Return the file with float32 tensors in place of its int16 tensors. Computed int16 tensors are clipped
+    to their range. The results of operators in MOVED need no clipping, because their elements are elements of
+    inputs, which are in range already."""
     sixteen = [is_sixteen(tensor) for tensor in file.tensors]
     tensors = [_real(tensor) if real else tensor for tensor, real in zip(file.tensors, sixteen, strict=True)]
     operators: list[FileOperator] = []
@@ -80,8 +80,8 @@ def _converted(operator: FileOperator, tensors: Sequence[FileTensor]) -> str:
 
 
 def _cut(one: FileOperator, given: Sequence[FileTensor], tensors: list[FileTensor]) -> list[FileOperator]:
-    """Return the operator *one*, followed by MAXIMUM and MINIMUM for each int16 result. They clip it to its
-    range."""
+    """Return the operator *one*, followed by a MAXIMUM and a MINIMUM for each int16 result, which clip the
+    result to its range."""
     made, outputs = list[FileOperator](), list[int]()
     for number in one.outputs:
         if not is_sixteen(given[number]):

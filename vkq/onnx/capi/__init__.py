@@ -1,1 +1,1 @@
-"""``vkq.onnx.capi``: code written for ONNX Runtime imports its error classes from ``onnxruntime.capi``."""
+"""The counterpart of ``onnxruntime.capi``, from which code written for ONNX Runtime imports error classes."""
