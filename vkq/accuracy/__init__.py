@@ -1,4 +1,4 @@
-"""Quantization of models that preserves accuracy. It chooses the values that become 8 or 4 bits, and measures
+"""Quantization of models that preserves accuracy: chooses the values to store in 8 or 4 bits, and measures
 how close the quantized model is to the float model."""
 
 from .keep import KeptLayer

@@ -75,7 +75,8 @@ class Goal:
 
 
 def script(path: str | os.PathLike[str]) -> Judge:
-    """Return a judge that runs a program (a Python file, or an executable) with a candidate's path.
+    """Return a judge that runs the program *path* (a Python file, or an executable). The program's argument
+    is the path of a candidate model.
 
     If the last line that the program prints is a number, the number is the score, and the exit code must be
     0. Otherwise exit code 0 means True, and any other exit code means False.

@@ -70,8 +70,8 @@ class Histogram:
         return float(np.square(near - x) @ counts / counts.sum())
 
     def clipped(self, low: float, high: float) -> float:
-        """Return the fraction of elements outside the range [low, high]; elements within one bin of it may
-        count as inside."""
+        """Return the fraction of elements outside the range [low, high]. Elements that are outside by less
+        than one bin may count as inside."""
         step = 2 * self.limit / BINS
         outside = (self.centres < low - step) | (self.centres > high + step)
         return float(self.counts[outside].sum() / max(self.counts.sum(), 1))

@@ -34,7 +34,7 @@ def percentile(share: float) -> Callable[[Histogram], Range]:
 
 def least_squares(found: Histogram) -> Range:
     """Return the range with the smallest mean squared error among the candidates. First both ends of the
-    full range are scaled by one factor. Then the upper end, and after it the lower end, is chosen alone."""
+    full range are scaled by the same factor. Then the upper end is scaled alone, and then the lower end."""
     low, high = full_range(found)
     best = min(((low * f, high * f) for f in FACTORS), key=lambda r: _error(found, r))
     best = min(((best[0], high * f) for f in FACTORS if high), key=lambda r: _error(found, r), default=best)

@@ -1,5 +1,5 @@
-"""Searches for the most accurate quantization of a model within a given time. Layers stay float if a target
-requires it."""
+"""Searches for the most accurate quantization of a model within a given time. Layers stay float if an
+accuracy target cannot be reached otherwise."""
 
 from __future__ import annotations
 

@@ -207,8 +207,8 @@ def in_order(nodes: Iterable[Any]) -> list[Any]:
 
 
 def _is_integer(node: Any) -> bool:
-    """Return True if ONNX Runtime computes the node with 8-bit weights. Its sums are exact on every processor
-    only if an optimizer sees the weights as constants."""
+    """Return True if ONNX Runtime computes the node with 8-bit weights. The sums of such a node are exact on
+    every processor only if ONNX Runtime's optimizer sees the weights as constants."""
     return (node.op_type.startswith("Q") and node.op_type != "QuantizeLinear") or "Integer" in node.op_type
 
 

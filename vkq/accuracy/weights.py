@@ -199,7 +199,7 @@ def _in_blocks(w: Array, axis: int, block: int, dtype: Any) -> tuple[Array, Arra
 
 
 def _outer(attribute: Any) -> list[str]:
-    """Return the names that the subgraphs in an attribute of an If or Loop use."""
+    """Return the names of the values that the subgraphs in an attribute of an If or Loop read."""
     graphs = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
     return [
         name

@@ -145,9 +145,9 @@ def _appends(node: Node, ends: _Ends) -> bool:
 class _Adapting:
     """Rewrites the nodes of a model for int8 caches.
 
-    A Shape that reads a cache reads floats that an ``unpack_cache`` node unpacks; constant folding removes
-    this node. Attention that is written as MatMul, Softmax and MatMul reads the floats of two caches, until
-    `vkq.graph.passes.attention` fuses all of these nodes."""
+    A Shape of a cache must return the shape of the unpacked floats. So it reads the floats of an
+    ``unpack_cache`` node, which constant folding removes. Attention that is written as MatMul, Softmax and
+    MatMul reads the floats of two caches, until `vkq.graph.passes.attention` fuses all of these nodes."""
 
     def __init__(self, model: Model, ends: _Ends, caches: set[str]):
         self.model, self.ends, self.caches = model, ends, caches

@@ -20,7 +20,7 @@ SECONDS = 20.0  # time limit for computing one node of constants
 # Shape inference gets the elements of constants of at most this size, because a shape may depend on them. Of
 # larger constants it gets only the shape.
 SMALL = 4096
-TYPES = {"float": "float32", "double": "float64"}  # keys: ONNX Runtime's names; values: NumPy's
+TYPES = {"float": "float32", "double": "float64"}  # type names: ONNX Runtime's (keys), NumPy's (values)
 # One of these texts is in each of ONNX Runtime's messages about an unknown operator.
 UNKNOWN = "No Op registered", "is not a registered function/op"
 OPSET = 21  # the opset of ai.onnx for a node whose attributes do not state an opset
@@ -61,7 +61,7 @@ def type_of(spec: Spec) -> int:
 
 
 def model_of(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> bytes:
-    """Return a model with this one unknown node. Its inputs are constants where *arrays* has an array."""
+    """Return a model with only the unknown node *node*. Inputs with an array in *arrays* are constants."""
     onnx = package()
     helper, a = onnx.helper, node.attributes
     inputs, constants = {}, {}
@@ -147,8 +147,8 @@ def _run(model: bytes) -> list[Any]:
 
 @contextlib.contextmanager
 def _stopped_after(options: Any) -> Iterator[None]:
-    """Context manager: terminate the run of ONNX Runtime with these options if it takes longer than
-    `SECONDS`."""
+    """Context manager: terminate a run of ONNX Runtime that takes longer than `SECONDS`. *options*: the
+    RunOptions of the run."""
 
     def stop() -> None:
         options.terminate = True

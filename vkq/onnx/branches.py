@@ -14,7 +14,7 @@ from .functions import Body
 from .protobuf import package
 from .tensors import NEWEST
 
-# limits of an unrolled Loop: its iterations, and its nodes in all iterations
+# limits of an unrolled Loop: MOST_ROUNDS iterations, and MOST_NODES nodes in all iterations together
 MOST_ROUNDS, MOST_NODES = 256, 4096
 Read = Callable[[Any], Any]
 

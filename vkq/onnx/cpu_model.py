@@ -21,8 +21,8 @@ TYPES = {"float": "float32", "double": "float64"}
 
 
 class CpuModel:
-    """A model that ONNX Runtime runs on the CPU, with the interface of `Executable`. *why* is vkq's reason
-    for refusing the model. It is raised if ONNX Runtime refuses the model, too."""
+    """A model that ONNX Runtime runs on the CPU, with the interface of `Executable`. *why*: the error with
+    which vkq refused the model. This error is raised if ONNX Runtime refuses the model, too."""
 
     def __init__(self, source: Any, why: ModelError):
         self.why = str(why)

@@ -71,8 +71,8 @@ class Mixed:
         )
 
     def memory_of_its_own(self) -> tuple[int, list[Resident]]:
-        """Return the bytes and the constants of all parts on the device, as
-        `vkq.graph.executable.Executable.memory_of_its_own`."""
+        """Return (bytes, constants) for all parts on the device, as
+        `vkq.graph.executable.Executable.memory_of_its_own` does for one part."""
         found = [one.memory_of_its_own() for one in self.executables]
         return sum(size for size, _ in found), [x for _, residents in found for x in residents]
 
@@ -189,8 +189,8 @@ def _groups(graph: Graph, refused: Mapping[int, int], order: Sequence[int]) -> l
 
 
 def _part(graph: Graph, nodes: list[Node]) -> Graph:
-    """Return a graph of the nodes *nodes*. Its outputs are the values that nodes outside the part read, and
-    the part's outputs of the whole graph."""
+    """Return a graph of the nodes *nodes*. Its outputs are the values that other nodes of *graph* read, and
+    the outputs of *graph* that *nodes* compute."""
     made = {name for node in nodes for name in node.outputs if name}
     read = {name for node in nodes for name in node.inputs if name}
     own = {id(node) for node in nodes}

@@ -13,8 +13,8 @@ from .scores import Scores, append, attend, joined, places
 
 ATTRIBUTES = {"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "rotary_interleaved", "scale",
          "sliding_window_cache", "smooth_softmax", "softcap"}  # fmt: skip
-# vkq accepts these attributes only with these values: the cache is not quantized, and the scores are not an
-# output.
+# vkq accepts these attributes only with these values, which mean that attention is causal, that the cache is
+# not quantized, and that the scores are not an output.
 UNUSED = {
     "causal": 1,
     "qk_output": 0,

@@ -102,7 +102,7 @@ class Manners:
         return own | ({CPU: {}} if self._fallback else {})
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """Warn, and change nothing: a session keeps its device. Open another session for another device."""
+        """Warn, and change nothing: a session keeps its device. To use another device, open a new session."""
         asked_of(None, None, None, providers, provider_options)
         caller_warned(f"vkq ignores set_providers: the session stays on {self.device.name}", IgnoredWarning)
 

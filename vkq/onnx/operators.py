@@ -85,7 +85,7 @@ def _resize(reading: Reading, node: Node) -> None:
 
 
 def _normalization(reading: Reading, node: Node) -> None:
-    """Read BatchNormalization. Only its first result exists in inference."""
+    """Read BatchNormalization. Keep only its first result: the others exist only in training."""
     reading.nodes.append(Node(node.op, node.inputs, node.outputs[:1], node.attributes, node.source))
 
 
@@ -142,9 +142,9 @@ def _qlinear_conv(reading: Reading, node: Node) -> None:
 
 
 def _qlinear_matmul(reading: Reading, node: Node) -> None:
-    """Read QLinearMatMul. The scales and zero points of a and y may have one element for each row, and the
-    scale and zero point of b one for each column. If b is constant and each matrix of its batch has its own
-    parameters, each matrix becomes a separate product."""
+    """Read QLinearMatMul. Scales and zero points of a and y may have one element for each row; scales and
+    zero points of b may have one for each column. If b is a constant batch of matrices, each with its own
+    scales and zero points, each matrix becomes a separate product."""
     i = node.inputs
     known = [reading.constants.get(i[k]) for k in (1, 2, 4, 5, 6, 7)]
     if any(array is not None and array.ndim > 1 and array.size > 1 for array in known):

@@ -198,7 +198,7 @@ class Asked:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The sizes of free dimensions, by name. An options object of ONNX Runtime does not reveal them."""
+        """The sizes of free dimensions, by name. Empty for ONNX Runtime's options, which hide the sizes."""
         return getattr(self.options, "sizes", {})
 
 

@@ -42,7 +42,7 @@ class Executables:
     """The executables of one model, which share all weights. There is one for each combination of input
     shapes and of values of the inputs in *constant*. layers: the cache of layers, if sessions share weights.
 
-    whole: if the model cannot even run in parts, this is called with the error and returns the CPU's model.
+    whole: a function that is called with the error if the model cannot even run in parts; returns a CpuModel.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""The nodes and constants that are read from a model, to which the rules of operators (`operators`) add."""
+"""The state while a model is read: the nodes and constants to which the rules of operators (`operators`)
+add."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ def sum_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QP
 
 
 def product_table(a: QParams, b: QParams, y: QParams) -> Array:
-    """Return XNNPACK's ``qs8_vmul`` as a table [a, b]. It rounds the product, ties to even, before it adds
-    the zero point."""
+    """Return XNNPACK's ``qs8_vmul`` as a table [a, b]. The kernel rounds the product, ties to even, before it
+    adds the zero point."""
     left, right = (every(q) - q.zero_point for q in (a, b))
     product = (left[:, np.newaxis] * right[np.newaxis, :]).astype(np.float32)
     return stored(np.rint(product * _product_scale(a, b, y)).astype(np.float64) + y.zero_point, y)
@@ -129,9 +129,9 @@ def fixed_multiplier(real: float) -> tuple[int, int]:
 
 
 def by_fixed(values: Array, whole: int, shift: int, up: bool = False) -> Array:
-    """Return LiteRT's ``MultiplyByQuantizedMultiplier``. First it multiplies by *whole* / 2**31 and rounds
-    ties up. Then it shifts and rounds ties away from zero; with *up* it rounds ties up, as LiteRT's vector
-    instructions do."""
+    """Return LiteRT's ``MultiplyByQuantizedMultiplier`` of *values*: multiply by *whole* / 2**31 and round
+    ties up; then shift, and round ties away from zero. With *up*, round ties up after the shift, too, as
+    LiteRT's vector instructions do."""
     moved = np.asarray(values, np.int64) << max(shift, 0)
     return rounding_shift((moved * whole + (1 << 30)) >> 31, max(-shift, 0), up)
 
@@ -254,8 +254,8 @@ def _multiplier16(real: float) -> tuple[int, int]:
 
 
 def hard_swish(x: QParams, y: QParams) -> Array:
-    """Return LiteRT's own HARD_SWISH as a table. It works in 16 bits: x, in units of x_scale / 128, is
-    multiplied by a gate that is a clamped linear function of x."""
+    """Return LiteRT's own HARD_SWISH as a table. The kernel works in 16 bits: x, in units of x_scale / 128,
+    is multiplied by a gate that is a clamped linear function of x."""
     fine = np.float32(1 / 128) * np.float32(x.scale)
     (m, shift), (slope, exponent) = (
         _multiplier16(float(fine / np.float32(scale))) for scale in (y.scale, 3 / 32768)

@@ -26,8 +26,8 @@ RELUS = {"RELU": "RELU", "RELU6": "RELU6", "RELU_N1_TO_1": "RELU_N1_TO_1"}
 
 
 def pair_names(low: Lowering, numbers: Sequence[int]) -> tuple[list[str], bool]:
-    """Return (names, first). *names*: the values of the tensors *numbers*, all with the same order of axes.
-    *first*: True if this order is channels-first."""
+    """Return (names, first). *names*: the names of the values of the tensors with these *numbers*, all in the
+    same order of axes. *first*: True if this order is channels-first."""
     rank = max(len(low.shape(n)) for n in numbers)
     first = rank == 4 and low.channels_first(numbers)
     return [low.of(n, first) for n in numbers], first

@@ -148,8 +148,8 @@ def total(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def extreme(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower REDUCE_MAX or REDUCE_MIN. The minimum of 8-bit values is computed as a maximum. A table reverses
-    the order of the values before the maximum, and another lookup in this table reverses it back."""
+    """Lower REDUCE_MAX or REDUCE_MIN. The minimum of 8-bit values is computed as a maximum: a table that maps
+    the smallest value to the largest, and so on, is applied before the maximum and again to its result."""
     x, axes, least = operator.inputs[0], _axes(low, operator), operator.op == "REDUCE_MIN"
     if low.dtype(x) not in BYTES:
         numbers, keep = low.constant(np.array(axes, np.int64), "axes"), int(operator.options["keep_dims"])

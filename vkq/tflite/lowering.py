@@ -224,8 +224,8 @@ class Lowering:
         return self.emit("Transpose", [self.reshape(self.last_of(number), whole)], perm=FIRST)
 
     def give(self, number: int, name: str, first: bool = False) -> None:
-        """Make the value *name* the value of a tensor. Raises ModelError if its type is not the tensor's type
-        in the file."""
+        """Make the value *name* the value of a tensor. Raises ModelError if the value's type differs from the
+        tensor's type in the file."""
         (self.first if first else self.plain)[number] = name
         if name in self.constants and not first:
             self.arrays[number] = self.constants[name]

@@ -73,8 +73,8 @@ def expand_dims(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def transpose(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower TRANSPOSE. If it transposes to (N, C, H, W) and the value exists only with channels first, the
-    result is this value."""
+    """Lower TRANSPOSE. If it transposes to (N, C, H, W) and its input exists only with channels first, the
+    result is that input, without a Transpose."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     perm = tuple(low.numbers(operator.inputs[1], "permutation"))

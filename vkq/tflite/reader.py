@@ -153,8 +153,8 @@ def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[s
 
 
 def _name_results(low: Lowering) -> None:
-    """Give each result of the model the name of its tensor. The output of the node that computes the result
-    is renamed. If the result is also another result or an input, an Identity is added instead."""
+    """Give each result of the model the name of its tensor, by renaming the output of the node that computes
+    it. If the value is an input, or already has the name of another result, add an Identity instead."""
     results = {low.last_of(number): low.names[number] for number in low.file.outputs}
     renamed: dict[str, str] = {}
     made = {node.outputs[0] for node in low.nodes if len(node.outputs) == 1}

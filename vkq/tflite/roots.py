@@ -38,8 +38,8 @@ def reciprocal_root(x: QParams, y: QParams) -> Array:
 
 
 def _inverse_root(value: int) -> tuple[int, int]:
-    """Return (whole, shift) such that ``1 / sqrt(value)`` is about ``whole * 2**(shift - 31)``. Five Newton
-    steps in fixed point compute it."""
+    """Return (whole, shift) such that ``1 / sqrt(value)`` is about ``whole * 2**(shift - 31)``, computed with
+    five Newton steps in fixed point."""
     if value <= 1:
         return 2**31 - 1, 0
     shift, pairs = 11, (31 - value.bit_length()) // 2 - 1
@@ -70,9 +70,9 @@ def root(x: QParams, y: QParams) -> Array:
 
 
 def quotient(a: QParams, b: QParams, y: QParams, limits: tuple[float, float]) -> Array:
-    """Return LiteRT's own DIV as a table [a, b]: a times the reciprocal of b in fixed point. The entry for a
-    division of a positive a by zero is y's largest value, of a negative a y's smallest value, and of 0 y's
-    zero point, all within the bounds *limits*."""
+    """Return LiteRT's own DIV as a table [a, b]: a times the reciprocal of b in fixed point. For b = 0, the
+    entry is y's largest value if a > 0, y's smallest value if a < 0, and y's zero point if a = 0, each
+    clipped to *limits*."""
     ratio = np.float32(a.scale) / (np.float32(b.scale) * np.float32(y.scale))
     whole, shift = fixed_multiplier(float(ratio))
     numbers = every(a) - a.zero_point
@@ -106,8 +106,8 @@ def _shifted(values: Array, right: Array) -> Array:
 
 
 def _inverse(value: int) -> tuple[int, int]:
-    """Return (whole, shift) such that ``1 / value`` is about ``whole * 2**(-31 - shift)``. Three Newton steps
-    in fixed point compute it."""
+    """Return (whole, shift) such that ``1 / value`` is about ``whole * 2**(-31 - shift)``, computed with
+    three Newton steps in fixed point."""
     bits = value.bit_length()
     half = np.array(value << (WORD - bits))  # *value*, scaled to 0.5 to 1, with 31 fraction bits
     x = LINE[0] + _product(half, np.array(LINE[1]))
