@@ -34,7 +34,7 @@ def kept_layers(
     trial: HeldOut, found: Found, seen: Observed, reached: Callable[[Found], bool],
     progress: Callable[[str], None],
 ) -> tuple[Found, tuple[KeptLayer, ...], bool]:  # fmt: skip
-    """Compute layers in float instead of int8, with as few multiply-adds as possible, until
+    """Change layers from int8 to float, with as few multiply-adds in float as possible, until
     ``reached(result)`` returns True. Return (the result, the layers that are not int8, whether the goal is
     reached). If the goal cannot be reached, the result has all layers in float.
 
@@ -44,8 +44,8 @@ def kept_layers(
     3. The activations of layers become float in the order of these gains. A binary search finds the smallest
        number of layers that reaches the goal. If the activations of all layers do not suffice, the search is
        repeated with float weights, too.
-    4. A layer returns to int8 if the goal is still reached without it. The layers with the most
-       multiply-adds are tried first.
+    4. A float layer becomes int8 again if the goal is still reached after this change. The layers with the
+       most multiply-adds are tried first.
     """
 
     if reached(found):

@@ -56,9 +56,9 @@ class Walk:
         }
 
     def held(self, name: str) -> str:
-        """Return the name of the array that is stored for the value *name*. For the result of a
-        DequantizeLinear, its integer input is stored, which needs a quarter of the bytes; the
-        DequantizeLinear runs again for each reader."""
+        """Return the name of the array that is stored for the value *name*. Instead of the result of a
+        DequantizeLinear, the node's integer input is stored, which needs a quarter of the bytes. The node
+        runs again for each reader."""
         return self._codes.get(name, name)
 
     def reads(self, node: Any) -> list[str]:

@@ -17,8 +17,8 @@ from ..graph.operators.operator import OpenShape
 from .protobuf import package
 
 SECONDS = 20.0  # time limit for computing one node of constants
-# Shape inference gets the elements of constants of at most this size, because a shape may depend on them. Of
-# larger constants it gets only the shape.
+# Shape inference gets the values of constants with at most this many elements, because a shape may depend on
+# them. Of larger constants it gets only the shapes.
 SMALL = 4096
 TYPES = {"float": "float32", "double": "float64"}  # type names: ONNX Runtime's (keys), NumPy's (values)
 # One of these texts is in each of ONNX Runtime's messages about an unknown operator.
@@ -41,8 +41,8 @@ def _attribute(key: str, value: Any) -> Any:
 
 
 def node_proto(node: Node) -> list[Any]:
-    """Return an unknown node as a list of ONNX nodes. If the node's subgraphs read outer values under other
-    names, Identity nodes before it define these names."""
+    """Return a node whose operator vkq does not know as a list of ONNX nodes. If the node's subgraphs read
+    outer values under other names, Identity nodes before it define these names."""
     helper, a = package().helper, node.attributes
     own = node.inputs[: len(node.inputs) - len(a["captured"])]
     renamed = [
@@ -61,7 +61,8 @@ def type_of(spec: Spec) -> int:
 
 
 def model_of(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> bytes:
-    """Return a model with only the unknown node *node*. Inputs with an array in *arrays* are constants."""
+    """Return a model with *node* as its only node. Inputs of the node that have an array in *arrays* are
+    constants."""
     onnx = package()
     helper, a = onnx.helper, node.attributes
     inputs, constants = {}, {}
@@ -118,9 +119,9 @@ def _spec_of(argument: Any) -> Spec:
 
 
 def computed(node: Node, arrays: Sequence[Array | None]) -> list[Array] | None:
-    """Compute the results of an unknown node whose inputs are constants. ONNX Runtime computes them, or
-    onnx's reference implementation if ONNX Runtime is not installed. Return None if the node cannot be
-    computed, or if ONNX Runtime needs more than `SECONDS`."""
+    """Compute the results of a node whose operator vkq does not know and whose inputs are constants. ONNX
+    Runtime computes them, or onnx's reference implementation if ONNX Runtime is not installed. Return None
+    if the node cannot be computed, or if ONNX Runtime needs more than `SECONDS`."""
     model = model_of(node, [None] * len(arrays), arrays)
     results: list[Any] | None
     try:

@@ -43,9 +43,9 @@ def multi_head_attention(w: Rewriting) -> bool:
 
 
 def plain(w: Rewriting, most: int, mask: int, heads: object, integers: Sequence[int] = ()) -> bool:
-    """Return True if vkq supports the types and shapes of the node's inputs. There are at most *most* inputs.
-    The input with the index *mask* has integers. All inputs except *mask* and the indices *integers* have
-    the same float type. Inputs 0 to 3 are not empty."""
+    """Return True if vkq supports the types and shapes of the node's inputs: there are at most *most* inputs,
+    and inputs 0 to 3 are not empty. Input *mask* has integers. All other inputs, except those with an index
+    in *integers*, have the same float type."""
     given = w.given
     if 0 not in given or any(i >= most for i in given) or not isinstance(heads, int) or heads < 1:
         return False

@@ -1,5 +1,5 @@
-"""Replaces an If or Loop by the nodes that it runs. This needs the condition of the If, or the number of
-iterations of the Loop, to be known as soon as the shapes are known."""
+"""Replaces an If or Loop by the nodes that it runs. The condition of the If, or the number of iterations of
+the Loop, must be known as soon as the input shapes are known."""
 
 from __future__ import annotations
 

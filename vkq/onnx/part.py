@@ -203,8 +203,8 @@ def _proto_of(node: Node, part: Graph, opset: int) -> Any:
 def split(rest: Rest) -> tuple[list[Node], list[Node]]:
     """Return (the nodes that run on the CPU next, as one part; the remaining nodes).
 
-    All nodes of the part have one opset. The part contains nodes whose result shapes are known only at run
-    time. It also contains each node unknown to vkq that reads no result of a remaining node."""
+    All nodes of the part have the same opset. The part contains nodes whose result shapes are known only at
+    run time, and ``foreign`` nodes that read no result of a remaining node."""
     if not rest.found:
         return [], rest.later
     opset, found, later = opset_of(rest.found[0]), [], []

@@ -179,7 +179,7 @@ def _metadata(proto: Any) -> ModelMetadata:
 
 
 def _expanded(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> Body | None:
-    """Return the nodes and constants that replace an unknown node. They come from a rule of `formed`, the
+    """Return the nodes and constants that replace a ``foreign`` node. They come from a rule of `formed`, the
     branch that an If selects, the iterations of a Loop, or the operator's definition in ONNX."""
     found = written(node, specs, arrays) or branch(node, specs, arrays, read)
     return found or body(node, specs, read)

@@ -53,8 +53,8 @@ class InferenceSession(Manners):
             prepared again for each new value. The same holds for inputs that decide a shape and, without a
             fallback, for int64, int32, bool and float16 inputs of nodes that the device cannot run.
         compute: "float16" computes products of float activations in float16 (`vkq.Linear`).
-        kv_cache: "int8" stores past keys and values as int32 words of codes and scales. An element of a
-            vector changes by at most 1/253 of the vector's largest magnitude (docs/models.md has the bounds).
+        kv_cache: "int8" stores past keys and values as int32 words of codes and scales. An element of a key
+            or value vector changes by at most 1/253 of the vector's largest magnitude (docs/models.md).
 
     Token ids, masks and positions are data: int64 becomes int32 on the device. Values outside int32, and
     indices that are out of range, raise an error.
@@ -126,7 +126,7 @@ class InferenceSession(Manners):
         self._trial = None
         if self._constant or self._unread:
             return
-        # If the device refuses a node that reads such an input, the input may still become a constant.
+        # If the device refuses a node that reads one of these inputs, the input may count as a constant.
         few = {a.name for a in self.model.inputs if a.dtype in MAY_BE_CONSTANT}
         try:
             shapes = self.trial_shapes()

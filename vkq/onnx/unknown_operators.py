@@ -49,7 +49,7 @@ def unknown(
 
 
 def has_graphs(node: Node) -> bool:
-    """Return True if an unknown node has subgraphs (If, Loop, Scan)."""
+    """Return True if a ``foreign`` node has subgraphs (If, Loop, Scan)."""
     return any(map(is_graph, node.attributes["attributes"].values()))
 
 

@@ -231,8 +231,8 @@ def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 def _by_fixed(low: Lowering, operator: FileOperator) -> None:
     """Lower a QUANTIZE of 8-bit values that LiteRT's own kernel computes, as a table lookup. If the kernel
-    rounds the elements after the last full vector of 16 differently, use a lookup2 with a second table for
-    these elements. A constant operand selects the table of each element."""
+    rounds the elements after the last full vector of 16 differently, these elements need a second table. Then
+    emit a lookup2, in which a constant second operand selects the table of each element."""
     x, y = operator.inputs[0], operator.outputs[0]
     vector, single = arithmetic.other_type(low.q(x), low.q(y))
     shape = low.shape(x)
