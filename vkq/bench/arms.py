@@ -1,5 +1,5 @@
-"""Arms: the candidates that a benchmark times. An arm is one path of vkq or one other library on one case:
-either GPU work, captured once and repeated within a submission, or a Python call."""
+"""Arms: the candidates that a benchmark times. An arm is one path of vkq, or one other library, on one case.
+It is either GPU work, which is captured once and repeated within a submission, or a Python call."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from vkq.runtime.recording import Recording
 from vkq.runtime.tensor import Tensor
 
 HOST_CHAIN = 64  # maximum number of calls in one sample of the clock `host`
-MAX_PASSES = 20_000  # maximum number of passes in one submission, because its command buffer takes memory
+MAX_PASSES = 20_000  # maximum number of passes in one submission: it limits the size of the command buffer
 MAX_SETS = 64  # maximum number of copies of the buffers; consecutive passes use different copies
-SET_BYTES = 1 << 30  # maximum bytes of all these copies together
+SET_BYTES = 1 << 30  # maximum number of bytes of all copies of the buffers together
 
 
 class CapturedWork:
-    """The dispatches of one call. They are captured once. Later submissions can record the dispatches
-    several times, also on copies of all buffers.
+    """The dispatches of one call of *run*. They are captured once; a submission can then repeat them, on the
+    original buffers or on copies of all buffers.
 
-    With *rotate*, passes cycle through enough copies of the buffers to exceed the device's cache, so that
-    each pass reads its data from memory. *work_bytes*: the bytes that one call must read and write.
+    *work_bytes*: the number of bytes that one call must read and write. *rotate*: make enough copies of the
+    buffers to exceed the device's cache. Passes then cycle through the copies, so that each pass reads its
+    data from memory.
     """
 
     def __init__(self, device: Device, run: Callable[[], Tensor], work_bytes: int, rotate: bool):
@@ -39,7 +40,7 @@ class CapturedWork:
         self.sets: list[dict[Buffer, Buffer]] = [{}]
         if rotate:
             self._rotate(work_bytes)
-        self.record(self.sets, 1).run()  # every copy must have a result, even if no sample uses it
+        self.record(self.sets, 1).run()  # `results` reads every copy, but samples may not use all of them
 
     def _rotate(self, work_bytes: int) -> None:
         cache = profile(self.device.capabilities).cache_bytes
@@ -61,10 +62,10 @@ class CapturedWork:
         ]
 
     def record(self, sets: Sequence[dict[Buffer, Buffer]], rounds: int, extra: int = 0) -> Recording:
-        """Record *rounds* passes over each copy and *extra* passes over the first copy.
+        """Record *rounds* passes over each set of buffers in *sets*, and *extra* passes over the first set.
 
-        No two passes overlap. If the device has timestamps, they are taken before the first and after the
-        last pass.
+        A barrier separates the passes. If the device has timestamps, they are taken before the first and
+        after the last pass.
         """
         with self.device.record(marks=2 if self.device.capabilities.timestamp_valid_bits else 0) as recording:
             if self.device.capabilities.timestamp_valid_bits:
@@ -94,8 +95,9 @@ class WorkArm:
     """A path of vkq as an arm. The clocks ``gpu``, ``submit`` and ``host`` time *work*; the clock ``call``
     times *call*.
 
-    *inject*: the share of extra passes that run but are not counted (0.1 is 10 %); the self-test uses them.
-    *least_passes*: the minimum number of passes over each copy in one submission.
+    *inject*: the number of extra passes, as a share of all passes (0.1: 10 % more). They run, but are not
+    counted, so that the arm appears slower; for the self-test. *least_passes*: the minimum number of passes
+    over each copy of the buffers in one submission.
     """
 
     def __init__(
@@ -109,9 +111,9 @@ class WorkArm:
         self.work = work
         self.settings = settings
         self.passes = 0
-        self.pass_us = 0.0  # time of one pass, measured while the submission's length is chosen
-        self.overhead_us: list[float] = []  # for each submit sample: host time minus device time
-        self._submits: list[float] = []  # for each gpu sample: host time
+        self.pass_us = 0.0  # time of one pass, measured while the number of passes is chosen
+        self.overhead_us: list[float] = []  # for each sample of the clock "submit": host time - device time
+        self._submits: list[float] = []  # for each sample of the clock "gpu": host time of the submission
         self._call = call
         self._inject = inject
         self._least_passes = least_passes
@@ -131,8 +133,8 @@ class WorkArm:
             self._single = [self.work.record([one], 1) for one in self.work.sets]
 
     def _stack(self) -> None:
-        """Record a submission whose warm run lasts at least ``submission_us`` by the device's timestamps.
-        While it is too short, at least double its passes."""
+        """Record a submission that lasts at least ``submission_us`` when the caches are warm. While the
+        recorded submission is shorter, record a new one with at least twice the passes."""
         sets, rounds = self.work.sets, self._least_passes
         while True:
             self.passes = rounds * len(sets)
@@ -146,9 +148,10 @@ class WorkArm:
             rounds = min(max(wanted, 2 * rounds), 64 * rounds, max(1, MAX_PASSES // len(sets)))
 
     def submits(self, gpu: Sequence[float]) -> list[float] | None:
-        """Return the host times of these *gpu* samples as samples of the clock ``submit``.
+        """Return the host times of the submissions in which the samples *gpu* were measured. They serve as
+        samples of the clock ``submit``.
 
-        None if a submission had several passes: then ``submit`` must be measured separately.
+        Return None if a submission had several passes; ``submit`` must then be measured separately.
         """
         if self.passes != 1 or len(self.work.sets) != 1:
             return None
@@ -157,7 +160,8 @@ class WorkArm:
         return taken
 
     def _shortest_us(self, recording: Recording) -> float:
-        """Return the shortest time of up to four runs, because other programs may interrupt a run."""
+        """Return the shortest time of up to four runs. A single run might be interrupted by another
+        program."""
         shortest, spent_us = math.inf, 0.0
         for _ in range(4):
             lasted = max(self._run_us(recording)[0], 1e-3)
@@ -167,7 +171,7 @@ class WorkArm:
         return shortest
 
     def _run_us(self, recording: Recording) -> tuple[float, float]:
-        """Run one submission; return (the time between its timestamps, the host's time) in microseconds.
+        """Run one submission. Return (time between its timestamps, host time), in microseconds.
 
         On a device without timestamps, both values are the host's time.
         """
@@ -194,8 +198,8 @@ class WorkArm:
         return _elapsed_us(self._call)
 
     def _host_us(self) -> float:
-        """Return the host time of one call, averaged over a chain of calls that is not submitted during the
-        measurement."""
+        """Return the host time of one call: the mean over a chain of calls. The chain is so short that it is
+        not submitted during the measurement."""
         device = self.work.device
         most: int = (device.queue.operations_per_chain - 1) // max(1, self.work.dispatches)
         calls = max(1, min(HOST_CHAIN, most))
@@ -211,7 +215,8 @@ class WorkArm:
 
 
 class CallArm:
-    """Another library (peer) as an arm: a Python function, timed with the clock ``call``."""
+    """A Python function as an arm, timed by the clock ``call``: a call of another library, or of a whole
+    model."""
 
     clocks = ("call",)
 

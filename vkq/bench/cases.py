@@ -1,5 +1,5 @@
-"""The cases of a benchmark. They are given as names of problems, as sweeps over sizes, or as lists in the
-folder ``benchmarks``.
+"""Read the cases of a benchmark. They are given as names of problems, as sweeps over sizes, or as lists in
+the folder ``benchmarks``.
 
 linear[M=1,K=512,N=512]              one case
 linear[M=1,8,64,K=512,N=512]         three cases: M is a list
@@ -20,10 +20,10 @@ from vkq.problem.mover import TAKES, Mover, mover
 from vkq.problem.names import MOST_LETTERS, Problem, check_work, parse
 from vkq.yamlfile import Node, load
 
-MAX_CASES = 10_000  # maximum number of cases of one sweep, or of a list with its included lists
+MAX_CASES = 10_000  # maximum number of cases of one sweep, or of one list and all lists that it includes
 MAX_LISTS = 100  # maximum number of lists that a list may include
 MAX_DEPTH = 16  # maximum number of levels of includes
-# Lists without a file, for `include`: the shapes that `vkq check` and the tests use.
+# Lists without a file, which a file may include by these names: the cases that `vkq check` and the tests use.
 CHECKED: Mapping[str, list[Case]] = {
     f"checked_{op}": [case for case in (*CASES, *TRANSPOSED) if case.op == op and case.problem.macs]
     for op in ("linear", "conv2d", "conv_transpose2d")
@@ -34,7 +34,8 @@ _RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})(?::([0-9]{1,18}))?")
 
 
 def expand(text: str) -> list[Problem | Mover]:
-    """Return the problems of a name whose sizes may be lists or ranges; the last size varies fastest.
+    """Return all problems that a name stands for. Each size of the name may be a list or a range. The last
+    size varies fastest.
 
     >>> [p.name for p in expand("linear[M=1,8,K=16:32:16,N=4]")][1:3]
     ['linear[M=1,K=32,N=4]', 'linear[M=8,K=16,N=4]']
@@ -97,14 +98,15 @@ def swept(cases: Sequence[Case]) -> str | None:
 
 
 def benchmarks_folder() -> Path:
-    """Return the folder of the case lists: inside the package in a wheel, else the checkout's."""
+    """Return the folder of the case lists: the one in the package (of a wheel), else the one of the
+    checkout."""
     package = Path(__file__).parent.parent
     packaged = package / "benchmarks"
     return packaged if packaged.is_dir() else package.parent / "benchmarks"
 
 
 def lists(folder: Path | None = None) -> dict[str, str]:
-    """Return name -> summary of every case list in the folder."""
+    """Return a dict from the name of each case list in the folder to its summary."""
     return {
         path.stem: _top(path)["summary"].str()
         for path in sorted((folder or benchmarks_folder()).glob("*.yaml"))
@@ -112,13 +114,13 @@ def lists(folder: Path | None = None) -> dict[str, str]:
 
 
 def load_list(path: Path) -> list[Case]:
-    """Return the cases of a YAML file, each once, in the file's order.
+    """Return the cases of a YAML file in the file's order, without duplicates.
 
-    Keys of the file: ``summary``; ``network``, if the cases are all layers of one network (see `networks`);
-    ``include``, names of other lists in the same folder or in `CHECKED`; ``cases``. Keys of a case: ``case``,
-    a name whose sizes may be swept; ``reason``; ``times``, how often the network has this layer (1);
-    ``schemes``, ``scales`` and ``methods``, lists; every combination is measured (each defaults to
-    one value). Raises SpecError with file and line.
+    Keys of the file: ``summary``; ``network``: the network's name, if the cases are all layers of one network
+    (see `networks`); ``include``: the names of other lists in the same folder or in `CHECKED`; ``cases``.
+    Keys of a case: ``case``: a name whose sizes may be swept; ``reason``; ``times``: how often the network
+    has this layer (default 1); ``schemes``, ``scales``, ``methods``: lists, of which every combination is
+    measured; a list that is not given has one default value. Raises SpecError with file and line.
     """
     found: list[Case] = []
     _load(path, (), set(), found)
@@ -126,7 +128,8 @@ def load_list(path: Path) -> list[Case]:
 
 
 def _load(path: Path, including: tuple[str, ...], seen: set[str], found: list[Case]) -> None:
-    """Add the cases of a list to *found*; a list that is included a second time adds nothing."""
+    """Add the cases of a list, and of the lists that it includes, to *found*. Each list is added only once.
+    *including*: the names of the lists that lead to this one. *seen*: the names of all lists read so far."""
     seen.add(path.stem)
     top = _top(path)
     for node in top["include"].sequence() if "include" in top else []:
@@ -134,7 +137,7 @@ def _load(path: Path, including: tuple[str, ...], seen: set[str], found: list[Ca
         if name in CHECKED:
             found += CHECKED[name]
             continue
-        inside = re.fullmatch(r"[\w-]{1,100}", name)  # the name of a list is never a path to another folder
+        inside = re.fullmatch(r"[\w-]{1,100}", name)  # the name must not be a path to another folder
         if not inside or name in (*including, path.stem) or not (path.parent / f"{name}.yaml").is_file():
             raise node.error(
                 f"cannot include '{name}': no such list in {path.parent}, or it includes itself."
@@ -174,7 +177,8 @@ def _cases(node: Node) -> list[Case]:
             f"{count} cases are given; at most {MAX_CASES} are allowed: use larger steps."
         )
     reason, times = keys["reason"].str(), keys["times"].int() if "times" in keys else 1
-    # Problems vary faster than schemes: neighbouring cases can share weights, which are slow to generate.
+    # Problems vary faster than schemes, so that neighbouring cases can share weights, which are slow to
+    # generate.
     return [
         Case(p, s, c, m, reason, times) for s in schemes for c in scales for p in problems for m in methods
     ]
@@ -192,10 +196,11 @@ def _choices(node: Node | None, known: Sequence[str]) -> list[str]:
 def select(
     words: Sequence[str], scheme: str | None = None, scale: str | None = None, method: str | None = None
 ) -> list[Case]:
-    """Return the cases that the command line names: problems, names of lists, or paths of YAML files.
+    """Return the cases that the command line names. Each word is a problem, the name of a list, or the path
+    of a YAML file.
 
-    *scheme*, *scale* and *method* replace a list's values. Raises ArgumentError, which names the lists, if
-    there is no such list.
+    *scheme*, *scale* and *method*, if not None, replace those of every case. Raises ArgumentError if a list
+    does not exist; the message names the existing lists.
     """
     found = [case for word in words for case in _named(word)]
     chosen = list(dict.fromkeys(changed(case, scheme, scale, method) for case in found))
@@ -207,7 +212,8 @@ def select(
 
 
 def networks(words: Sequence[str]) -> dict[str, list[Case]]:
-    """Return network name -> its layers, for each word that is the list of a whole network."""
+    """Return a dict from the name of a network to its layers, for those *words* that name the list of a whole
+    network."""
     tops = {path: _top(path) for word in words if (path := _list_path(word))}
     return {top["network"].str(): load_list(path) for path, top in tops.items() if "network" in top}
 
@@ -234,7 +240,8 @@ def _named(word: str) -> list[Case]:
 
 
 def _list_path(word: str) -> Path | None:
-    """Return the file of a list, given a YAML file's path or a list's name in the folder ``benchmarks``."""
+    """Return the file of a list. *word*: the path of a YAML file, or the name of a list in the folder
+    ``benchmarks``. Return None if there is no list of this name."""
     if word.endswith((".yaml", ".yml")):
         return Path(word)
     path = benchmarks_folder() / f"{word}.yaml"

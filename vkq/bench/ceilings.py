@@ -1,5 +1,5 @@
-"""The roofline's ceilings, measured together with the cases: the rates of the device's arithmetic and of a
-copy."""
+"""Measure the ceilings of the roofline, in the same run as the cases: the device's peak rate for each kind of
+arithmetic, and the rate of a copy."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ DOTS = ("dot_s8s8", "dot_u8s8", "dot_u8u8")
 OPERATIONS = {
     **dict.fromkeys(DOTS, 2 * 4 * 16),
     "fp32_fma": 2 * 4 * 4,
-}  # operations of an invocation in one step: the sum over its independent chains
+}  # operations of one invocation in one step of the loop; its independent accumulators are added up
 INVOCATIONS = 64  # invocations of a workgroup
 MATRIX_CHAINS = 8  # independent accumulators of a subgroup
 MATRIX_SUBGROUPS = 4  # subgroups of a workgroup
-# Size of the copy in multiples of the last-level cache; halved until a device allows this size.
+# Size of the copy's buffer divided by the size of the last-level cache; the buffer's size is halved until the
+# device allows it.
 COPY_CACHES = 4
-LASTING_US = 4000.0  # minimum duration of a kernel's run in microseconds
+LASTING_US = 4000.0  # minimum duration of a run of an arithmetic kernel, in microseconds
 RUNS = 10
 
 
 def measure(device: Device, progress: Callable[[str], None] = lambda what: None) -> dict[str, float | None]:
-    """Return GOP/s of each packed dot product, of float32 multiply-adds (two operations each) and of int8
-    matrices (``coopmat``), and GB/s of a copy (bytes read + bytes written).
+    """Return the rate of each kind of arithmetic in GOP/s, and the rate of a copy (``copy``) in GB/s (bytes
+    read + bytes written). The kinds are the packed dot products, float32 multiply-adds (two operations each)
+    and int8 matrix units (``coopmat``).
 
-    Each rate is the best of several runs; None if the device lacks the instruction.
+    Each rate is the best of several runs, or None if the device lacks the instruction.
     """
     found: dict[str, float | None] = {}
     for what in OPERATIONS:
@@ -53,18 +55,18 @@ def measure(device: Device, progress: Callable[[str], None] = lambda what: None)
 
 
 def of_path(path: str, ceilings: Mapping[str, float | None]) -> tuple[str, float] | None:
-    """Return (name, rate) of a path's arithmetic ceiling: the ceiling of the path's dot product, or of
-    float32 for a path without dot products. Return None if the path has no ceiling, or its ceiling was not
-    measured."""
+    """Return (name, rate) of a path's arithmetic ceiling: the ceiling of the path's instruction, or of
+    float32 multiply-adds for the paths ``portable`` and ``float``. Return None if the path has no ceiling,
+    or its ceiling was not measured."""
     name = path if path in ceilings else "fp32_fma" if path in ("portable", "float") else None
     value = ceilings.get(name) if name else None
     return (name, value) if name and value else None
 
 
 def set_shares(row: Row, ceilings: Mapping[str, float | None]) -> None:
-    """Set a row's shares of its path's ceiling and of the copy rate.
+    """Set in a row its rates divided by the ceilings: GOP/s by the path's ceiling, GB/s by the copy rate.
 
-    Rows of the clock ``host`` have no shares, because this clock does not measure the device.
+    Rows of the clock ``host`` are not changed, because this clock does not measure the device.
     """
     if row.clock == "host":
         return
@@ -88,9 +90,9 @@ def _scalar_kernel(device: Device, program: Program, what: str) -> Rate:
 
 
 def _matrix_rate(device: Device) -> float | None:
-    """Return the rate of the fastest int8 matrix shape that the device lists for a subgroup.
+    """Return the rate of the fastest of the int8 matrix shapes that the device supports for a subgroup.
 
-    None if the device lists no shape, or no shape gives the correct result.
+    Return None if the device supports no such shape, or if every shape gives wrong results.
     """
     rates = []
     for matrices in advertised(device.capabilities):
@@ -123,13 +125,14 @@ def _program(device: Device, shader: str, **axes: str) -> Program | None:
 
 
 class Rate:
-    """An arithmetic kernel without memory traffic. It has enough loops to last at least `LASTING_US`."""
+    """An arithmetic kernel without memory traffic. Its number of loops is chosen so that a run lasts at least
+    `LASTING_US`."""
 
     def __init__(
         self, device: Device, program: Program, operations: int, words: int, push: Mapping[str, int | float]
     ):
-        """*operations*: the operations of one loop of one workgroup. *words*: the 32-bit words of one
-        workgroup's result."""
+        """*operations*: the number of operations of one workgroup in one loop. *words*: the number of 32-bit
+        words that one workgroup writes."""
         groups = profile(device.capabilities).fill_workgroups
         self._device, self._program, self._groups, self._push = device, program, groups, push
         self._y = device.allocate(4 * groups * words)
@@ -154,7 +157,7 @@ class Rate:
         return self._operations / _time_us(self._recording) / 1e3
 
     def words(self) -> npt.NDArray[np.uint32]:
-        """Return the result of the last run."""
+        """Return the words that the last run wrote."""
         return self._device.download(self._y, self._bytes).view(np.uint32)
 
 
@@ -192,8 +195,8 @@ def _time_us(recording: Recording) -> float:
 
 
 class Sentinel:
-    """A kernel of constant work that runs between the cases. If it becomes slow, the device is throttled or
-    another program uses it."""
+    """A kernel with constant work that runs between the cases. If it becomes slower, the device is throttled
+    or is in use by another program."""
 
     def __init__(self, device: Device):
         program = _program(device, "ceiling__rate", what="fp32_fma")
@@ -202,12 +205,12 @@ class Sentinel:
         self._rates = [self._kernel.run() for _ in range(RUNS)]
 
     def share(self) -> float:
-        """Return the rate now (the better of two runs) divided by the median of all rates so far."""
+        """Run the kernel twice, and return the higher rate divided by the median of all rates so far."""
         rate = max(self._kernel.run() for _ in range(2))
         self._rates.append(rate)
         return float(rate / np.median(self._rates))
 
     def throttled(self) -> float | None:
-        """Return `share` if it is below `stats.THROTTLED`, else None."""
+        """Measure `share`, and return it if it is below `stats.THROTTLED`, else None."""
         share = self.share()
         return share if share < THROTTLED else None

@@ -1,4 +1,4 @@
-"""Compares two benchmark results: finds the cases that became slower by more than noise."""
+"""Compare the results of two benchmark runs: find the cases whose time grew by more than noise."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from vkq.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Change:
-    """One measurement that both runs have: the ratio of the medians, new / old, with a bootstrapped 95 %
-    interval."""
+    """The change of one measurement between two runs. *ratio*: new median / old median, with a bootstrapped
+    95 % interval."""
 
     old: Row
     new: Row
     ratio: Ratio
 
     def regressed(self, limit: float) -> bool:
-        """Return True if the new run is slower by more than the limit and the interval excludes 1."""
+        """Return True if the new run is slower by more than *limit* (a share: 0.1 is 10 %) and the ratio's
+        interval excludes 1."""
         return self.ratio.value > 1 + limit and self.ratio.low > 1
 
     def improved(self, limit: float) -> bool:
-        """Return True if the new run is faster by more than the limit and the interval excludes 1."""
+        """Return True if the old run is slower by more than *limit* and the ratio's interval excludes 1."""
         return self.ratio.value < 1 / (1 + limit) and self.ratio.high < 1
 
 
 @dataclass(frozen=True)
 class Changes:
-    """The result of `compare`: measurements of both runs, rows that only one run has, and the cases with
-    wrong results in the new run."""
+    """The result of `compare`. *changes*: the measurements that both runs have. *only_old*, *only_new*: the
+    rows that only one run has. *mismatches*: the cases with wrong results in the new run."""
 
     changes: list[Change]
     only_old: list[Row]
@@ -46,12 +47,13 @@ def compare(
     any_device: bool = False,
     ignore_path: bool = False,
 ) -> Changes:
-    """Compare the measurements of two runs that have equal case, scheme, scale, method, path and clock.
+    """Compare each measurement of the old run with the one of the new run that has the same case, scheme,
+    scale, method, path and clock.
 
     *clocks*: compare only these clocks; empty means all. *ignore_path*: compare the fastest path of each run,
     even if the paths differ. Raises ArgumentError in three cases: the runs are of two devices (by UUID and
-    name) and *any_device* is False; they have no measurement in common; or in only one of the runs the
-    inputs rotated among copies.
+    name) and *any_device* is False; the runs have no measurement in common; or only one of the runs rotated
+    the inputs of a case among copies, to keep them out of the cache.
     """
     ids = [(run.device["uuid"], run.device["name"]) for run in (old, new)]
     if ids[0] != ids[1] and not any_device:
@@ -84,8 +86,8 @@ def compare(
 
 
 def _by_key(run: Result, clocks: Sequence[str], ignore_path: bool) -> dict[tuple[str, ...], Row]:
-    """Map each key to the fastest row with this key. With *ignore_path*, only rows of vkq count, and the
-    keys omit the path."""
+    """Return a dict from the key of a measurement to the fastest row with this key. With *ignore_path*, keys
+    do not contain the path, and rows of other libraries are left out."""
     found: dict[tuple[str, ...], Row] = {}
     for row in run.rows:
         if (clocks and row.clock not in clocks) or (ignore_path and row.arm != "vkq"):
@@ -97,7 +99,8 @@ def _by_key(run: Result, clocks: Sequence[str], ignore_path: bool) -> dict[tuple
 
 
 def _nothing_common(old: Result, new: Result) -> str:
-    """Return the error text for runs without a common measurement: what differs, and the remedy."""
+    """Return the error text for two runs without a common measurement. It says in what the runs differ, and
+    the remedy."""
     cases = {row.case for row in old.rows} & {row.case for row in new.rows}
     if not cases:
         return "the two runs have no case in common; measure the same cases"

@@ -1,5 +1,5 @@
-"""Compare vkq with other libraries on a whole model: the devices they use, the agreement of their results,
-and the time of a call (NumPy arrays in and out). The libraries' calls alternate."""
+"""Compare vkq with other libraries on a whole model: the device that each library uses, whether its results
+equal vkq's, and the time of a call (NumPy arrays in and out). The calls of the libraries alternate."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Side:
 
 
 class Contest:
-    """A model, its inputs, and vkq's `Side`; nodes that the device refuses run on the CPU."""
+    """A model with its inputs, to be run by vkq and by other libraries. vkq runs nodes that the device
+    cannot compute on the CPU, with ONNX Runtime."""
 
     def __init__(
         self,
@@ -94,7 +95,8 @@ class Contest:
 
     @functools.cached_property
     def operations(self) -> int:
-        """Operations on the device, two for each multiply-add; 0 if shapes depend on values."""
+        """The number of operations on the device (two for each multiply-add); 0 if it is not known, because
+        shapes of the model depend on values."""
         try:
             graph = self.session.lowered(self.shapes)
         except VkqError:
@@ -115,7 +117,8 @@ def onnx_runtime(contest: Contest) -> Side:
 
 
 def ncnn(contest: Contest) -> Side:
-    """Return ncnn's side: on vkq's device, from the files that pnnx writes next to the model."""
+    """Return ncnn's side. ncnn runs on vkq's device, and reads the files that pnnx (its converter) wrote
+    next to the model."""
     return Side(
         "ncnn", *ncnn_peer.model_call(library("ncnn", "ncnn"), contest.file, contest.feed, contest.device)
     )
@@ -125,7 +128,7 @@ SIDES: Mapping[str, Callable[[Contest], Side]] = {"ort": onnx_runtime, "ncnn": n
 
 
 def sides_of(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the libraries that the command line names; ``all`` means every one that can run a model."""
+    """Return the libraries that the command line names; ``all`` means every library in `SIDES`."""
     found = [name for word in words for name in (SIDES if word == "all" else [word])]
     if unknown := [name for name in found if name not in SIDES]:
         raise ArgumentError(f"--peer {unknown[0]} does not run models; {', '.join(SIDES)} do")
@@ -133,7 +136,7 @@ def sides_of(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def agreement(got: Sequence[Array], want: Sequence[Array]) -> str:
-    """Return a text that says that a library's results equal vkq's, or by how much they differ."""
+    """Return a text: whether a library's results (*got*) equal vkq's (*want*), or how much they differ."""
     for a, b in zip(got, want, strict=True):
         if a.shape != b.shape:
             return f"DIFFERS: its results have shapes {list(a.shape)} where vkq's have {list(b.shape)}"
@@ -152,8 +155,8 @@ def agreement(got: Sequence[Array], want: Sequence[Array]) -> str:
 def measure(
     contest: Contest, peers: Sequence[str], request: Request, result: Result, progress: Progress
 ) -> None:
-    """Add the times of vkq and of each library that runs the model to the result, and the ratios of these
-    times. Record a failure for each library that cannot run it."""
+    """Time the model in vkq and in each of the *peers*. Add the times, and the ratio of each peer's time to
+    vkq's, to *result*; add a failure for each library that cannot run the model."""
     sides: list[Side] = []
     for name, make in [(VKQ, Contest.own), *((peer, SIDES[peer]) for peer in peers)]:
         progress(f"{contest.name}: verifying {name}")
@@ -181,7 +184,7 @@ def measure(
 
 
 def skip(contest: Contest, result: Result, reason: str, name: str = VKQ) -> None:
-    """Add the failure of the library *name*, which did not run the model."""
+    """Add a failure to *result*: the library *name* did not run the model, for the given reason."""
     result.failures.append(Failure(contest.name, "model", "", name, "skipped", reason, contest.command([])))
 
 

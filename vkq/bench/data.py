@@ -1,5 +1,5 @@
-"""The operands of a case (random, but determined by its sizes), the layer built from them, and the layer's
-expected result."""
+"""Make the operands of a case (random numbers; the case's sizes determine the seed), the layer with these
+operands, and the layer's expected result."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ KINDS: dict[str, Any] = {"linear": Linear, "conv2d": Conv2d, "conv_transpose2d":
 class Weights:
     """The constants of a layer.
 
-    ``scale``: the scale of the weight; 1 for a float weight. ``bias``: int32 or float32. ``x``, ``y``: the
-    quantization parameters; None for float32. ``groups``: the weight in groups, for schemes that have groups;
-    layers then get ``groups`` instead of ``w``.
+    ``scale``: the weight's scales; 1 for a float weight. ``bias``: int32 or float32. ``x``, ``y``: the
+    quantization parameters of input and result; None if they are float. ``groups``: the weight in groups,
+    for schemes with groups along K; a layer of such a scheme gets ``groups`` instead of ``w``.
     """
 
     w: npt.NDArray[Any]
@@ -48,13 +48,13 @@ class Weights:
 
     @property
     def w_scale(self) -> npt.NDArray[np.float32] | None:
-        """The weight's scales as an argument of a layer: None for a float weight."""
+        """The argument ``w_scale`` of a layer: the weight's scales, or None for a float weight."""
         return None if self.w.dtype.kind == "f" else self.scale
 
 
 def weights(case: Case) -> Weights:
-    """Return the weights of a case. They do not depend on the number of rows (M) or of images (N of a
-    conv2d), nor on H and W."""
+    """Return the weights of a case. They do not depend on the number of rows (M of a linear layer), or on the
+    number and size of images (N, H and W of a convolution)."""
     if isinstance(case.problem, Mover):
         return Weights(np.zeros(0, np.int8), np.zeros(0, np.float32), np.zeros(0), movers.X, movers.Y)
     p = case.problem
@@ -74,10 +74,10 @@ def weights(case: Case) -> Weights:
 
 
 def _grouped(case: Case, w: npt.NDArray[np.int8]) -> GroupedWeight | None:
-    """Reinterpret the weight's bytes as codes in groups of `largest_group` elements, with random float16
-    scales.
+    """Return the bytes of *w*, reinterpreted as codes in groups of `largest_group` elements, with a random
+    float16 scale for each group.
 
-    None for schemes without groups, and for layers that are not linear.
+    Return None for schemes without groups, and for layers that are not linear.
     """
     if case.scheme not in GROUPED or case.op != "linear":
         return None
@@ -89,10 +89,11 @@ def _grouped(case: Case, w: npt.NDArray[np.int8]) -> GroupedWeight | None:
 
 
 def activations(case: Case) -> Array:
-    """Return the input of a case: int8 of the full range, or normally distributed float32 or float16.
+    """Return the input of a case: int8 values from the full range, or normally distributed float32 or
+    float16 values.
 
-    If two cases differ only in the number of rows (images), the smaller input equals the first rows of the
-    larger.
+    Of two cases that differ only in the number of rows (or images), the smaller input is the beginning of
+    the larger one.
     """
     if isinstance(case.problem, Mover):
         return movers.activations(case.problem)
@@ -104,8 +105,8 @@ def activations(case: Case) -> Array:
 
 
 def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
-    """Return the vkq layer of a case on one path. Raises ArgumentError if the case names a method, but layers
-    of this kind have no methods."""
+    """Return the vkq layer of a case on one path. Raises ArgumentError if the case names a method, but the
+    case's operator has no argument ``method``."""
     if isinstance(case.problem, Mover):
         return movers.MoverLayer(case.problem, device)
     kind, options = KINDS[case.op], window_options(case)
@@ -138,21 +139,23 @@ def tensor(case: Case, layer: Any, x: Array) -> Tensor:
 
 
 def has_methods(case: Case) -> bool:
-    """Return True if the layer of a case has the argument ``method``."""
+    """Return True if the layer class of a case has the argument ``method``."""
     return case.op in KINDS and "method" in inspect.signature(KINDS[case.op]).parameters
 
 
 def window_options(case: Case) -> dict[str, Any]:
-    """Return stride, padding, ... as keyword arguments; none for a linear layer."""
+    """Return the keyword arguments of a convolution: stride, padding, ... Empty for a linear layer."""
     names = ("stride", "padding", "output_padding", "dilation", "groups")
     return {name: getattr(case.problem, name) for name in names if hasattr(case.problem, name)}
 
 
 def expected(case: Case, data: Weights, x: Array, sums: str = "float32") -> Expected:
-    """Return the result of `vkq.reference`, computed image by image so that its float64 copies stay small.
+    """Return the expected result, from `vkq.reference`. It is computed image by image, so that the float64
+    copies stay small.
 
-    Weight-only results may differ by (K + 4) units of roundoff times (sum |x| |w| scale + |bias|). This is
-    the bound for additions in any order, in the type *sums* (see `vkq.select.path.float_sums`).
+    The results of weight-only schemes may differ by (K + 4) units of roundoff times
+    (sum |x| |w| scale + |bias|): the error bound for additions in any order. *sums*: the type in which the
+    device adds (see `vkq.select.path.float_sums`).
     """
     if isinstance(case.problem, Mover):
         return Expected(movers.expected(case.problem, x))

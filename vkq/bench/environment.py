@@ -1,4 +1,4 @@
-"""Describe the device and the host, for a result file."""
+"""Describe the device and the host in a result file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkq.runtime.device import Device
 
 
 def describe(device: Device) -> dict[str, Any]:
-    """Return the fields of a result that describe the device."""
+    """Return the field ``device`` of a result."""
     c = device.capabilities
     return {
         "name": c.name, "type": c.device_type, "software": c.device_type == "cpu", "driver": c.driver,
@@ -24,7 +24,7 @@ def describe(device: Device) -> dict[str, Any]:
 
 
 def host() -> dict[str, Any]:
-    """Return the fields of a result that describe the host."""
+    """Return the field ``host`` of a result."""
     model = platform.processor()
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         model = next(

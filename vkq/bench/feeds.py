@@ -1,5 +1,5 @@
-"""Inputs of a model for a measurement: random values with a fixed seed, in the shapes and ranges of the
-command line."""
+"""Make the inputs of a model for a measurement: random values with a fixed seed. Shapes and ranges come from
+the command line."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from vkq.errors import ArgumentError, ModelError
 from vkq.graph.graph import Array
 from vkq.onnx.session import InferenceSession
 
-MANY = 1 << 20  # integer inputs with a larger bound are not row indices
+MANY = 1 << 20  # an integer input whose values may be this large is not taken for an input of row indices
 Range = tuple[int, int]
 
 
 def ranges_of(texts: Sequence[str]) -> dict[str, Range]:
-    """Return the ranges of texts ``NAME=LOW:HIGH``; HIGH is excluded.
+    """Parse the values of the option ``--ids``, each NAME=LOW:HIGH. Return a dict from the input's name to
+    (LOW, HIGH), where HIGH is excluded.
 
     >>> ranges_of(["input_ids=0:30000"])
     {'input_ids': (0, 30000)}
@@ -34,10 +35,10 @@ def ranges_of(texts: Sequence[str]) -> dict[str, Range]:
 def random_inputs(
     session: InferenceSession, shapes: Mapping[str, tuple[int, ...]], ids: Mapping[str, Range]
 ) -> dict[str, Array]:
-    """Return an array for each input: normally distributed floats, or integers in the input's range.
+    """Return a random array for each input of the model. Floats are normally distributed.
 
-    An integer input without a range in *ids* gets valid row indices if the model uses it as an index, else 0
-    and 1.
+    Integers are in the range that *ids* gives for the input. Without a range they are valid row indices if
+    the model uses the input as indices; else they are 0 and 1.
     """
     types = {argument.name: argument.dtype for argument in session.model.inputs}
     wrong = [name for name in ids if np.dtype(types.get(name, "float32")).kind not in "iu"]
@@ -45,7 +46,7 @@ def random_inputs(
         raise ArgumentError(f"--ids names {wrong}; the model's inputs are {types}")
     try:
         bounds = session.lowered(shapes).bounds
-    except ModelError:  # no bounds are known: shapes depend on values, or the whole model runs on the CPU
+    except ModelError:  # shapes depend on values, or the whole model runs on the CPU: no bounds are known
         bounds = {}
     random, feed = np.random.default_rng(0), {}
     for name, dtype in types.items():

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 
 def shortened(name: str, letters: int) -> str:
-    """Return the name. If it is too long, omit its middle: it begins with the operator and ends with the
-    options."""
+    """Return the name, with ``..`` in place of its middle if it has more than *letters* letters. The start
+    (the operator) and the end (the options) remain."""
     if len(name) <= letters:
         return name
     tail = (letters - 2) // 2
@@ -18,7 +18,8 @@ def shortened(name: str, letters: int) -> str:
 
 
 def clipped(line: str, columns: int | None) -> str:
-    """Return the line. If it is too long, cut it between words (never inside a shape) and append ``..``."""
+    """Return the line. If it is longer than *columns*, cut it between words, but not inside a shape, and
+    append ``..``."""
     if columns is None or len(line) <= columns:
         return line
     ends = [found.start() for found in re.finditer(r" (?!\d)", line) if found.start() <= columns - 3]
@@ -26,9 +27,9 @@ def clipped(line: str, columns: int | None) -> str:
 
 
 def shown_names(names: Sequence[str], letters: int) -> dict[str, str]:
-    """Map each name that is longer than *letters* to a shorter, still unique one.
+    """Return a dict from each name that is longer than *letters* to a shorter form of it.
 
-    The names of one operator omit the sizes that all of them share: ``linear[M=1,K=4096,N=4096]`` and
+    The form omits the sizes that all names of the same operator share: ``linear[M=1,K=4096,N=4096]`` and
     ``linear[M=8,K=4096,N=4096]`` become ``linear[M=1,..]`` and ``linear[M=8,..]``.
     """
     kinds: dict[str, list[list[str]]] = {}
@@ -48,14 +49,16 @@ def shown_names(names: Sequence[str], letters: int) -> dict[str, str]:
 
 
 def _parts(name: str) -> tuple[str, list[str], str]:
-    """Split a name into its operator, the sizes in brackets, and the rest (a check's ``/seed=3``)."""
+    """Split a name into (operator, sizes in the brackets, text after the brackets). In names of ``vkq
+    check``, the text after the brackets may be ``/seed=3``."""
     operator, _, rest = name.partition("[")
     sizes, bracket, behind = rest.rpartition("]")
     return (operator, sizes.split(","), behind) if bracket else (name, [], "")
 
 
 def distinct(names: Sequence[str], letters: int) -> dict[str, str | None]:
-    """Map each name to a form of at most *letters* letters, or to None if two names would become equal."""
+    """Return a dict from each name to a form of at most *letters* letters, or to None if another name would
+    get the same form."""
     shown = shown_names(names, letters)
     forms = {name: shortened(shown.get(name, name), letters) for name in names}
     counts = Counter(forms.values())
@@ -63,5 +66,5 @@ def distinct(names: Sequence[str], letters: int) -> dict[str, str | None]:
 
 
 def above(label: str, columns: int | None) -> str:
-    """Return a label for separate lines, wrapped at the terminal's width."""
+    """Return a label as lines of its own, above the rows; wrapped at *columns*, the terminal's width."""
     return textwrap.fill(label, columns, subsequent_indent="  ", break_on_hyphens=False) if columns else label

@@ -1,4 +1,5 @@
-"""Labels of table rows. A label is the case's name and those options in which the cases of a run differ."""
+"""Make the labels of table rows. A label is the case's name, followed by the options (scheme, scale, method)
+in which the cases of the run differ."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from vkq.bench.result import Row
 from vkq.check.cases import Case
 
 Key = tuple[str, str, str, str]  # (name, scheme, scale, method) of a case
-MODEL = "model"  # the scheme of rows that are models, which have no options
+MODEL = "model"  # the scheme of rows that belong to a whole model; models have no options
 
 
 def key_of(one: Row | Case | str) -> Key:
@@ -22,11 +23,11 @@ def key_of(one: Row | Case | str) -> Key:
 
 
 class Labels:
-    """A label for each case of a run.
+    """The labels of all cases of a run.
 
-    A label that fits is printed in its row. A longer label omits the sizes that all cases of its operator
-    share (`shown_names`); if still too long, it is printed on a separate line. *letters*: the maximum number
-    of letters of a label in a row; None for no limit.
+    A label that fits is printed in its row. From a longer label, the sizes that all cases of its operator
+    share are omitted (`shown_names`). If it is still too long, it is printed on a line above the row.
+    *letters*: the maximum number of letters of a label in a row; None: no limit.
     """
 
     def __init__(self, cases: Iterable[Row | Case | str], letters: int | None = None):
@@ -49,7 +50,7 @@ class Labels:
         )
 
     def of(self, one: Row | Case | str) -> tuple[str, str]:
-        """Return (the label for a line above the row, the label for the row); one of them is empty."""
+        """Return (label for a line above the row, label in the row). One of the two is empty."""
         key = key_of(one)
         whole = self._whole.get(key, key[0])
         if len(whole) <= self.letters:

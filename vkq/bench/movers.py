@@ -1,4 +1,5 @@
-"""Operators limited by memory (`vkq.problem.mover`): functions to run them, and their expected results."""
+"""Run the operators that memory bandwidth limits (`vkq.problem.mover`), and compute their expected
+results."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ from vkq.runtime.tensor import Tensor
 
 Array = npt.NDArray[Any]
 X, Y, PROBABILITY = QParams(0.05, 3), QParams(0.07, -5), QParams(1 / 256, -128)
-W_SCALE, SUM = 0.01, QParams(0.3, -5)  # scale of a convolution's weight, and parameters of its result
+# Of a convolution: the scale of the weight, and the quantization parameters of the result.
+W_SCALE, SUM = 0.01, QParams(0.3, -5)
 ENTRIES = np.random.default_rng(1).integers(-128, 128, 256, dtype=np.int8)
 ONE_AROUND = [(0, 0), (0, 0), (1, 1), (1, 1)]
 TO_NHWC = (0, 2, 3, 1)
@@ -52,7 +54,7 @@ def weights(p: Mover) -> Array:
 
 
 def windows(p: Mover) -> dict[str, Any]:
-    """Return the arguments of a depthwise convolution except its weights."""
+    """Return stride, padding and groups of a depthwise convolution, as keyword arguments."""
     return {"stride": p.stride, "padding": p.k // 2, "groups": p.c}
 
 
@@ -70,8 +72,8 @@ LAYERS: dict[str, Callable[[Mover, Device], Layer[Any]]] = {
 class Operation:
     """The functions that run one operator and compute its expected result.
 
-    ``run(problem, x, z)``: x is a Tensor; z is the second operand, the layer (`LAYERS`), or None.
-    ``expected(problem, x, z)``: the expected result; x and z are arrays.
+    ``run(problem, x, z)`` runs the operator on the Tensor x. z is the second operand, or the layer of
+    `LAYERS`, or None. ``expected(problem, x, z)`` returns the expected result; x and z are arrays.
     """
 
     run: Callable[[Mover, Any, Any], Tensor]
@@ -150,7 +152,7 @@ def activations(p: Mover) -> Array:
 
 
 def second_operand(p: Mover) -> Array:
-    """Return the second operand; an empty array if the operator has one operand."""
+    """Return the second operand, with random values; an empty array if the operator has only one operand."""
     rng = np.random.default_rng([p.w, p.h, p.c, p.n])
     return rng.integers(-128, 128, p.z_shape, dtype=np.int8)
 
@@ -161,7 +163,7 @@ def expected(p: Mover, x: Array) -> Array:
 
 
 class MoverLayer:
-    """An operator with its second operand on a device, with the interface of a layer."""
+    """An operator and its second operand, which is on the device. The class has the interface of a layer."""
 
     def __init__(self, p: Mover, device: Device):
         self.problem, self.device, self.run = p, device, OPERATIONS[p.op].run
@@ -182,10 +184,11 @@ class MoverLayer:
         return self.run(self.problem, self.tensor(x), self.z).numpy()
 
     def choice(self) -> Any:
-        """Return the path, always "memory": no arithmetic ceiling bounds these operators."""
+        """Return an object with the path, which is always "memory": no arithmetic ceiling limits these
+        operators."""
         return SimpleNamespace(path="memory")
 
     def explain(self, x_shape: Any) -> Any:
-        """Return the path and the shader variants."""
+        """Return an object with the path and the shader variants."""
         x = self.tensor(activations(self.problem))
         return SimpleNamespace(path="memory", variants=explain(self, x).variants)

@@ -1,8 +1,8 @@
-"""Runs ncnn for comparison, on vkq's Vulkan device: a case as a model of one int8 layer, or a whole model.
+"""Run ncnn for comparison, on vkq's Vulkan device: a case as a model of one int8 layer, or a whole model.
 
 ncnn quantizes symmetrically (no zero point, no -128), and a layer's inputs and outputs are float32. So ncnn
-gets a case's data as float32, with -127 in place of -128. Its results are compared with a reference without
-zero points: the int8 sums must be exact, and the float32 steps after them may be off by `CLOSE`.
+gets a case's input as float32, with -127 in place of -128. Its results are compared with a reference without
+zero points. The int8 sums must be exact; the float32 arithmetic after the sums may have an error of `CLOSE`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from vkq.problem.conv2d import Conv2dProblem
 from vkq.runtime.device import Device
 
 INT8_DATA = 0x000D4B38  # the tag that ncnn writes before int8 weights
-CLOSE = 1e-5  # allowed error, relative to the largest result: float32 roundoff after exact sums
+CLOSE = 1e-5  # allowed error, relative to the largest result: the float32 roundoff after exact int8 sums
 
 
 def arm(
     ncnn: Any, case: Case, weights: Weights, x: Array, device: Device
 ) -> tuple[Callable[[], Array], str, str]:
-    """Return (call, a text on what runs, a text on its agreement with the reference). Raises
-    NotImplementedError for a case that ncnn cannot run."""
+    """Return (function to time, text that describes what runs, text that says whether the results agree with
+    the reference). Raises NotImplementedError for a case that ncnn cannot run."""
     p = case.layer
     if case.scheme == "q8csw":
         raise NotImplementedError("ncnn has no weight-only int8 layer")
@@ -42,7 +42,7 @@ def arm(
     assert weights.x is not None
     bias = (weights.bias * weights.scale * np.float32(weights.x.scale)).astype(np.float32)
     net, layer = _net(ncnn, case, weights, bias, index)
-    # A matrix is one Mat. Each image of a batch is one Mat, because ncnn has no batches.
+    # The input of a linear layer is one Mat. Each image of a batch is a Mat, because ncnn has no batches.
     real = symmetric.astype(np.float32) * np.float32(weights.x.scale)
     parts = [real] if case.op == "linear" else list(real)
 
@@ -65,11 +65,11 @@ def arm(
 def model_call(
     ncnn: Any, path: str, feed: Mapping[str, Array], device: Device
 ) -> tuple[Callable[[], list[Array]], str]:
-    """Return (function that runs a whole model in ncnn with its default options, text that describes this
-    run).
+    """Return (function that runs a whole model in ncnn with ncnn's default options, text that describes what
+    runs).
 
-    ncnn reads the files that pnnx writes next to the model. Raises NotImplementedError if they are missing or
-    ncnn does not support these inputs.
+    ncnn reads the two files that pnnx (its converter) wrote next to the model. Raises NotImplementedError if
+    a file is missing, or ncnn does not support these inputs.
     """
     stem = Path(path).with_suffix("")
     param, weights = (Path(f"{stem}.ncnn.{kind}") for kind in ("param", "bin"))
@@ -104,14 +104,14 @@ def _mat(ncnn: Any, x: Array) -> Any:
     """Return an array as ncnn's Mat.
 
     On Vulkan, ncnn assumes that each channel begins at a multiple of 16 bytes. A Mat over NumPy's memory has
-    no gaps between channels, so it is copied if channels have another size.
+    no gaps between channels. So the Mat is copied if the size of a channel is not a multiple of 16 bytes.
     """
     mat = ncnn.Mat(x)
     return mat.clone() if x.ndim == 3 and x[0].nbytes % 16 else mat
 
 
 def _split(net: Any) -> str:
-    """Return a text on how many layers run on Vulkan, and which run on the CPU."""
+    """Return a text that says how many layers run on Vulkan, and which kinds of layers run on the CPU."""
     layers = list(net.layers())
     left = sorted({layer.type for layer in layers if not layer.support_vulkan})
     some = f"; {', '.join(left)} on the CPU" if left else ""

@@ -1,5 +1,5 @@
-"""Benchmark whole models: verify a model, then time it as a whole and node by node. Each node also gets its
-floor, the minimum possible time."""
+"""Benchmark whole models: verify a model, then time it as a whole and node by node. The result of a node
+includes its floor: the minimum possible time, from the measured ceilings."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from vkq.tflite.file import is_tflite
 
 MOST_DISPATCHES = 4096  # maximum number of dispatches of a model that is timed node by node
 NODE_RUNS = 20
-SUMS = ("MatMulNBits",)  # operators that add floats in any order: their results are compared within a bound
-NEAR = 1e-4  # allowed error of a model with these operators, relative to its largest result
+SUMS = ("MatMulNBits",)  # operators that add floats in no fixed order: their results are compared within NEAR
+NEAR = 1e-4  # allowed error of a model with an operator of SUMS, relative to the largest result
 
 
 def at_batch(path: str, batch: int | None) -> str | bytes:
-    """Return the model's path; with *batch*, the model's bytes with the first size of inputs and outputs set
-    to *batch*."""
+    """Return the model's path. If *batch* is given, return the model's bytes instead, with axis 0 of every
+    input and output set to this size."""
     if batch is None:
         return path
     if is_tflite(path):
@@ -57,9 +57,9 @@ def at_batch(path: str, batch: int | None) -> str | bytes:
 
 
 class Network:
-    """A model that a device can run, and its inputs: random values with a fixed seed.
+    """A model that a device can run, with inputs: random values with a fixed seed.
 
-    The model takes no memory on the device before it runs.
+    The model uses no memory of the device before its first run.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Network:
         self.model = at_batch(path, batch)
         session = session_of(self.model)(self.model, device)
         self.feed = random_inputs(session, shapes_of(session.model, shapes), ranges_of(ids))
-        # Inputs in the dtypes of the device.
+        # The inputs, converted to the dtypes that the device uses.
         self.held = {name: held(name, x) for name, x in self.feed.items()}
         sizes = ",".join(f"{name}={'x'.join(map(str, x.shape))}" for name, x in self.feed.items())
         self.name = f"{Path(path).name}[{sizes}]"
@@ -91,7 +91,7 @@ class Network:
         return Executable(self.graph, self._device, {})
 
     def run(self) -> Tensor:
-        """Record the whole network; return one of its results."""
+        """Record the dispatches of the whole network. Return its first result."""
         e = self.executable
         inputs, outputs = ([x.buffer for x in some.values()] for some in (e.inputs, e.outputs))
         self._device.add(e.plan, inputs, outputs)
@@ -102,7 +102,7 @@ class Network:
         return any(node.op in SUMS for node in self.graph.nodes)
 
     def wrong(self, got: Mapping[str, Array], wanted: Mapping[str, Array]) -> int:
-        """Return how many elements of the results are wrong."""
+        """Return the number of elements of all outputs that are wrong."""
         pairs = [(got[name], want) for name, want in wanted.items()]
         differ = _far if self.rounds else unequal
         return sum(int(differ(*pair).sum()) for pair in pairs)
@@ -110,8 +110,8 @@ class Network:
     def expected(self) -> tuple[Mapping[str, Array], str]:
         """Return (expected outputs, a text that names their source).
 
-        The source is ONNX Runtime (LiteRT for a .tflite file), or the NumPy reference if that library is not
-        installed or the model has float sums (`SUMS`).
+        The source is ONNX Runtime, or LiteRT for a .tflite file. It is the NumPy reference if that library is
+        not installed, or if the model has an operator of `SUMS`.
         """
         if self.rounds:
             return oracle.run(self.graph, self.held), f"the NumPy reference's to {NEAR:g}"
@@ -125,26 +125,26 @@ class Network:
 
 
 def _far(got: Array, want: Array) -> npt.NDArray[np.bool_]:
-    """Return the mask of elements that differ by more than `NEAR` times the largest magnitude (floats), or by
-    more than 1 (integers)."""
+    """Return a mask that is True where two arrays differ too much: floats by more than `NEAR` times the
+    largest finite magnitude in *want*, integers by more than 1."""
     largest = float(np.abs(want[np.isfinite(want)]).max(initial=0))
     step = NEAR * largest if want.dtype.kind == "f" else 1
     return np.asarray(unequal(got, want) & ~(np.abs(got.astype(np.float64) - want) <= step))
 
 
 def measure(network: Network, device: Device, request: Request, result: Result, progress: Progress) -> None:
-    """Add a model's rows and the times of its nodes to a result, or the failure if the model cannot be
-    measured."""
+    """Measure a model, and add its rows and the times of its nodes to *result*; or a failure if the model
+    cannot be measured."""
     try:
         _measure(network, device, request, result, progress)
-    except VkqError as error:  # the benchmark's result keeps the rows that were added before the error
+    except VkqError as error:  # rows that were added before the error stay in the result
         skip(network, result, str(error))
     finally:
         vars(network).pop("executable", None)  # frees this model's memory: the next model may need it
 
 
 def skip(network: Network, result: Result, reason: str) -> None:
-    """Add the failure of a model that was not measured."""
+    """Add a failure to *result*: the model was not measured, for the given reason."""
     _fail(network, result, "skipped", reason)
 
 
@@ -196,21 +196,22 @@ def _row(
 
 
 def _nodes(network: Network, device: Device, floors: list[tuple[int, int]], result: Result) -> list[NodeTime]:
-    """Return the median times of each node's dispatches, from timestamps around each dispatch."""
+    """Return the median time of each dispatch, grouped by node. Timestamps are taken before and after each
+    dispatch."""
     with device.record(timestamps=MOST_DISPATCHES) as recording:
         network.run()
     taken: list[Any] = []
     for _ in range(NODE_RUNS):
         recording.run()
         taken.append(recording.gpu_times_us())
-    # The first quarter of the samples only warms caches.
+    # The first quarter of the runs warms the caches, and is left out of the median.
     times = np.median(np.asarray(taken[len(taken) // 4 :]), axis=0)
     graph, names = network.graph, network.executable.plan.variants
     ceiling, copy = of_path(network.path, result.ceilings), result.ceilings.get("copy")
     found = []
     for (node, first, end), (operations, size) in zip(network.executable.steps, floors, strict=True):
         if first == end:
-            continue  # a node that is a view has no dispatch
+            continue  # a node whose result is a view of its input has no dispatch
         shapes = (graph.specs[name] for name in (node.inputs[0], node.outputs[0]))
         found.append(
             NodeTime(

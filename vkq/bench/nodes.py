@@ -13,11 +13,12 @@ from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.linear import LinearProblem
 from vkq.problem.transposed import TransposedConv2dProblem
 
-SHOWN = 20  # nodes in the table: those with the largest time minus floor; --wide shows all nodes
+# The table shows this number of nodes, those with the largest (time - floor). --wide shows all nodes.
+SHOWN = 20
 
 
 def work_of(graph: Graph, node: Node) -> tuple[int, int]:
-    """Return (operations, two for each multiply-add; bytes of all inputs and results)."""
+    """Return (number of operations, two for each multiply-add; number of bytes of all inputs and results)."""
     names = [name for name in (*node.inputs, *node.outputs) if name]
     return 2 * _macs(graph, node), sum(graph.specs[name].nbytes for name in names)
 
@@ -36,8 +37,8 @@ def _macs(graph: Graph, node: Node) -> int:
 
 
 def tables(nodes: Sequence[NodeTime], columns: int | None, wide: bool) -> list[str]:
-    """Return the lines of two tables: kernels sorted by time, and nodes sorted by time minus floor. With
-    *wide*, lines have their full length, and all nodes are shown, not only `SHOWN`."""
+    """Return the lines of two tables: kernels sorted by time, and nodes sorted by (time - floor). Lines are
+    cut off at *columns*, and `SHOWN` nodes are listed; with *wide*, full lines and all nodes."""
     if not nodes:
         return []
     total = sum(node.time_us for node in nodes) or 1.0

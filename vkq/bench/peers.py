@@ -1,5 +1,5 @@
-"""Other libraries (peers) that run a case for comparison with vkq, if they are installed. Each peer reports
-what ran, on which device, and whether its results agree with the reference."""
+"""Run a case in other libraries (peers), if they are installed, to compare their times with vkq's. A peer
+reports the operator and the device that it used, and whether its results agree with the reference."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from vkq.runtime.device import Device
 
 @dataclass(frozen=True)
 class PeerArm:
-    """One case, run by a peer. ``call`` is timed. ``ran``: what the call runs (library, version, device,
-    type); ``agreement``: whether its results agree with the reference."""
+    """One case, run by a peer. *call*: the function to time. *ran*: a text with the library, its version, the
+    device and the type. *agreement*: a text that says whether the results agree with the reference."""
 
     call: Callable[[], Any]
     ran: str
@@ -31,7 +31,7 @@ class PeerArm:
 
 
 class Peer(Protocol):
-    """A library that can run cases. For a case that it cannot run, `arm` raises NotImplementedError with the
+    """A library that can run cases. If it cannot run a case, `arm` raises NotImplementedError with the
     reason."""
 
     @property
@@ -43,7 +43,8 @@ class Peer(Protocol):
 
 
 def agreement(got: Array, expected: Expected) -> str:
-    """Return a text on whether a peer's result agrees with the reference, with the largest difference."""
+    """Return a text that says whether a peer's result agrees with the reference; if not, with the largest
+    difference."""
     wrong = (
         expected.mismatch(got)
         if got.dtype == expected.y.dtype or expected.bound is not None
@@ -57,7 +58,8 @@ def agreement(got: Array, expected: Expected) -> str:
 
 
 class OnnxRuntime:
-    """ONNX Runtime's CPU provider: QLinearConv for conv2d, QGemm (QLinearMatMul with a bias) for linear."""
+    """ONNX Runtime on the CPU. It runs conv2d as QLinearConv, and linear as QGemm (a QLinearMatMul with a
+    bias)."""
 
     name = "ort"
 
@@ -122,8 +124,8 @@ class OnnxRuntime:
 
 
 class PyTorch:
-    """PyTorch on the CPU: ``torch._int_mm`` (int8 in, int32 out, no requantization) for int8 linear layers,
-    else conv2d and linear in float32."""
+    """PyTorch on the CPU. It runs linear layers with int8 activations as ``torch._int_mm`` (int8 to int32,
+    without requantization), and all other cases as conv2d or linear in float32."""
 
     name = "torch"
 
@@ -187,7 +189,8 @@ class PyTorch:
 
 
 class Ncnn:
-    """ncnn on vkq's Vulkan device: int8 layers with float32 inputs and outputs, its fp16 options off."""
+    """ncnn on vkq's Vulkan device: int8 layers with float32 inputs and outputs. ncnn's fp16 options are
+    off."""
 
     name = "ncnn"
 
@@ -203,7 +206,8 @@ PEERS: dict[str, Callable[[], Peer]] = {"ort": OnnxRuntime, "torch": PyTorch, "n
 
 
 def find_peer(name: str) -> Peer:
-    """Return the peer of a name. Raises ArgumentError if there is none, or its library is not installed."""
+    """Return the peer with this name. Raises ArgumentError if the name is unknown, or the peer's library is
+    not installed."""
     if name not in PEERS:
         raise ArgumentError(f"--peer is {name!r}; it must be all or one of {', '.join(PEERS)}")
     return PEERS[name]()
@@ -221,7 +225,8 @@ def installed_peers() -> tuple[Peer, ...]:
 
 
 def library(name: str, peer: str) -> Any:
-    """Import the package *name* of a peer. Raises ArgumentError if it is not installed."""
+    """Import and return the package *name*, which the peer *peer* needs. Raises ArgumentError if it is not
+    installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -1,5 +1,5 @@
-"""Plots of results: a sweep over one size, a roofline with the measured ceilings, and bars of whole networks
-in vkq and other libraries. They need matplotlib."""
+"""Plot benchmark results with matplotlib: time and rate over one size, a roofline with the measured ceilings,
+or bars that compare libraries on whole networks."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from vkq.errors import ArgumentError
 
 SUFFIXES = (".svg", ".png", ".pdf")
 MOST_LABELS = 10  # maximum number of points with names in a roofline; more names would overlap
-# Colours of each theme: background, text, lines. Readers with colour blindness can tell the colours of the
-# series apart.
+# The colours of each theme: background, text, lines.
 THEMES = {"light": ("#ffffff", "#1f2328", "#d0d7de"), "dark": ("#0d1117", "#e6edf3", "#30363d")}
+# The colours of the series; readers with colour blindness can tell them apart.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a8f98")
 
 
 def library() -> Any:
-    """Import matplotlib's figures, which need no display. Raises ArgumentError if matplotlib is not
-    installed."""
+    """Import and return ``matplotlib.figure``, which needs no display. Raises ArgumentError if matplotlib is
+    not installed."""
     try:
         figure = importlib.import_module("matplotlib.figure")
     except ImportError as error:
@@ -38,7 +38,8 @@ def library() -> Any:
 
 
 def check(path: Path) -> None:
-    """Raise ArgumentError if no plot can be written to *path*; called before anything is measured."""
+    """Raise ArgumentError if the suffix of *path* is none of `SUFFIXES`, or matplotlib is not installed. Call
+    this before measuring."""
     if path.suffix.lower() not in SUFFIXES:
         raise ArgumentError(
             f"plot: {str(path)!r} has no suffix that says what to write; use {', '.join(SUFFIXES)}"
@@ -47,13 +48,14 @@ def check(path: Path) -> None:
 
 
 def draw(result: Result, cases: Sequence[Case], path: Path, theme: str = "light") -> None:
-    """Write the plot of a result in the format of the file's suffix (.svg, .png, .pdf)."""
+    """Plot a result, and write the plot to *path*, in the format of its suffix (.svg, .png, .pdf). If one
+    size of the cases is swept, the plot is over this size; else it is a roofline."""
     rows = [row for row in result.rows if row.clock == _clock(result)]
     if not rows:
         raise ArgumentError("plot: there is no row to draw; every case failed")
     size = swept(cases) if cases else None
     if not size:
-        rows = [row for row in rows if row.operations]  # no arithmetic intensity without operations
+        rows = [row for row in rows if row.operations]  # a roofline shows only cases with arithmetic
         if not rows:
             raise ArgumentError(
                 "plot: no row does arithmetic; sweep a size, as in 'repack[N=1,8,C=64,H=56,W=56]'"
@@ -69,9 +71,11 @@ def draw(result: Result, cases: Sequence[Case], path: Path, theme: str = "light"
 
 
 def bars(title: str, groups: Mapping[str, Mapping[str, float]], path: Path, theme: str = "light") -> None:
-    """Write a bar chart of *groups*: group -> series -> milliseconds.
+    """Write a bar chart to *path*. *groups* maps the name of a group to a dict from the name of a series to
+    milliseconds.
 
-    The first series is vkq's; the labels of other series give their time as a multiple of vkq's.
+    The first series is vkq's. A bar of another series is labelled with its milliseconds, and with their
+    ratio to vkq's.
     """
     series = list(dict.fromkeys(name for one in groups.values() for name in one))
     with _figure(
@@ -108,8 +112,8 @@ def _bar_label(one: Mapping[str, float], name: str) -> str:
 
 @contextmanager
 def _figure(path: Path, theme: str, size: tuple[float, float]) -> Iterator[Any]:
-    """Context manager: yield a figure in a theme's colours, and write it at the end. In SVGs, text is
-    stored as text, not as outlines."""
+    """Context manager: yield a figure with the colours of *theme*, and write it to *path* at the end of the
+    block. An SVG stores text as text, not as outlines."""
     check(path)
     if theme not in THEMES:
         raise ArgumentError(f"plot: the theme is {theme!r}; it must be one of {', '.join(THEMES)}")
@@ -150,7 +154,7 @@ def _sizes(case: str) -> dict[str, str]:
 
 
 def _fixed(case: str, size: str | None) -> str:
-    """Return the case's name without the value of the swept size: linear[M,K=1024,N=1024]."""
+    """Return the case's name without the value of the swept size, such as linear[M,K=1024,N=1024] for M."""
     sizes = [key if key == size else f"{key}={value}" for key, value in _sizes(case).items()]
     return f"{case.partition('[')[0]}[{','.join(sizes)}]"
 
@@ -184,7 +188,7 @@ def _roofline(figure: Any, rows: Sequence[Row], ceilings: Mapping[str, float | N
     copy = ceilings.get("copy")
     labels: list[Label] = []
     roofs = {name: rate for name, rate in _distinct(ceilings).items() if not copy or rate <= right * copy}
-    # If every arithmetic ceiling begins beyond the right edge, draw only the memory ceiling.
+    # If all arithmetic ceilings meet the memory ceiling beyond the right edge, draw only the memory ceiling.
     for name, rate in (roofs or ({"copy": copy * right} if copy else {})).items():
         knee = rate / copy if copy else left
         xs = [left, knee, right] if left < knee < right else [left, right]
@@ -216,8 +220,7 @@ def _tops(gops: float) -> str:
 
 
 def _distinct(ceilings: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the arithmetic ceilings. If several are within 2 % of each other, return only the first of
-    them."""
+    """Return the arithmetic ceilings, without those that are within 2 % of an earlier one."""
     found: dict[str, float] = {}
     for name, rate in ceilings.items():
         if rate and name != "copy" and all(abs(rate / other - 1) > 0.02 for other in found.values()):
@@ -227,9 +230,10 @@ def _distinct(ceilings: Mapping[str, float | None]) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """A text of *size* points, and its possible positions, the best first.
+    """A text in a font of *size* points, and its possible positions, the best first.
 
-    A position is (x, y in data coordinates; offset to the right and up in points; horizontal alignment).
+    A position is (x, y, offset to the right, offset upwards, horizontal alignment). x and y are data
+    coordinates; the offsets are in points.
     """
 
     text: str
@@ -238,7 +242,7 @@ class Label:
 
 
 def _names(rows: Sequence[Row]) -> list[Label]:
-    """Return labels for the fastest point of each case, the highest point first."""
+    """Return one label for each case, at its fastest point. The case with the highest rate comes first."""
     best: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: row.gops):
         best[row.case] = row
@@ -250,8 +254,8 @@ def _names(rows: Sequence[Row]) -> list[Label]:
 
 
 def _place(figure: Any, axes: Any, labels: Sequence[Label], others: Sequence[Any]) -> None:
-    """Draw each label at its first position inside the axes that overlaps no label and none of *others*; omit
-    labels without such a position."""
+    """Draw each label at the first of its positions that is inside the axes and overlaps neither *others*
+    nor the labels drawn before. A label for which no position is free is not drawn."""
     figure.draw_without_rendering()  # computes the positions of all elements of the figure
     taken = [one.get_window_extent() for one in others]
     inside = axes.get_window_extent()

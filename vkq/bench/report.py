@@ -45,18 +45,19 @@ def header(result: Result) -> list[str]:
 
 
 _WIDE_WIDTHS = (11, 19, 11, 11, 9, 10, 18, 9, 8, 24)
-# Widths of the columns. Together with the case's name, a line of the table has 80 characters.
+# Widths of the columns after the case's name. The name gets the rest of a line of 80 characters.
 _WIDTHS = {"path": 8, "us": 9, "p20..p80": 20, "GOP/s": 8, "of ceiling": 10}
 _LEAST = 20  # minimum number of characters of a case's name
 
 
 class Table:
-    """The table for a terminal: a line for each arm (a path of vkq, or another library), with the time by
-    the first clock of the run (*clock*).
+    """The table for a terminal, with a line for each arm (a path of vkq, or another library).
 
-    A name that does not fit into *columns* (None: no limit) is printed above its rows (`Labels`). With
-    *wide*, a line shows the times by every clock, all rates, and last the command that repeats the
-    measurement.
+    *cases*: the cases whose names are printed. *columns*: the width of the terminal; None: no limit. A
+    case's name that does not fit is printed above its rows (`Labels`). *clock*: the name of the clock in the
+    head of the table; a line has the time of the first of the clocks gpu, submit, call and host that was
+    measured. *wide*: a line has the times of every clock, all rates, and at its end the command that repeats
+    the measurement.
     """
 
     def __init__(
@@ -79,8 +80,8 @@ class Table:
     def lines(
         self, rows: Sequence[Row], comparisons: Sequence[Comparison], failures: Sequence[Failure]
     ) -> list[str]:
-        """Return the lines of some cases. A failed arm's line has the reason, and the command that repeats
-        the arm."""
+        """Return the table's lines for these rows and failures. The line of a failure has the reason, and the
+        command that repeats the measurement."""
         found: list[str] = []
         said = ""
         for arm in _arms(rows):
@@ -95,7 +96,8 @@ class Table:
         return found
 
     def _failed(self, text: str, command: str) -> str:
-        """Return the line of a failure; on a terminal the command has its own line, to be copied whole."""
+        """Return the text of a failure and its command: on one line without a terminal's width; else the
+        text is wrapped, and the command has its own line, so that a user can copy it whole."""
         if not self.columns:
             return f"{text}  {command}"
         margin = " " * 12
@@ -106,7 +108,7 @@ class Table:
         return f"{folded}\n{margin}again: {command}"
 
     def totals(self, totals: Sequence[Total]) -> list[str]:
-        """Return a line for each network, path and clock."""
+        """Return one line for each total: a network on one path by one clock."""
         return [
             f"total    {_network(one)} on {one.path}: {microseconds(one.time_us)} us ({one.clock} clock),"
             f" {_rate(one.gops)} GOP/s"
@@ -153,8 +155,8 @@ def _network(one: Total) -> str:
 
 
 def footer(result: Result) -> list[str]:
-    """Return the lines below the table: each warning once, with the number of measurements that have it;
-    the number of mismatches; the duration of the run."""
+    """Return the lines below the table: each distinct warning with the number of rows that have it, the
+    number of mismatches, the number of interrupted cases, and the duration of the run."""
     counts: dict[str, int] = {}
     for row in result.rows:
         for warning in row.warnings:
@@ -178,7 +180,8 @@ def footer(result: Result) -> list[str]:
 
 
 def _arms(rows: Iterable[Row]) -> list[dict[str, Row]]:
-    """Group rows that differ only in the clock; each group maps a clock to its row."""
+    """Group rows that differ only in the clock. Return one dict for each group, from the clock to the
+    row."""
     found: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in rows:
         found.setdefault(row.key[:-1], {})[row.clock] = row
@@ -198,21 +201,21 @@ def _cells(arm: dict[str, Row], comparisons: Sequence[Comparison]) -> Cells:
 
 
 def _speed(row: Row) -> tuple[str, str]:
-    """Return GOP/s and their share of the ceiling; for rows without arithmetic, GB/s and their share of the
-    copy rate."""
+    """Return two cells: GOP/s, and its share of the path's ceiling. For rows without arithmetic: GB/s, and
+    its share of the copy rate."""
     if row.operations:
         return _rate(row.gops), f"{row.compute_share:.0%}" if row.compute_share else "-"
     return f"{_rate(row.gbps)} GB", f"{row.copy_share:.0%} copy" if row.copy_share else "-"
 
 
 def _first(arm: dict[str, Row]) -> Row:
-    """Return the arm's result for the first of the clocks gpu, submit, call and host that was measured."""
+    """Return the arm's row for the first of the clocks gpu, submit, call and host that was measured."""
     return next(arm[clock] for clock in ("gpu", "submit", "call", "host") if clock in arm)
 
 
 def _ratio(row: Row, comparisons: Sequence[Comparison]) -> str:
-    """Return the ratio of the row's time to the baseline's, and the verdict; "-" if the row was not
-    compared."""
+    """Return a text with the ratio of the row's time to the baseline's time, and the verdict; "-" if the row
+    was not compared with a baseline."""
     for one in comparisons:
         if (one.case, one.scheme, one.scale, one.method, one.path, one.clock) == (
             row.case, row.scheme, row.scale, row.method, row.path, row.clock
@@ -235,7 +238,8 @@ def _rate(value: float) -> str:
 
 
 def microseconds(value: float) -> str:
-    """Return a time in microseconds with three or four digits."""
+    """Format a time in microseconds: with three or four significant digits below 1,000, as a whole number
+    from there on."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" if value < 100 else f"{value:.1f}"
 
 
@@ -275,7 +279,7 @@ def markdown(result: Result) -> str:
 
 
 def comma_separated(result: Result) -> str:
-    """Return the rows as CSV, a line for each arm and clock."""
+    """Return the result as CSV, with one line for each row (one arm by one clock)."""
     text = io.StringIO()
     writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()

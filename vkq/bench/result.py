@@ -1,4 +1,4 @@
-"""The result of a benchmark run: rows, ratios, and the JSON file that holds them."""
+"""The result of a benchmark run: its rows and ratios, and the JSON file that stores them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ MOST_SAMPLES = 5000  # maximum number of samples of one row
 class Row:
     """The times of one arm (a path of vkq, or another library) on one case by one clock.
 
-    Times are microseconds of one pass. Shares are fractions of the ceilings that this run measured.
+    Times are those of one pass, in microseconds. Shares are fractions of the ceilings, which were measured in
+    the same run.
     """
 
     case: str
     scheme: str
     scale: str
     method: str | None
-    path: str  # vkq's path, or the other library's name
+    path: str  # vkq's path, or the name of the other library
     arm: str  # "vkq", or "peer" for another library
     variant: str  # the shader variants in order of dispatch, or a text about a peer's kernels
     clock: str
@@ -41,20 +42,20 @@ class Row:
     samples_us: list[float]
     dispatches: int  # dispatches of one pass
     passes: int  # passes of one sample
-    sets: int  # number of copies of all data; consecutive passes use different copies
+    sets: int  # number of copies of the buffers; consecutive passes use different copies
     operations: int
     bytes: int
     compute_ceiling: str | None
     compute_share: float | None
     copy_share: float | None
-    overhead_us: float | None  # for the clock submit: median of host time minus device time
+    overhead_us: float | None  # for the clock submit: the median of (host time - device time)
     warnings: list[str]
     command: str
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The fields that identify a measurement. Rows of two benchmark runs with equal keys are
-        compared."""
+        """The fields that identify a measurement. `vkq.bench.compare` compares two rows if their keys are
+        equal."""
         return (self.case, self.scheme, self.scale, self.method or "", self.path, self.clock)
 
     @property
@@ -70,8 +71,8 @@ class Row:
 
 @dataclasses.dataclass
 class Comparison:
-    """The ratio of the times of two arms (paths of vkq, or other libraries) on one case. Their samples
-    alternate."""
+    """The ratio of the times of two arms (paths of vkq, or other libraries) on one case. The two arms were
+    sampled in alternation."""
 
     case: str
     scheme: str
@@ -88,7 +89,7 @@ class Comparison:
 
     @classmethod
     def of(cls, row: Row, base: Row, ratio: Ratio) -> Comparison:
-        """Return the comparison of two rows with this ratio."""
+        """Return the comparison of *row* with *base*. *ratio*: the ratio of their times."""
         same = (row.case, row.scheme, row.scale, row.method, row.path, base.path, row.clock)
         return cls(*same, ratio.value, ratio.low, ratio.high, ratio.pairs, ratio.verdict)
 
@@ -109,10 +110,11 @@ class Failure:
 
 @dataclasses.dataclass
 class NodeTime:
-    """The times of one node of a model: its kernels in order of dispatch, and the time of each.
+    """The times of one node of a model. ``kernels``: the node's kernels in order of dispatch. ``times_us``:
+    the time of each kernel.
 
-    ``floor_us``: the longer of two times, its bytes / the copy rate and its operations / the path's ceiling.
-    Both rates are measured in this run.
+    ``floor_us``: the minimum possible time, which is the larger of (bytes / copy rate) and (operations /
+    ceiling of the path). The copy rate and the ceiling were measured in the same run.
     """
 
     case: str
@@ -133,8 +135,8 @@ class NodeTime:
 
 @dataclasses.dataclass
 class Total:
-    """The time of a whole network on one path by one clock: the sum over its layers, each multiplied by its
-    count. ``missing``: the number of distinct layers that were not timed."""
+    """The time of a whole network on one path by one clock: the sum over its distinct layers, each multiplied
+    by its count. ``missing``: the number of distinct layers without a time, which the sum leaves out."""
 
     network: str
     scheme: str
@@ -156,7 +158,7 @@ class Total:
 
 @dataclasses.dataclass
 class Result:
-    """All measurements of a run, and its device and host."""
+    """All measurements of a benchmark run, with descriptions of the device and the host."""
 
     device: dict[str, Any]
     host: dict[str, Any]
@@ -174,7 +176,7 @@ class Result:
 
     @property
     def interrupted(self) -> bool:
-        """True if cases have no time because the user ended the run."""
+        """True if the user ended the run before all cases were timed."""
         return any(one.reason == INTERRUPTED for one in self.failures)
 
     @property
@@ -183,7 +185,7 @@ class Result:
         return [one for one in self.failures if one.kind == "mismatch"]
 
     def to_json(self) -> str:
-        """Return the run as JSON, one row a line."""
+        """Return the result as JSON. Each row has one line."""
         top = {"schema": SCHEMA, **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)}}
         lists: dict[str, list[Any]] = {
             "rows": self.rows,
@@ -211,20 +213,20 @@ def _rounded(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a benchmark's JSON file. Raises ArgumentError, with the file's name, if it cannot
-    be read."""
+    """Parse a JSON file that a benchmark wrote. Raises ArgumentError, with the file's name, if the file
+    cannot be read or is not JSON."""
     try:
         return files.parse_json(files.read(path, MOST_BYTES))
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error  # `str` of an OSError would repeat the path
+        why = getattr(error, "strerror", None) or error  # str(error) of an OSError would repeat the path
         raise ArgumentError(
             f"{path} cannot be read as JSON: {why}; give a file that `vkq bench --json` wrote"
         ) from error
 
 
 def read(path: Path) -> Result:
-    """Return a run from its JSON file. Raises ArgumentError, with the file's name, if the file is not a
-    result or has another schema version."""
+    """Read the result of a run from its JSON file. Raises ArgumentError, with the file's name, if the file
+    is not a result, or its schema version is not `SCHEMA`."""
     top = read_json(path)
     version = top.get("schema") if isinstance(top, dict) else None
     if version != SCHEMA:
@@ -253,7 +255,8 @@ def _list(top: dict[str, Any], key: str) -> list[Any]:
 
 
 def _made(kind: Any, value: Any) -> Any:
-    """Return a dataclass of this module made of a JSON value; ValueError if a key or a type is wrong."""
+    """Make an object of the dataclass *kind* from a JSON value. Raises ValueError if a key or a type is
+    wrong."""
     fields = {field.name: field.type for field in dataclasses.fields(kind)}
     if not isinstance(value, dict) or value.keys() != fields.keys():
         raise ValueError(f"a {kind.__name__} must have the keys {', '.join(fields)}")
@@ -272,7 +275,8 @@ def _text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-_TYPES: dict[str, Callable[[Any], bool]] = {  # annotation of a dataclass field -> check of a JSON value
+# For each annotation of a dataclass field: a function that returns True for a valid JSON value.
+_TYPES: dict[str, Callable[[Any], bool]] = {
     "str": _text,
     "str | None": lambda v: v is None or _text(v),
     "int": lambda v: isinstance(v, int) and not isinstance(v, bool),

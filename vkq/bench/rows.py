@@ -1,5 +1,5 @@
-"""Verified arms (paths of vkq, or other libraries), and the table rows and warnings computed from their
-samples."""
+"""Compute the rows of the table, and their warnings, from the samples of verified arms. An arm is a path of
+vkq, or another library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkq.device.capabilities import Capabilities
 
 @dataclass
 class VerifiedArm:
-    """An arm whose results were verified, and the fields that its rows share."""
+    """An arm whose results were verified, with the fields that are equal in all of its rows."""
 
     path: str
     kind: str
@@ -28,7 +28,8 @@ class VerifiedArm:
     command: str
     dispatches: int = 0
     sets: int = 1
-    check: Callable[[], str | None] = lambda: None  # compares the results again after the timing
+    # Compares the results with the reference again, after the timing. Returns what is wrong, or None.
+    check: Callable[[], str | None] = lambda: None
     samples: dict[str, list[float]] = field(default_factory=dict)
     unsettled: set[str] = field(default_factory=set)
 
@@ -55,8 +56,11 @@ def row_of(case: Case, one: VerifiedArm, clock: str, ceilings: Mapping[str, floa
 def warnings_of(
     row: Row, settled: bool, settings: Settings, c: Capabilities, throttled: float | None
 ) -> Iterator[str]:
-    """Yield the warnings for a row, each with a remedy. *throttled*: the present rate of the sentinel
-    kernel / its median rate, if this quotient is too low, else None."""
+    """Yield the warnings for a row, each with a remedy.
+
+    *settled*: whether the times of the warm-up became stable. *throttled*: None, or, if the sentinel kernel
+    was too slow, its rate divided by its median rate.
+    """
     if c.device_type == "cpu" and row.arm == "vkq":
         yield "software device: the times rank nothing on a GPU; they show overheads and regressions"
     if not settled:

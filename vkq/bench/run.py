@@ -1,5 +1,5 @@
-"""Run cases: verify every arm (a path of vkq, or a peer) against the reference, then time the arms of a
-case in alternation."""
+"""Run cases. For each case, verify every arm (a path of vkq, or a peer: another library) against the
+reference, then time the arms in alternation."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ FEW_ROWS = 32  # linear cases with at most this number of rows share one referen
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure for every case. ``base``: the path or peer with which the others are compared; None
-    for no comparison."""
+    """What to measure for every case. ``base``: the baseline of comparisons, a path or a peer. None: vkq's
+    first path if there are peers, else no comparison."""
 
     paths: tuple[str, ...] = ("auto",)
     clocks: tuple[str, ...] = timer.CLOCKS  # the clocks, in the order of the measurements
@@ -38,7 +38,7 @@ class Request:
     peers: tuple[Peer, ...] = ()
     settings: timer.Settings = field(default_factory=timer.Settings)
     device_option: str | None = None
-    variant: str | None = None  # a pattern that one shader variant of every layer must match
+    variant: str | None = None  # a pattern; every layer must run with a shader variant that matches it
 
 
 def paths_of(words: Sequence[str], device: Device) -> tuple[str, ...]:
@@ -53,7 +53,7 @@ def paths_of(words: Sequence[str], device: Device) -> tuple[str, ...]:
 
 
 class Runner:
-    """Measures cases on a device and adds rows, comparisons and failures to *result*."""
+    """Measure cases on a device, and add rows, comparisons and failures to *result*."""
 
     def __init__(
         self, device: Device, request: Request, result: Result, progress: Progress = lambda what: None
@@ -63,14 +63,14 @@ class Runner:
         self.result = result
         self.progress = progress
         self._sentinel = Sentinel(device)
-        # Requested path -> the path that ran, for the current case ("auto" and "dot" are resolved).
+        # For the current case, from each requested path to the path that ran: "auto" and "dot" are resolved.
         self._taken: dict[str, str] = {}
-        # Of the last case: (key, weights, and a cache of layers and expected results made from these
-        # weights). The next case of a sweep may have this key, too.
+        # (key, weights of the last case, cache of the layers and expected results made from these weights).
+        # Cases with equal keys have equal weights; the cases of a sweep often do.
         self._built: tuple[object, data.Weights, dict[Any, Any]] | None = None
 
     def run(self, case: Case) -> None:
-        """Verify and measure one case; an arm that cannot run, or is wrong, is added to
+        """Verify and measure one case. If an arm cannot run, or its results are wrong, a failure is added to
         ``result.failures``."""
         self.progress(f"{case.name}: reference")
         weights, made = self._weights(case)
@@ -95,13 +95,13 @@ class Runner:
         self._report(case, arms, min((s for s in (before, after) if s is not None), default=None))
 
     def skip(self, case: Case, reason: str) -> None:
-        """Add the failure of a case that was not measured."""
+        """Add a failure to the result: the case was not measured, for the given reason."""
         path = ",".join(self.request.paths)
         self._fail(case, path, "skipped", reason, self._command(case, path))
 
     def _paths(self, case: Case) -> tuple[str, ...]:
         if case.scheme in FLOAT:
-            return ("auto",)  # layers of float activations have no dot product to choose
+            return ("auto",)  # layers with float activations have no choice of an integer path
         base = [self.request.base] if self.request.base in PATHS else []
         return tuple(dict.fromkeys([*base, *self.request.paths]))
 
@@ -109,15 +109,15 @@ class Runner:
         window = "" if case.op == "linear" else case.name
         key = (case.problem.weight_shape, case.scheme, case.scale, window)
         if self._built is None or self._built[0] != key:
-            self._built = None  # frees the old weights first: memory may not hold both
+            self._built = None  # frees the old weights first: old and new weights may not fit into memory
             self._built = (key, data.weights(case), {})
         return self._built[1], self._built[2]
 
     def _expected(self, case: Case, weights: data.Weights, x: data.Array, made: dict[Any, Any]) -> Expected:
-        """Return the reference's result. *made*: a cache of results for these weights.
+        """Return the reference's result. *made*: the cache of results for these weights.
 
-        For few rows, most of the reference's time goes into reading the weights. So the result is computed
-        once for `FEW_ROWS` rows, and cases with fewer rows use its first rows."""
+        For few rows, the reference spends most of its time reading the weights. So linear cases with at most
+        `FEW_ROWS` rows share one result with `FEW_ROWS` rows, and each uses the first rows of it."""
         sums = float_sums(self.device, CHANNELS.get(case.scheme, "float32"))
         if case.op != "linear" or case.layer.gemm_m > FEW_ROWS:
             return data.expected(case, weights, x, sums)
@@ -144,7 +144,7 @@ class Runner:
             if self.request.variant:
                 layer = with_variant(layer, data.tensor(case, layer, x).spec, self.request.variant)
             taken = "auto" if case.scheme in FLOAT else layer.choice().path
-            # "auto" or "dot" was resolved to a path that already has an arm
+            # "auto" or "dot" may be resolved to a path that already has an arm.
             if taken in self._taken.values():
                 return None
             self._taken[path] = taken
@@ -204,7 +204,7 @@ class Runner:
                 arm.arm.submits(arm.samples.get("gpu", [])) if isinstance(arm.arm, WorkArm) else None
                 for arm in arms
             ]
-            if all(known):  # each submission of the gpu clock had one pass, so its host time is known
+            if all(known):  # the submissions for the clock "gpu" had one pass, and their host times were kept
                 for arm, times in zip(arms, known, strict=True):
                     arm.samples[clock] = times or []
                 return
@@ -217,7 +217,7 @@ class Runner:
     def _report(self, case: Case, arms: list[VerifiedArm], throttled: float | None) -> None:
         rows: dict[tuple[str, str], Row] = {}
         for one in arms:
-            # The check reads results of recorded work, and the clock "call" runs no recorded work.
+            # The check reads the results of recorded work. The clock "call" does not run the recorded work.
             wrong = one.check() if one.samples.keys() - {"call"} else None
             if wrong:
                 self._fail(case, one.path, "mismatch", f"after the timed runs: {wrong}", one.command)
@@ -241,8 +241,8 @@ class Runner:
             )
 
     def _base(self, rows: Mapping[tuple[str, str], Row]) -> str | None:
-        """Return the baseline of comparisons: the requested one; else, if there are peers, vkq's first
-        path."""
+        """Return the baseline of comparisons: the requested path or peer. If none was requested: vkq's first
+        path if there are peers, else None."""
         if self.request.base is not None:
             return self._taken.get(self.request.base, self.request.base)
         return next((path for path, _ in rows), None) if self.request.peers else None

@@ -1,5 +1,5 @@
-"""Self-test of comparisons on this machine: a kernel compared with itself must be called equal, and a
-kernel with 10 % more work must be called slower."""
+"""Self-test of time comparisons on this machine. The verdict on a kernel compared with itself must be
+"equal", and the verdict on a kernel with 10 % more work must be "slower"."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from vkq.runtime.tensor import Tensor
 
 TRIALS = 20  # number of trials of each kind
 NEEDED = 19  # minimum number of correct verdicts of each kind
-INJECTED = 0.10  # extra work, relative to one submission
+INJECTED = 0.10  # extra work of the slower arm, as a share of a submission's work
 CASE = Case(parse("linear[M=64,K=256,N=256]"))
-# There are many pairs of short submissions. A disturbance usually slows both submissions of a pair. Pairs
-# in which it slows only one are outliers, and the median ignores them. A submission has ten passes, so that
-# one more pass is 10 % more work.
+# Many pairs of short submissions are measured. A disturbance of the machine usually slows both submissions
+# of a pair. A pair in which only one submission is slowed is an outlier, which the median ignores.
 SETTINGS = timer.Settings(samples=60, submission_us=0, time_s=8.0, precision=0.03)
-PASSES = 10
+PASSES = 10  # passes of a submission: one more pass is 10 % more work (INJECTED)
 
 
 @dataclass(frozen=True)
 class Trials:
-    """The ratios of two kinds of trials: an arm against an equal arm, and an arm with extra work against
-    one without."""
+    """The ratios that two kinds of trials measured. *equal*: both arms do the same work. *slower*: the second
+    arm does more work than the first."""
 
     equal: list[stats.Ratio]
     slower: list[stats.Ratio]
@@ -61,7 +60,7 @@ class Trials:
 
 
 def run(device: Device, trials: int = TRIALS, progress: Callable[[str], None] = lambda what: None) -> Trials:
-    """Run the trials with the sampling and statistics that every comparison of ``vkq bench`` uses."""
+    """Run the trials. Sampling and statistics are those of every comparison in ``vkq bench``."""
     layer = data.layer(CASE, data.weights(CASE), "auto", device)
     x = Tensor.from_numpy(data.activations(CASE), device)
     base, same, more = (_arm(device, lambda: layer(x), extra) for extra in (0.0, 0.0, INJECTED))

@@ -1,9 +1,9 @@
-"""Statistics of times: medians, the ratio of interleaved pairs with an exact interval, and signs of a bad
-sample (drift, outliers).
+"""Statistics of times: medians, the ratio of two arms with an exact confidence interval, and signs of bad
+samples (drift, outliers). An arm is a path of vkq, or another library.
 
-Times on a shared machine have heavy tails and drift, so no mean or standard deviation is used. Two arms
-(paths of vkq, or other libraries) are compared by the ratios of pairs: the two times of a pair are measured
-right after each other, so a disturbance of the machine slows both.
+Times on a shared machine have heavy tails and drift, so no mean or standard deviation is used. The times of
+two arms are measured in pairs, one right after the other, so that a disturbance of the machine usually slows
+both times. The comparison uses the ratios of these pairs.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 CONFIDENCE = 0.99  # confidence of a ratio's interval
-FLOOR = 0.02  # ratios within 2 % of 1 count as equal: other buffer addresses alone change times by 2 %
-DRIFT = 0.05  # a larger change from the first fifth's median to the last fifth's gives a warning
+# Ratios within 2 % of 1 count as equal: times change by 2 % merely because buffers have other addresses.
+FLOOR = 0.02
+DRIFT = 0.05  # a larger relative change between the medians of the first and the last fifth gives a warning
 OUTLIERS = 0.05  # a larger share of outliers gives a warning
-THROTTLED = 0.85  # a warning is given if a sentinel's rate is below this share of its median
+THROTTLED = 0.85  # a warning is given if the rate of the `Sentinel` is below this share of its median
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The median, 20th and 80th percentile of some samples, and their number."""
+    """The median, the 20th and the 80th percentile of some samples, and the number of samples."""
 
     median: float
     p20: float
@@ -34,7 +35,7 @@ class Summary:
 
 
 def summarize(samples: Sequence[float]) -> Summary:
-    """Return the summary of one or more samples.
+    """Return the `Summary` of the samples. There must be at least one sample.
 
     >>> summarize([1.0, 2.0, 3.0, 4.0, 100.0])
     Summary(median=3.0, p20=1.8, p80=23.2, count=5)
@@ -47,8 +48,8 @@ def summarize(samples: Sequence[float]) -> Summary:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of two times, first / second: estimate, interval and number of pairs. If the ratio is below
-    1, the first is faster."""
+    """The ratio of two arms' times, first / second; below 1, the first arm is faster. *value*: the estimate.
+    *low*, *high*: the confidence interval. *pairs*: the number of pairs of times."""
 
     value: float
     low: float
@@ -65,17 +66,18 @@ class Ratio:
 
     @property
     def width(self) -> float:
-        """Half the width of the interval as a share of the ratio: smaller differences cannot be detected."""
+        """Half the width of the interval, relative to the ratio. Differences below it cannot be detected."""
         return math.sqrt(self.high / self.low) - 1
 
 
 def paired_ratio(times: Sequence[float], base: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
-    """Return the Hodges-Lehmann estimate of times[i] / base[i]: the median of the geometric means of any two
-    of these ratios.
+    """Return the Hodges-Lehmann estimate of the ratio times[i] / base[i]: the geometric mean of every two of
+    these ratios is computed, and the median of all means is returned.
 
-    The interval comes from the Wilcoxon signed-rank test. It is exact if the log ratios are symmetric about
-    their centre; interleaving makes this true for two equal arms, for any distribution of the noise. With too
-    few pairs for the confidence (fewer than eight for 99 %) the interval is the whole range.
+    The interval comes from the Wilcoxon signed-rank test. It is exact if the logarithms of the ratios are
+    distributed symmetrically about their centre. For two equal arms this is true for any noise, because the
+    measurements alternate. With too few pairs for the confidence (fewer than eight for 99 %) the interval is
+    the whole range of the means.
 
     >>> paired_ratio([2.0, 4.0, 6.0], [1.0, 2.0, 3.0]).value
     2.0
@@ -93,9 +95,10 @@ def paired_ratio(times: Sequence[float], base: Sequence[float], confidence: floa
 
 @functools.cache
 def _signed_rank(n: int, confidence: float) -> int:
-    """Return how many of the n(n+1)/2 pairwise means are below the interval; as many are above it."""
+    """Return how many of the n(n+1)/2 sorted pairwise means lie below the confidence interval. The same
+    number lies above it."""
     total, tail = n * (n + 1) // 2, (1 - confidence) / 2
-    if n > 60:  # for many samples: the normal approximation has an error of a fraction of a rank
+    if n > 60:  # the normal approximation is wrong by less than one rank
         spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
         return max(0, math.floor(total / 2 - _normal_quantile(1 - tail) * spread))
     counts = np.zeros(total + 1)
@@ -116,8 +119,8 @@ def _normal_quantile(p: float) -> float:
 
 
 def median_ratio(times: Sequence[float], base: Sequence[float], confidence: float = 0.95) -> Ratio:
-    """Return the ratio of the medians of two separate runs, with a bootstrapped interval (2,000 resamples
-    with a fixed seed)."""
+    """Return the ratio of the medians of two separate runs. The interval is bootstrapped: 2,000 resamples,
+    with a fixed seed."""
     rng = np.random.default_rng(0)
     resampled = [np.median(_resamples(rng, np.asarray(v, np.float64)), axis=1) for v in (times, base)]
     tail = 50 * (1 - confidence)
@@ -130,19 +133,21 @@ def _resamples(rng: np.random.Generator, values: npt.NDArray[np.float64]) -> npt
 
 
 def drift(samples: Sequence[float]) -> float | None:
-    """Return (the last fifth's median / the first fifth's) - 1; None with fewer than ten samples."""
+    """Return (median of the last fifth / median of the first fifth) - 1; None for fewer than ten samples."""
     fifth = len(samples) // 5
     return None if fifth < 2 else float(np.median(samples[-fifth:]) / np.median(samples[:fifth])) - 1
 
 
 def outliers(samples: Sequence[float]) -> float:
-    """Return the share of samples that are more than three interquartile ranges outside the quartiles."""
+    """Return the share of outliers: samples more than three interquartile ranges below the lower or above the
+    upper quartile."""
     q1, q3 = np.percentile(np.asarray(samples, np.float64), (25, 75))
     reach = 3 * max(q3 - q1, 1e-3 * q3)  # at least 0.3 % of q3, because some clocks have coarse steps
     return float(np.mean([not q1 - reach <= v <= q3 + reach for v in samples]))
 
 
 def settled(samples: Sequence[float], count: int = 5, within: float = 0.03) -> bool:
-    """Return True if the spread of the last *count* samples is at most *within* times their median."""
+    """Return True if the last *count* samples differ by at most *within* times their median (largest minus
+    smallest)."""
     last = sorted(samples[-count:])
     return len(last) == count and last[-1] - last[0] <= within * last[count // 2]

@@ -1,4 +1,5 @@
-"""Times arms (paths of vkq, and other libraries): the clocks, the duration and the order of sampling."""
+"""Time arms (paths of vkq, and other libraries): the clocks, how long each arm is sampled, and in which
+order."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ from typing import Protocol
 
 from vkq.bench import stats
 
-# gpu: the device's timestamps around many passes in one submission. submit: the host's time of one pass, from
-# submission to fence. call: the time of the Python call with NumPy arrays as input and output. host: the time
-# of the Python call on tensors in a chain that is not submitted during the call, so the device does no work.
+# What each clock measures:
+# - gpu: many passes in one submission, by the device's timestamps before and after them
+# - submit: one pass, by the host's time from its submission to its fence
+# - call: the Python call with NumPy arrays as input and output
+# - host: the Python call on tensors. It only records the work, so the device is idle.
 CLOCKS = ("gpu", "submit", "call", "host")
 
 
@@ -20,20 +23,20 @@ CLOCKS = ("gpu", "submit", "call", "host")
 class Settings:
     """How long to measure.
 
-    ``time_s``: the maximum time for one of `CLOCKS`. ``samples``: the minimum number of samples for each arm
-    and clock; if ``time_s`` is over before that, three samples are enough. ``submission_us``: passes are
-    repeated in a submission until it lasts this long. ``precision``: two arms are sampled until the
-    interval of the ratio of their times has at most this half-width, or ``time_s`` is over.
+    ``time_s``: the maximum number of seconds for one clock of one case. ``samples``: the minimum number of
+    samples for each arm and clock; when ``time_s`` is over, three samples are enough. ``submission_us``: a
+    submission repeats the pass until it lasts this long. ``precision``: two arms are sampled until half the
+    width of the interval of their times' ratio is at most this share of the ratio, or ``time_s`` is over.
     """
 
     samples: int = 10
     submission_us: float = 50_000
     time_s: float = 10.0
     precision: float = 0.02
-    enough_s: float = 0.25  # seconds for which a single arm is sampled, up to MOST samples
+    enough_s: float = 0.25  # seconds for which an arm without a second arm is sampled
 
-    MOST = 400
-    LEAST = 3
+    MOST = 400  # maximum number of samples
+    LEAST = 3  # minimum number of samples, even when the time is over
 
 
 class Arm(Protocol):
@@ -44,25 +47,26 @@ class Arm(Protocol):
         """The clocks by which the arm can be timed."""
 
     def prepare(self, clock: str) -> None:
-        """Prepare the work that `sample` runs."""
+        """Prepare the work that `sample` times by this clock."""
 
     def sample(self, clock: str) -> float:
-        """Run the work; return the time of one pass in microseconds."""
+        """Run the prepared work, and return the time of one pass in microseconds."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of each arm in microseconds, in order of time, and whether each arm's warm-up settled."""
+    """*times*: the samples of each arm in microseconds, in the order in which they were measured. *warm*:
+    whether the times of each arm's warm-up became stable."""
 
     times: list[list[float]]
     warm: list[bool]
 
 
 def measure(arms: Sequence[Arm], clock: str, settings: Settings) -> Samples:
-    """Sample all arms with one clock, interleaved: A B, B A, A B, ...
+    """Sample all arms with one clock, in alternating order: A B, B A, A B, ...
 
-    The order is reversed in every round, so that neither drift nor the state that an arm leaves (caches,
-    heat) favours one of them.
+    The order is reversed in every round. So neither drift nor the state in which an arm leaves the device
+    (caches, heat) favours an arm.
     """
     begin = time.perf_counter()
     for arm in arms:
@@ -84,10 +88,10 @@ def measure(arms: Sequence[Arm], clock: str, settings: Settings) -> Samples:
 
 
 def _warm_up(arm: Arm, clock: str, limit_s: float) -> bool:
-    """Run the work until five consecutive samples agree within 3 %. Return False if the time is over before
-    that.
+    """Sample the arm until five consecutive samples agree within 3 %. Return False if that takes longer than
+    *limit_s*.
 
-    A single pass that is longer than the limit suffices.
+    If a single pass takes longer than *limit_s*, one pass is enough, and the result is True.
     """
     if getattr(arm, "pass_us", 0.0) > 1e6 * limit_s:  # `prepare` has already run one pass of this length
         return True
@@ -111,7 +115,7 @@ def _enough(times: list[list[float]], sampled_s: float, spent_s: float, settings
         return False
     if len(times) == 1:
         return sampled_s >= settings.enough_s
-    # Test the interval only in every fifth round: frequent tests would end the sampling early by chance.
+    # Test the precision only in every fifth round: with frequent tests, chance would end the sampling early.
     if count % 5:
         return False
     return all(stats.paired_ratio(one, times[0]).width <= settings.precision for one in times[1:])

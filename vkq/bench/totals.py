@@ -12,9 +12,9 @@ from vkq.check.cases import Case
 def totals(
     networks: Mapping[str, Sequence[Case]], rows: Sequence[Row], ceilings: Mapping[str, float | None]
 ) -> list[Total]:
-    """Return the total of every network for each scheme, path and clock in which a layer was measured.
+    """Return the total time of every network, one for each scheme, path and clock of its measured layers.
 
-    Totals of the clocks ``submit`` and ``call`` add up the times of single calls; a chain of all these
+    By the clocks ``submit`` and ``call``, a total adds up the times of single calls. A recorded chain of all
     layers takes less time.
     """
     found = []
