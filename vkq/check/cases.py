@@ -1,5 +1,5 @@
-"""The list of cases that `vkq check`, `vkq bench` and the tests share: shapes, each with the reason for it,
-and seeded random problems.
+"""The list of cases that `vkq check`, `vkq bench` and the tests share: listed problems, each with the reason
+why it is in the list, and random problems from a seed.
 
 A case is written as the name of its problem (see `vkq.problem.names.parse`). This name is also the id of
 its test and the filter of a benchmark.
@@ -20,26 +20,29 @@ from ..problem.names import Problem, parse
 from ..problem.transposed import TransposedConv2dProblem
 
 Use = Literal["correctness", "performance"]
-GROUPED_HALF = {"q4gsw_f16": 4, "q8gsw_f16": 8}  # schemes with float16 tensors -> bits of the weight
-GROUPED = {"q4gsw": 4, "q8gsw": 8} | GROUPED_HALF  # scheme -> bits of the weight; linear layers only
-FLOAT_WEIGHTS = {"f32": "float32", "f16": "float16"}  # scheme -> dtype of the weight and of the tensors
-CHANNELS = {"q8csw": "float32", "q8csw_f16": "float16"}  # scheme -> dtype of both factors of each product
+# Schemes with weights in groups, for linear layers only, with the number of bits of a weight. Those of
+# GROUPED_HALF have float16 x and results, the others float32.
+GROUPED_HALF = {"q4gsw_f16": 4, "q8gsw_f16": 8}
+GROUPED = {"q4gsw": 4, "q8gsw": 8} | GROUPED_HALF
+FLOAT_WEIGHTS = {"f32": "float32", "f16": "float16"}  # schemes with float weights, and the weight's dtype
+# Schemes with 8-bit weights and float activations, and the dtype in which x and weight are multiplied.
+CHANNELS = {"q8csw": "float32", "q8csw_f16": "float16"}
 Q8TO = ("q8ta_q8csw_q8to",)  # schemes with 8-bit results
-Q8TA = (*Q8TO, "q8ta_q8csw")  # schemes with 8-bit activations and static parameters
-DQ8CA = ("dq8ca_q8csw",)  # linear layers only: each row of x is quantized dynamically
+Q8TA = (*Q8TO, "q8ta_q8csw")  # schemes with 8-bit activations and static quantization parameters
+DQ8CA = ("dq8ca_q8csw",)  # schemes that quantize each row of x dynamically, for linear layers only
 SCHEMES = (*Q8TA, *DQ8CA, *CHANNELS, *GROUPED, *FLOAT_WEIGHTS)
-# Schemes with float sums: they have one path, and are compared within a bound.
+# Schemes with float sums. They do not depend on the path, and their results are compared within a bound.
 FLOAT = (*CHANNELS, *GROUPED, *FLOAT_WEIGHTS)
 SCALES = ("channel", "tensor")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A problem, the options that decide its arithmetic (the scheme, and one weight scale or one per
-    channel), and the reason why the case is listed.
+    """A problem with the options that decide its arithmetic.
 
-    ``method``: the name of the layer's method; None leaves the choice to the layer. ``times``: the number
-    of such layers in the network that the list describes. ``use``: the purpose of the case.
+    ``scale``: "channel" for a weight scale per channel, "tensor" for one weight scale. ``method``: the name
+    of the layer's method; None leaves the choice to the layer. ``reason``: why the case is listed. ``times``:
+    how many layers of the listed network are this problem. ``use``: the purpose of the case.
     """
 
     problem: Problem | Mover
@@ -57,19 +60,20 @@ class Case:
 
     @property
     def op(self) -> str:
-        """The operator: ``linear``, ``conv2d``, ..., the text before the bracket."""
+        """The operator (``linear``, ``conv2d``, ...): the text before the bracket of the name."""
         return self.name.partition("[")[0]
 
     @property
     def layer(self) -> Problem:
-        """The problem of a layer. Raises ArgumentError for operators that only move data."""
+        """The problem, which must be a layer's. Raises ArgumentError for an operator that only moves data."""
         if isinstance(self.problem, Mover):
             raise ArgumentError(f"{self.name} has no weight; it must be a linear layer or a convolution")
         return self.problem
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options of `vkq bench` that differ from the defaults."""
+        """The options with which `vkq bench` runs this case; options with their default value are left
+        out."""
         given = [
             ("--scheme", self.scheme, SCHEMES[0]),
             ("--scale", self.scale, SCALES[0]),
@@ -81,8 +85,8 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """The bytes of x, weight and y in the scheme's dtypes, each array counted once. Of a weight in
-        groups, only the codes count."""
+        """The number of bytes of x, weight and y in the scheme's dtypes. Each array is counted once. The
+        scales and zero points of weights in groups are not counted."""
         p, number = self.problem, 2 if self.scheme in GROUPED_HALF else 4
         x = 1 if self.scheme in Q8TA else number
         spared = p.bytes(0, 1, 0) * (8 - GROUPED.get(self.scheme, 8)) // 8
@@ -222,7 +226,8 @@ CASES = KNOWN + ODD
 
 
 def random_linear(rng: np.random.Generator) -> LinearProblem:
-    """Return a small linear problem; one problem in eight has no leading dims, or two leading dims."""
+    """Return a small random linear problem. Most have an x of shape (M, K); one in 16 has the shape (K,), and
+    one in 16 the shape (2, M, K)."""
     m, k, n = (int(size) for size in rng.integers(1, (20, 150, 40)))
     leads = {0: (), 1: (2, m)}
     lead = leads.get(int(rng.integers(16)), (m,))
@@ -246,14 +251,16 @@ def random_conv2d(rng: np.random.Generator) -> Conv2dProblem:
 
 
 def long_linear(rng: np.random.Generator) -> LinearProblem:
-    """Return a linear problem with a K of up to a million: some drivers end the loop over a large K early."""
+    """Return a random linear problem with a K of 4,096 to 1,048,576. Some drivers end the loop over a large K
+    too early."""
     k = int(2 ** rng.uniform(12, 20))
     m, n = (int(rng.integers(1, 2 + min(20, (1 << 21) // k))) for _ in range(2))
     return LinearProblem.of((m, k), (n, k))
 
 
 def large_conv2d(rng: np.random.Generator) -> Conv2dProblem:
-    """Return a convolution with few results and up to 67,000 taps, or with up to 8,000 channels."""
+    """Return a random convolution with few results, and a kernel of up to 67,000 taps or up to 8,000 input
+    channels per group."""
     groups, n, oc = int(rng.choice([1, 2, 4])), int(rng.integers(1, 3)), int(rng.integers(1, 4))
     taps, line = 2 ** rng.uniform(2, 16), rng.uniform(0, 1)
     kernel = [max(1, round(taps**part)) for part in (line, 1 - line)]

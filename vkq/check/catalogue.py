@@ -1,8 +1,8 @@
-"""The checks of `vkq check`. A check is a problem with its scheme, dtypes, data and method. The name of a
-check contains all of these, and can be the filter of `vkq check`.
+"""The checks of `vkq check`. A check is a problem with a scheme, dtypes, the seed of its data, and a method.
+The name of a check contains all of them. `vkq check` accepts names as filters.
 
-``linear[M=9,K=9,N=9]/seed=3,x=uint8,wz=channel`` is the problem, the seed of its data, and the options that
-differ from int8 data, weights without zero points, and an int8 result.
+A name such as ``linear[M=9,K=9,N=9]/seed=3,x=uint8,wz=channel`` has the problem, the seed, and the options
+whose values are not the defaults.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from .data import Data, random_data
 from .expected import Expected
 
 ZeroPoints = Literal["none", "tensor", "channel"]
-# Methods that checks request by name: all methods of each kind of layer.
+# The names of all methods of each operator.
 METHODS: dict[str, tuple[str, ...]] = {
     "linear": LINEAR_METHODS,
     "conv2d": conv_methods(),
@@ -62,13 +62,12 @@ class Check:
     """One check.
 
     ``x``, ``w``: the dtypes of the operands; an 8-bit result has the dtype of x. ``scheme``: one of
-    `cases.SCHEMES`. Schemes in `cases.Q8TA` have 8-bit x; q4gsw_f16 and q8gsw_f16 have float16 x; all other
-    schemes have float32 x. Results of `cases.Q8TA` and dq8ca_q8csw must be exact; all other results have an
-    error bound. q8csw_f16 has compute="float16"; f32 and f16 have float weights. q4gsw and q8gsw dequantize
-    the data's weight and quantize it again, in whole groups along K. ``wz``: weight zero points, "none",
-    "tensor" or "channel".
-    ``act``: "none", "relu" or "relu6". ``extreme``: the data is at the ends of its dtype. ``float_in``: x
-    is float32 and is quantized on the device. ``method``: one of `METHODS`.
+    `cases.SCHEMES`. Schemes in `cases.Q8TA` have 8-bit x, q4gsw_f16 and q8gsw_f16 have float16 x, and all
+    others have float32 x. Results of `cases.Q8TA` and dq8ca_q8csw must be exact; all other results have an
+    error bound. Schemes with weights in groups (q4gsw, ...) use the weight of the data, dequantized and
+    quantized again in groups along K. ``wz``: weight zero points, "none", "tensor" or "channel". ``act``:
+    "none", "relu" or "relu6". ``extreme``: x and w are extremes of their ranges. ``float_in``: x is float32,
+    and the device quantizes it. ``method``: one of `METHODS`.
     """
 
     problem: Problem
@@ -89,7 +88,7 @@ class Check:
 
     @property
     def name(self) -> str:
-        """The problem's name, and after a slash the seed and the options that are not the default."""
+        """The problem's name, a slash, the seed, and the options whose values are not the defaults."""
         options = [f"seed={self.seed}"]
         for key, default in _DEFAULTS.items():
             value = getattr(self, key)
@@ -107,14 +106,15 @@ class Check:
         return self.scheme in Q8TA
 
     def data(self, w_range: tuple[int, int] | None = None) -> Data:
-        """Return random operands, seeded by *seed* and the problem's name. *w_range*: see `random_data`."""
+        """Return random operands, determined by the seed and the problem's name. *w_range*: see
+        `random_data`."""
         rng = np.random.default_rng([self.seed, zlib.crc32(self.problem.name.encode())])
         return random_data(
             self.problem, rng, self.x, self.w, w_range=w_range, w_zero_points=self.wz, extreme=self.extreme
         )
 
     def input(self, data: Data) -> npt.NDArray[Any]:
-        """Return the layer's input: x, or float32 values that are not multiples of the scale."""
+        """Return the layer's input: 8-bit x, or float values that are not multiples of its scale."""
         if self.integer and not self.float_in:
             return data.x
         rng = np.random.default_rng(self.seed)
@@ -123,8 +123,8 @@ class Check:
         return given.astype(np.float16 if self.scheme in GROUPED_HALF else np.float32)
 
     def expected(self, data: Data, given: npt.NDArray[Any], device: Device | None = None) -> Expected:
-        """Return the reference's result for *given*. If it has a bound, this is the bound of the kernels on
-        *device*, or of kernels on matrix units (None)."""
+        """Return the reference's result for the input *given*. A bound is that of the kernels which run on
+        *device*; None: on a device with float16 matrix units."""
         if self.scheme in CHANNELS:
             compute = CHANNELS[self.scheme]
             sums = float_sums(device, compute) if device else compute
@@ -152,7 +152,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "act": ("none", "relu", "relu6"),
     "method": tuple(dict.fromkeys(name for names in METHODS.values() for name in names)),
 }
-# Every problem is checked with each variation. Together, variations cover every output, dtype and epilogue.
+# Every problem is checked with each variation. Together, variations cover every dtype and every epilogue.
 _VARIATIONS: tuple[dict[str, Any], ...] = (
     {},
     {"x": "uint8", "scheme": "q8ta_q8csw", "act": "relu"},
@@ -163,7 +163,7 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
 _WEIGHT_ONLY: dict[str, Any] = {"scheme": "q8csw", "act": "relu6"}
 _HALF: dict[str, Any] = {"scheme": "q8csw_f16", "w": "uint8", "wz": "channel"}
 _CENTRED: dict[str, Any] = {"scheme": "q8csw", "w": "uint8", "wz": "channel"}
-# Scheme -> methods that its layers do not have.
+# For some schemes: the methods that their layers do not have.
 _OTHERS = {"q8csw": ("im2col", "matrix"), "q8csw_f16": ("im2col", "matrix"), "dq8ca_q8csw": ("staged",)}
 _DYNAMIC: dict[str, Any] = {"scheme": "dq8ca_q8csw", "w": "uint8", "wz": "channel"}
 _IN_GROUPS: tuple[dict[str, Any], ...] = (
@@ -176,7 +176,7 @@ _IN_GROUPS: tuple[dict[str, Any], ...] = (
 
 
 def catalogue(use: str | None = "correctness") -> Iterator[Check]:
-    """Yield every check of the problems for a use ("correctness", "performance"; None: all)."""
+    """Yield all checks of the cases for a use: "correctness" or "performance"; None: both."""
     for case in (*CASES, *TRANSPOSED):
         if use in (None, case.use):
             for number, options in enumerate(_options(case)):
@@ -184,7 +184,7 @@ def catalogue(use: str | None = "correctness") -> Iterator[Check]:
 
 
 def _options(case: Case) -> Iterator[dict[str, Any]]:
-    """Yield the variations of a case. A case with odd sizes also has every scheme and named method."""
+    """Yield the options of each check of a case. `ODD` cases have all schemes and all methods."""
     if case.use == "performance":
         yield _VARIATIONS[0]
         return
@@ -206,8 +206,8 @@ def _options(case: Case) -> Iterator[dict[str, Any]]:
 
 
 def random_checks(count: int, seed: int) -> Iterator[Check]:
-    """Yield seeded random checks. Of every six, three are convolutions, two linear layers and one a
-    transposed convolution. Options are random within the allowed combinations. Two of 24 have long sums."""
+    """Yield random checks: three of six are convolutions, two are linear layers, one is a transposed
+    convolution. Two of 24 are replaced by problems with long sums. Options are random."""
     makers = (random_linear, random_conv2d, random_conv2d, random_linear, random_conv2d, random_transposed)
     large: dict[int, Callable[[np.random.Generator], Problem]] = {6: long_linear, 19: large_conv2d}
     for number in range(count):
@@ -242,10 +242,9 @@ def _fitting(check: Check) -> Check:
 
 
 def select(pattern: str) -> list[Check]:
-    """Return the one check with this full name (also a random check), else all whose name contains *pattern*.
-
-    A *pattern* with ``*`` or ``?`` is a glob for whole names. Raises ArgumentError if nothing matches.
-    """
+    """Return the checks that *pattern* selects: the full name of a check (also of a random one), the name of
+    a problem, a part of names, or a glob with ``*`` or ``?`` for whole names. Raises ArgumentError if no
+    check matches."""
     if not pattern:
         return list(catalogue())
     if len(pattern) > MOST_LETTERS:
@@ -262,7 +261,7 @@ def select(pattern: str) -> list[Check]:
 
 
 def _exact(name: str) -> list[Check]:
-    """Return all checks of the problem if *name* is a problem's name without options, else none."""
+    """Return all checks of the problem *name*; an empty list if *name* has options."""
     return [] if "/" in name else [check for check in catalogue(None) if check.problem == parse(name)]
 
 

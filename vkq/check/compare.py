@@ -1,4 +1,5 @@
-"""Run checks on a device and compare every byte with the reference; differences are drawn as a picture."""
+"""Run checks on a device, and compare every byte of the results with the reference. A text picture shows
+where the results differ."""
 
 from __future__ import annotations
 
@@ -25,14 +26,15 @@ from .expected import Expected
 
 FIXED = PATHS[2:]  # the paths without "auto" and "dot", which are aliases of other paths
 Array = npt.NDArray[Any]
-TILE = 4  # rows and columns of results that one character shows, unless the picture would be too large
-MAP_ROWS, MAP_COLUMNS = 32, 64
-FIRST = 5  # number of differing elements that are listed
+TILE = 4  # a character of the picture stands for a multiple of TILE rows and columns of the result
+MAP_ROWS, MAP_COLUMNS = 32, 64  # maximum numbers of rows and columns of characters of the picture
+FIRST = 5  # maximum number of differing elements that are listed
 
 
 @dataclasses.dataclass(frozen=True)
 class Mismatch:
-    """A check that failed on a path: ``wrong`` of ``total`` elements, or an ``error``."""
+    """A check that failed on a path: ``wrong`` of ``total`` elements differ, or an ``error`` was raised.
+    ``first``: texts that describe the first differing elements. ``map``: the picture (`draw`)."""
 
     case: str
     path: str
@@ -53,8 +55,8 @@ class Mismatch:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The result of a check. ``compared``: the number of paths compared; ``refused``: path -> the reason
-    why the check's method cannot compute the problem on this path."""
+    """The result of a check. ``compared``: the number of paths that were compared. ``refused``: a dict from a
+    path to the reason why the check's method cannot compute the problem on this path."""
 
     compared: int
     mismatches: list[Mismatch]
@@ -62,16 +64,17 @@ class Outcome:
 
 
 def usable_paths(device: Device, asked: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
-    """Return (paths that the device supports, other paths -> the reason). *asked*: consider only these paths;
-    "auto" and "dot" stay as they are."""
+    """Return (list of the paths that the device supports, dict from each other path to the reason). *asked*:
+    consider only these paths; "auto" and "dot" among them count as supported."""
     wanted = list(asked) or list(FIXED)
     refused = {path: refusal(device, path) for path in wanted if path in FIXED}
     return [p for p in wanted if refused.get(p) is None], {p: why for p, why in refused.items() if why}
 
 
 def run_check(device: Device, check: Check, paths: Iterable[str]) -> Outcome:
-    """Run one check on several paths. All calls are recorded before a result is read, so that they are one
-    submission. Checks with float activations have one path and run once."""
+    """Run one check on several paths. All calls are recorded before the first result is read, so that one
+    submission runs them all. Checks with float activations run once, because they do not depend on the
+    path."""
     data = check.data()
     given = check.input(data)
     want = check.expected(data, given, device)
@@ -94,7 +97,7 @@ def run_check(device: Device, check: Check, paths: Iterable[str]) -> Outcome:
 
 
 def layer(device: Device, check: Check, data: Data, path: str) -> Linear | Conv2d | ConvTranspose2d:
-    """Return the layer of a check."""
+    """Return the layer that a check runs, with the operands *data*, on a path."""
     if check.scheme in GROUPED:
         return Linear(
             data.grouped(GROUPED[check.scheme]), bias=data.float_bias, activation=check.activation,
@@ -119,8 +122,8 @@ def layer(device: Device, check: Check, data: Data, path: str) -> Linear | Conv2
 
 
 def compare(check: Check, path: str, got: Array, want: Expected) -> Mismatch | None:
-    """Return the mismatch, or None if all bits are equal (for float sums: if all elements are within their
-    bounds)."""
+    """Return the mismatch of a result, or None if it is right: all bits equal those of *want*, or, for float
+    sums, all elements are within their bounds."""
     if said := want.unlike(got):
         return _failed(check, path, want, said)
     wrong = want.wrong(got)
@@ -136,8 +139,9 @@ def _failed(check: Check, path: str, want: Expected, error: str) -> Mismatch:
 
 
 def draw(problem: Problem, wrong: npt.NDArray[np.bool_]) -> str:
-    """Return a text picture of the result as a matrix (rows: output pixels; columns: channels), with a
-    character for each tile: . right, + partly wrong, # wrong."""
+    """Return a text picture of the result, seen as a matrix with a row for each output pixel and a column for
+    each channel. Each character stands for a tile of the matrix: ``.`` all elements right, ``+`` some wrong,
+    ``#`` all wrong."""
     last = wrong if isinstance(problem, LinearProblem) else np.moveaxis(wrong, 1, -1)
     matrix = last.reshape(-1, problem.gemm_n)
     rows, columns = (

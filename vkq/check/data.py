@@ -1,5 +1,5 @@
-"""Seeded operands for a problem: values over the whole range of their dtypes, scales over six decades, and
-zero points often at an end of the dtype."""
+"""Make random operands for a problem; the seed determines them. Values cover the whole range of their dtypes,
+scales cover six decades, and zero points are often the smallest or the largest value of the dtype."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OF_FLOATS: dict[type, Callable[..., npt.NDArray[np.float64]]] = {
 
 @dataclass(frozen=True)
 class Data:
-    """The operands of one problem: all arguments of `vkq.reference`."""
+    """The operands of one problem: all arguments of the problem's function in `vkq.reference`."""
 
     problem: Problem
     x: Array
@@ -45,7 +45,7 @@ class Data:
 
     @property
     def options(self) -> dict[str, Any]:
-        """stride, padding, ... as keyword arguments; none for a linear layer."""
+        """The keyword arguments of a convolution: stride, padding, ... Empty for a linear layer."""
         names = ("stride", "padding", "output_padding", "dilation", "groups")
         return {name: getattr(self.problem, name) for name in names if hasattr(self.problem, name)}
 
@@ -55,13 +55,14 @@ class Data:
         return (self.bias * (self.x_q.scale * self.w_scale.astype(np.float64))).astype(np.float32)
 
     def floats(self, dtype: str) -> Array:
-        """Return the integer weights divided by 256, as float32 or float16 values of at most 1."""
+        """Return the integer weights divided by 256, as float32 or float16 (*dtype*). No magnitude is above
+        1."""
         return (self.w.astype(np.float64) / 256).astype(dtype)
 
     def grouped(self, bits: int) -> GroupedWeight:
-        """Return the weight in groups with this number of bits. The group size is `largest_group`, or the
-        smallest one if N % 4 is 3. Groups have zero points if the weight has zero points. Scales are
-        float16 if N is odd, else float32."""
+        """Return the weight quantized in groups, with this number of bits. The group size is the smallest
+        one if N % 4 is 3, else `largest_group`. Groups have zero points if the weight has zero points.
+        Scales are float16 if N is odd, else float32."""
         points = 0 if self.w_zero_point is None else self.w_zero_point[:, None]
         real = ((self.w.astype(np.float64) - points) * self.w_scale[:, None]).astype(np.float32)
         group = GROUPS[0] if real.shape[0] % 4 == 3 else largest_group(real.shape[1])
@@ -69,8 +70,8 @@ class Data:
         return quantize_groups(real, bits, group, self.w_zero_point is None, dtype)
 
     def expected(self, y: QParams | None, **changes: Any) -> Array:
-        """Return the reference's result with output parameters y (None: float32). *changes* replace other
-        arguments of the reference."""
+        """Return the reference's result. *y*: the quantization parameters of the result; None: a float32
+        result. *changes*: values that replace other arguments of the reference."""
         arguments: dict[str, Any] = {
             "w_scale": self.w_scale,
             "bias": self.bias,
@@ -97,8 +98,8 @@ class Data:
         )
 
     def expected_sum(self, x: Array, activation: Activation, compute: str = "float32") -> Expected:
-        """Return the reference's result for float32 x in the scheme q8csw, with its bound. *compute*: the
-        dtype of the factors and the order of the sums (`vkq.select.path.float_sums`)."""
+        """Return the reference's result for float32 x in the scheme q8csw, with its error bound. *compute*:
+        the type in which a device multiplies and adds (`vkq.select.path.float_sums`)."""
         op = OF_FLOATS[type(self.problem)]
         operands = x, self.w, self.w_scale, self.float_bias
         points = {"w_zero_point": self.w_zero_point, **self.options}
@@ -111,14 +112,14 @@ class Data:
         return bounded(y, size, op(*ones, magnitude=True, **points), self.problem.gemm_k)
 
     def expected_floats(self, x: Array, dtype: str, activation: Activation) -> Expected:
-        """Return the reference's result for float32 x with a float weight, and the allowed error of each
-        element."""
+        """Return the reference's result for float32 x and a float weight of this *dtype*, with its error
+        bound."""
         op, operands = OF_FLOATS[type(self.problem)], (x, self.floats(dtype), None, self.float_bias)
         size = op(*operands, magnitude=True, **self.options)
         return Expected.of_sum(op(*operands, activation, **self.options), size, self.problem.gemm_k)
 
     def expected_grouped(self, x: Array, bits: int, activation: Activation) -> Expected:
-        """Return the reference's result for float32 or float16 x with the weight in groups, with its
+        """Return the reference's result for float32 or float16 x and the weight in groups, with its error
         bound."""
         w, bias, k = self.grouped(bits), self.float_bias, self.problem.gemm_k
         size = reference.linear_grouped(x, w, bias, magnitude=True)
@@ -139,13 +140,12 @@ def random_data(
     w_zero_points: Literal["none", "tensor", "channel"] = "none",
     extreme: bool = False,
 ) -> Data:
-    """Return operands: values over the whole range of their dtypes, scales over six decades, and zero points
-    often at an end of the dtype.
+    """Return random operands for a problem (see the module).
 
-    One case in four has power-of-two scales, so that exact ties occur. *w_range*: the weights' bounds, both
-    included; None for all of w_dtype. *extreme*: the data is at the ends of its dtype, so that accumulators
-    are as large as possible; every third channel has a bias at an end of int32. Sums of such data wrap, and
-    so do sums of more than MOST_K products.
+    One problem in four has power-of-two scales, so that exact ties occur. *w_range*: the smallest and the
+    largest weight; None: the whole range of w_dtype. *extreme*: x and w are extremes of their ranges, so that
+    accumulators are as large as possible, and every third channel has the smallest or the largest int32 as
+    its bias. With *extreme*, or with K above MOST_K, the reference wraps sums that exceed int32.
     """
     low, high = w_range or (int(np.iinfo(w_dtype).min), int(np.iinfo(w_dtype).max))
     x_info, channels = np.iinfo(x_dtype), problem.gemm_n
@@ -175,8 +175,8 @@ def random_data(
 
 
 def _weight_zero_points(rng: np.random.Generator, dtype: QDType, channels: int) -> dict[str, Array | None]:
-    """Return kind -> random weight zero points. All kinds are drawn for each problem, which uses one, so that
-    later random values do not depend on the kind."""
+    """Return a dict from each kind of weight zero points to random ones. All kinds are drawn, although a
+    problem uses only one, so that later random values do not depend on the kind."""
     return {
         "none": None,
         "tensor": np.array([_zero_point(rng, dtype)], np.int32),
@@ -185,8 +185,8 @@ def _weight_zero_points(rng: np.random.Generator, dtype: QDType, channels: int) 
 
 
 def _typical_accumulator(x: Array, x_zero_point: int, w: Array, w_zero_point: float, k: int) -> float:
-    """Return the typical magnitude of an accumulator, for choosing an output scale at which only some results
-    saturate."""
+    """Return the typical magnitude of an accumulator. The output scale is chosen by it, so that only some
+    results saturate."""
     if not (x.size and w.size):
         return 1000.0
     x_mean, w_mean = float(x.mean()) - x_zero_point, float(w.mean()) - w_zero_point
@@ -196,6 +196,6 @@ def _typical_accumulator(x: Array, x_zero_point: int, w: Array, w_zero_point: fl
 
 
 def _zero_point(rng: np.random.Generator, dtype: QDType) -> int:
-    """Return a random zero point: often 0 or an end of the dtype, else any value."""
+    """Return a random zero point: often 0, or the dtype's smallest or largest value; else any value."""
     info = np.iinfo(dtype)
     return int(rng.choice([info.min, info.max, 0, int(rng.integers(info.min, info.max + 1))]))

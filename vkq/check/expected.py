@@ -1,4 +1,5 @@
-"""The expected result of a check: exact, or, if float sums may be added in any order, with a proven bound."""
+"""The expected result of a check. It is exact, or it has a proven error bound, if float sums may be added in
+any order."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 UNIT_ROUNDOFF = 2.0**-24  # unit roundoff of float32
 HALF_ROUNDOFF = 2.0**-10  # roundoff of float16 in any rounding mode
-HALF_NORMAL = 2.0**-14  # the smallest normal float16: a device may flush smaller values
-HALF_FLUSHED = 2.0**-8  # error if a float16 product and sum are flushed to 0, for a weight of 1
+HALF_NORMAL = 2.0**-14  # the smallest normal float16; a device may flush smaller values to 0
+HALF_FLUSHED = 2.0**-8  # error, for a weight of 1, if a device flushes a float16 product and its sum to 0
 HALF_LARGEST = 65504.0
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The reference's result. ``bound``: the allowed difference of each element; None if every bit must be
-    equal."""
+    """The reference's result, *y*. ``bound``: the allowed difference for each element; None if every bit must
+    be equal."""
 
     y: Array
     bound: Array | None = None
@@ -27,20 +28,20 @@ class Expected:
 
     @classmethod
     def of_sum(cls, y: Array, size: Array, k: int) -> Expected:
-        """Return the expected weight-only result. The bound is (K + 4) roundoffs of *size* = sum |x| |w|
-        scale + |bias|, which holds for float32 additions in any order."""
+        """Return the expected result of a weight-only scheme with float32 sums. *size*: sum |x| |w| scale +
+        |bias|. The bound is (K + 4) * roundoff * *size*, which holds for additions in any order."""
         return cls(y, (k + 4) * UNIT_ROUNDOFF * size)
 
     @classmethod
     def of_half(cls, y: Array, size: Array, ones: Array, k: int) -> Expected:
-        """Return the expected result with x rounded to float16 (bound: `vkq.reference.floats`). *size* and
-        *k*: as in `of_sum`. *ones*: *size* computed with x = 1."""
+        """Return the expected result if x is rounded to float16 (for the bound see `vkq.reference.floats`).
+        *size* and *k*: as in `of_sum`. *ones*: *size* computed with x = 1."""
         sums = (k + 4) * 4 * UNIT_ROUNDOFF
         return cls(y, (sums + HALF_ROUNDOFF) * (1 + sums) * size + HALF_NORMAL * ones)
 
     @classmethod
     def of_half_sums(cls, y: Array, size: Array, ones: Array, k: int) -> Expected:
-        """Return the expected result if groups of 16 products are summed in float16 (bound:
+        """Return the expected result if groups of 16 products are summed in float16 (for the bound see
         `vkq.reference.floats`). Parameters: as in `of_half`."""
         rounded = (1 + HALF_ROUNDOFF) ** 18 - 1
         bound = (rounded + (k + 4) * UNIT_ROUNDOFF) * size + (1 + rounded) * (
@@ -50,16 +51,16 @@ class Expected:
 
     @classmethod
     def of_half_rows(cls, y: Array, size: Array, ones: Array, k: int) -> Expected:
-        """Return the expected float16 result for float16 x and weights in groups (bound:
-        `vkq.reference.linear_grouped`). The bound is infinite where the result may exceed the largest
-        float16. Parameters: as in `of_half`."""
+        """Return the expected float16 result for float16 x and weights in groups (for the bound see
+        `vkq.reference.linear_grouped`). Where the result may exceed the largest float16, the bound is
+        infinite. Parameters: as in `of_half`."""
         sums = (k + 4) * 4 * UNIT_ROUNDOFF * size + HALF_NORMAL * (1 + ones)
         bound = sums + HALF_ROUNDOFF * np.abs(y)
         return cls(y, np.where(np.abs(y) + bound >= HALF_LARGEST, np.inf, bound), "float16")
 
     def wrong(self, got: Array) -> npt.NDArray[np.bool_]:
-        """Return the mask of wrong elements in a result of this shape; -0.0 differs from 0.0, and NaN is
-        always wrong."""
+        """Return a mask that is True for each wrong element of *got*, whose shape must be right. Without a
+        bound, all bits must be equal, so that -0.0 differs from 0.0; with a bound, NaN is always wrong."""
         if self.bound is not None:
             with np.errstate(invalid="ignore"):  # inf - inf is an invalid operation
                 return np.asarray(~(np.abs(got - self.y) <= self.bound))
@@ -85,10 +86,10 @@ class Expected:
         return f"{count}; first at {first}: got {got[first]}, must be {self.y[first]}"
 
     def first(self, rows: int) -> Expected:
-        """Return the expected result for the first rows of the input."""
+        """Return the expected result for the first *rows* rows of the input."""
         return Expected(self.y[:rows], None if self.bound is None else self.bound[:rows], self.floats)
 
     @property
     def how(self) -> str:
-        """Return how results are compared: "bit for bit", or within a bound."""
+        """A text that says how results are compared: bit for bit, or within a bound."""
         return "bit for bit" if self.bound is None else "within the bound of a float32 sum"

@@ -1,7 +1,7 @@
-"""Run a graph in NumPy: the reference for devices, and for graph passes, because a pass must not change a
-result.
+"""Run a graph in NumPy. The results are the reference for devices, and also for graph passes, because a pass
+must not change the results of a graph.
 
-This module computes real operators in float64; quantized ones use `vkq.reference`.
+Operators on real numbers are computed here, most in float64. Quantized operators use `vkq.reference`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from ..reference.resize import interpolate, resize, resize_real
 from ..reference.softmax import softmax, softmax_litert, softmax_onnxruntime
 from ..reference.transposed import forward_weight, spread
 
-LAYER = ("w_scale", "w_zero_point", "activation")  # arguments of a layer other than x and y
+LAYER = ("w_scale", "w_zero_point", "activation")  # attributes that all layers pass on to the reference
 
 
 def run(graph: Graph, inputs: Mapping[str, Array], every: bool = False) -> dict[str, Array]:
-    """Return the graph's outputs by name; with *every*, all of its values."""
+    """Run the graph. Return a dict from the names of its outputs (with *every*, of all values) to arrays."""
     values: dict[str, Array] = dict(graph.constants)
     for name in graph.inputs:
         if Spec.of(inputs[name]) != graph.specs[name]:
@@ -78,7 +78,7 @@ def _average_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     how, include = window(node, given.shape), bool(node.attributes.get("count_include_pad", 0))
     image = reference_ops.padded(given.astype(np.float64), how, np.float64(0))
     inside = reference_ops.padded(np.ones(given.shape), how, np.float64(0))
-    if include:  # count the padding that the node states, but not the part that ceil_mode adds
+    if include:  # count the node's padding, but not the padding that ceil_mode adds
         top, left, bottom, right = how.padding
         inside[..., : given.shape[2] + top + bottom, : given.shape[3] + left + right] = 1
     taps = reference_ops.taps(how)
@@ -87,7 +87,7 @@ def _average_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _integer_product(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """Compute ConvInteger or MatMulInteger: subtract the zero points, then add exactly in int32."""
+    """Compute ConvInteger or MatMulInteger: subtract the zero points, then compute the exact int32 sums."""
     a, b = there(x[0]).astype(np.int64), there(x[1]).astype(np.int64)
     az, bz = (x[i] if i < len(x) and x[i] is not None else np.zeros((), np.int8) for i in (2, 3))
     a = a - _rows(there(az).astype(np.int64), a.ndim)
@@ -98,8 +98,8 @@ def _integer_product(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _rows(zero: Array, rank: int) -> Array:
-    """Return zero points in a shape that broadcasts: (rows, 1) if each row has its own zero point, else
-    unchanged."""
+    """Return zero points in a shape that broadcasts over a matrix: (rows, 1) if each row has a zero point,
+    else unchanged. *rank*: the number of axes of the operand."""
     return zero.reshape(-1, 1) if zero.ndim == 1 and zero.size > 1 and rank == 2 else zero
 
 
@@ -125,7 +125,7 @@ def _layer(reference: Any, of_floats: Any, names: Sequence[str]) -> Compute:
             del chosen["w_zero_point"], chosen["w_scale"]
             y = of_floats(given, there(x[1]), a["w_scale"], bias, w_zero_point=a["w_zero_point"], **chosen)
             return one(y.astype(given.dtype))
-        if given.dtype == np.float32:  # such a layer quantizes x itself
+        if given.dtype == np.float32:  # a layer with quantized activations quantizes a float input itself
             given = quantize(given, a["x"])
         y = reference(given, there(x[1]), x=a["x"], y=a["y"], bias=bias, overflow="wrap", **chosen)
         for step in a.get("after", ()):

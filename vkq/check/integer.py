@@ -1,4 +1,5 @@
-"""Seeded random integer correlations, compared with NumPy's int64: ``vkq check integer --count 1000``."""
+"""Compare random integer convolutions with NumPy's int64 arithmetic: ``vkq check integer --count 1000``. The
+seed determines the case."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ from ..reference import integer as reference
 from ..runtime.device import Device
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32")
-ROOM = 64 << 20  # device memory allowed in addition to inputs and outputs
+ROOM = 64 << 20  # bytes of device memory that a call may use in addition to its inputs and outputs
 Array = npt.NDArray[Any]
 
 
 def values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:
-    """Return random values of the whole dtype or a part of it, sometimes only its extremes."""
+    """Return random values: from the whole range of the dtype, or small values, or only the dtype's extremes
+    and 0."""
     info = np.iinfo(dtype)
     kind = rng.integers(4)
     if kind == 0:
@@ -30,8 +32,8 @@ def values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Arra
 
 
 def random_case(seed: int) -> tuple[Conv2dProblem, Array, Array, Array]:
-    """Return the problem, x, w and bias of a seed. Shapes are small, uneven and often degenerate; all
-    options are random."""
+    """Return (problem, x, w, bias) of a seed. Shapes are small, and often no multiples of a tile or
+    degenerate. All options are random."""
     rng = np.random.default_rng(seed)
     while True:
         groups, channels = int(rng.choice([1, 1, 1, 2, 3])), int(rng.choice([1, 1, 2, 3, 6]))
@@ -49,15 +51,15 @@ def random_case(seed: int) -> tuple[Conv2dProblem, Array, Array, Array]:
         except ArgumentError:  # the window does not fit the image: draw another problem
             continue
         x_dtype, w_dtype = rng.choice(DTYPES, 2, p=[0.25, 0.2, 0.25, 0.2, 0.1])
-        if x_dtype == w_dtype == "int32":  # sums of such products may exceed int64, and are refused
+        if x_dtype == w_dtype == "int32":  # vkq refuses these dtypes, because the sums may exceed int64
             w_dtype = "uint16"
         x, w = values(rng, str(x_dtype), x_shape), values(rng, str(w_dtype), w_shape)
         return p, x, w, rng.integers(-(2**20), 2**20, p.oc)
 
 
 def check(device: Device, seed: int, path: str) -> str | None:
-    """Return a text if the result for a seed differs from NumPy's or takes too much memory; None if
-    neither."""
+    """Run the case of a seed. Return a text if the result differs from NumPy's, or if the call used too much
+    device memory; else None."""
     p, x, w, bias = random_case(seed)
     options: dict[str, Any] = {
         "stride": p.stride, "padding": p.padding, "dilation": p.dilation, "groups": p.groups,

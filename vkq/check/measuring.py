@@ -1,15 +1,16 @@
-"""Measures a whole device. A child of `vkq.device.first_sight` times the candidates of each family of kernels
-and the int8 tiles of matrix units. `vkq tune --export` measures the costs of all tiles.
+"""Measure the speed of kernels on a device. `vkq.device.first_sight` runs this module in a child process,
+which times the candidates of each family of kernels and the int8 tiles of matrix units. `vkq tune --export`
+uses it to measure the costs of all tiles.
 
-The child sends its parent one JSON object a line. The first is ``{"device": key}``. For each candidate,
-``{"begin": [family, name]}`` and ``{"end": name}`` follow. The end has the result as ``"us": microseconds``,
-as ``"ns": [alone, shared]`` for the cost of a tile, or as ``"wrong": why``. Begin and end also have
-``spent``, the seconds since the start. A candidate that takes too long to compile ends the process with the
-exit code `first_sight.LATE`.
+The child sends its parent one JSON object a line. The first line is ``{"device": key}``. Each candidate has
+two lines, ``{"begin": [family, name]}`` and ``{"end": name}``. The second line contains the result:
+``"us": microseconds``, or ``"ns": [alone, shared]`` for the cost of a tile, or ``"wrong": reason``. The two
+lines also contain ``spent``, the seconds since the start. If a candidate takes too long to compile, the
+process ends with the exit code `first_sight.LATE`.
 
-The cost of a tile has two times of a step along k: for a workgroup that runs alone on a core, and for a
-workgroup that shares its core. To find both, calls with one and with two workgroups for each core are
-timed, at two sizes of K.
+The cost of a tile is a pair of times of a step along K: the time for a workgroup that runs alone on a core,
+and the time for a workgroup that shares its core. They are computed from the times of calls with one and
+with two workgroups for each core, each at two sizes of K.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ from ..shader.catalog import catalog
 from .tuning import Chosen, Subject, Trial
 
 SAMPLE_S, LEAST = 0.03, 3  # a candidate is timed for at least SAMPLE_S seconds, and at least LEAST times
-TILE_S, LEAST_OF_TILE = 0.005, 5  # minimum seconds and runs for each timed call with a tile
-PER_CORE = 2  # workgroups for each core in the calls that time workgroups sharing a core
-DEPTHS = (512, 2048)  # the two sizes of K that are timed
-SIDES = (8, 512)  # the two sizes of the 16-channel images that are repacked
+TILE_S, LEAST_OF_TILE = 0.005, 5  # minimum number of seconds, and of runs, for the time of a call with a tile
+PER_CORE = 2  # workgroups for each core, in the calls that time workgroups that share a core
+DEPTHS = (512, 2048)  # the two sizes of K at which a tile is timed
+SIDES = (8, 512)  # the heights (equal to the widths) of the two 16-channel images whose repack is timed
 
 Say = Callable[..., None]
 
@@ -89,8 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]]) -> None:
-    """Measure every candidate that is not in *skipped*: first each family's candidate in use, then the tiles
-    of matrix units, then all other candidates. *seconds*: the time after which no candidate begins."""
+    """Measure every candidate that is not in *skipped*: first the candidates that the device uses now, then
+    the tiles of matrix units, then all other candidates. After *seconds*, no further candidate is begun."""
     path = without_matrices(device).path
     _ = catalog().variants  # reads all shaders' YAML before anything is timed
     subjects = {f.name: Subject.of(device, f.problem, path) for f in families() if f.problem}
@@ -112,8 +113,8 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
 
 
 def _timed(subject: Subject, choice: Choice) -> dict[str, Any]:
-    """Verify and time a candidate. Return ``{"us": microseconds}``, or ``{"wrong": reason}`` if it
-    fails."""
+    """Verify and time a candidate. Return ``{"us": microseconds}``, or ``{"wrong": reason}`` if it cannot run
+    or gives wrong results."""
     with _in_time():
         trial = subject.tried(choice)
     if trial.error:
@@ -123,7 +124,8 @@ def _timed(subject: Subject, choice: Choice) -> dict[str, Any]:
 
 
 def _cost(device: Device, timed: TimedTile | TimedRepack) -> dict[str, Any]:
-    """Verify and time a tile or a repack. Return ``{"ns": [two costs]}``, or ``{"wrong": why}``."""
+    """Verify and time a tile or a repack. Return ``{"ns": [first cost, second cost]}``, or
+    ``{"wrong": reason}``."""
     try:
         with _in_time():
             timed.verify(device)
@@ -148,9 +150,10 @@ def _in_time() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class TimedTile:
-    """A tile of matrix units that is timed. ``table``: the name of its cost table. ``size``: (rows, columns).
-    ``scheme`` and ``dtype``: the scheme of the product and the dtype of its x. ``depths``: the sizes of K to
-    time. ``step``: a cost is the time for this number of elements along K."""
+    """A tile of matrix units to time. ``table``: the name of its cost table. ``choice``: the choice of
+    kernels with which a layer runs the tile. ``size``: (rows, columns). ``scheme``: the scheme of the timed
+    product. ``dtype``: the dtype of x. ``depths``: the sizes of K to time. ``step``: a cost is the time for
+    this number of elements along K."""
 
     table: str
     name: str
@@ -166,15 +169,16 @@ class TimedTile:
         return Subject.of(device, f"linear[M={m},K={k},N={n}]/scheme={self.scheme}", path)
 
     def verify(self, device: Device) -> None:
-        """Raise NoCost if the product is wrong, or if the layer runs another tile."""
+        """Run a product of one tile. Raise NoCost if its result is wrong, or if the layer runs another
+        tile."""
         subject = self.subject(device, *self.size, self.depths[0])
         _require(Chosen(subject.layer, self.choice).plan(subject.x.spec), self)
         if error := subject.tried(self.choice).error:
             raise NoCost(f"tile {self.name}: {error}")
 
     def cost(self, device: Device) -> tuple[float, float]:
-        """Return two times of a step of a tile in nanoseconds: for a workgroup alone on its core, and for a
-        workgroup that shares its core. Raises NoCost if they cannot be measured."""
+        """Return the nanoseconds of a step of the tile, as (time for a workgroup that runs alone on its core,
+        time for a workgroup that shares its core). Raises NoCost if they cannot be measured."""
         (rows, columns), first, last = self.size, self.depths[0], self.depths[-1]
         cores = profile(device.capabilities).multiprocessors
         times = []
@@ -188,7 +192,7 @@ class TimedTile:
 
 
 class TimedRepack:
-    """A repack of an image for matrix units."""
+    """The repack of an image into the layout that matrix units read, to be timed."""
 
     table, name = AS_GIVEN, "repack"
 
@@ -199,7 +203,7 @@ class TimedRepack:
             raise NoCost("the repack of an image is wrong")
 
     def cost(self, device: Device) -> tuple[float, float]:
-        """Return the nanoseconds for a small image, and for each million bytes more."""
+        """Return (nanoseconds for a small image, additional nanoseconds for each million bytes)."""
         small, large = (self._nanoseconds(device, side) for side in SIDES)
         return small, max(large - small, 1.0) * 1e6 / (16 * (SIDES[1] ** 2 - SIDES[0] ** 2))
 
@@ -211,15 +215,15 @@ class TimedRepack:
 
 
 def int8_costs() -> list[TimedTile | TimedRepack]:
-    """Return what is measured for int8 products: what `AS_GIVEN` needs, then the tiles of matrix units, the
-    smallest first, because they compile fastest."""
+    """Return what to time for int8 products: first the two entries of the table `AS_GIVEN` (repack and dot
+    product), then the tiles of matrix units. Small tiles come first, because they compile fastest."""
     dots = TimedTile(AS_GIVEN, "dot", {}, (DOT_TILE, DOT_TILE), "q8ta_q8csw_q8to", np.int8, DEPTHS)
     return [TimedRepack(), dots, *sorted(int8_tiles(), key=lambda tile: math.prod(tile.size))]
 
 
 def int8_tiles() -> Iterator[TimedTile]:
-    """Yield the tiles of int8 products. Most are timed at two sizes of K; tiles without a loop over K only at
-    the largest K that they support."""
+    """Yield the tiles of int8 products. Most tiles are timed at two sizes of K. A tile without a loop over K
+    is timed at only one size, the largest that it supports."""
     for name in matrix_tiles.tile_names():
         tiling, least = Tiling(name), matrix_tiles.LONG_LEAST
         depths = (matrix_tiles.SHORT_MOST,) if tiling.short else DEPTHS
@@ -242,8 +246,9 @@ def float_tiles(device: Device) -> Iterator[TimedTile]:
 
 
 def measured_costs(device: Device, told: Callable[[str], None] = lambda _: None) -> CostTable:
-    """Measure the tiles of all products that the device's matrix units can run. Return their cost tables,
-    scaled by `in_seed_units`. The function *told* gets the name of each tile before it is measured."""
+    """Measure the tiles of all products that the device's matrix units can run. Return the tables of their
+    costs, scaled by `in_seed_units`. *told* is called with the name of each tile before the tile is
+    measured."""
     found: dict[str, dict[str, tuple[float, float]]] = {}
     int8 = int8_costs() if lacking(device.capabilities) is None else ()
     for one in (*int8, *float_tiles(device)):
@@ -255,10 +260,10 @@ def measured_costs(device: Device, told: Callable[[str], None] = lambda _: None)
 
 
 def _nanoseconds(device: Device, tile: TimedTile, m: int, n: int, k: int) -> float:
-    """Return the nanoseconds of the last dispatch of a product that runs the tile. Raises NoCost if the
-    product cannot run here, or runs another tile."""
-    # The layer is made for one row: it does not depend on m, and test data of many rows would take long to
-    # make.
+    """Return the nanoseconds of the last dispatch of a product with the sizes m, n, k that runs the tile.
+    Raises NoCost if the product cannot run on the device, or runs another tile."""
+    # Make the layer from data with one row: the layer does not depend on m, and making data with many rows
+    # takes long.
     call, trial = Chosen(tile.subject(device, 1, n, k).layer, tile.choice), Trial(tile.choice, ())
     x = Tensor.from_numpy(np.resize(np.arange(k) * 37 % 251 - 125, (m, k)).astype(tile.dtype), device)
     try:
@@ -273,8 +278,8 @@ def _nanoseconds(device: Device, tile: TimedTile, m: int, n: int, k: int) -> flo
 
 
 def _require(plan: Plan, tile: TimedTile) -> None:
-    """Raise NoCost if the plan runs another tile, as it does if the device has too little memory for
-    *tile*. Dot products run the default tile, whose size may be another one."""
+    """Raise NoCost if the plan does not run *tile*, for example because the device has too little memory for
+    it. A *tile* without a choice (the dot product) is accepted with any tile."""
     ran = (step.program.variant.axes.get("tile") for step in plan.steps if step.program)
     if tile.choice and tile.name not in ran:
         raise NoCost(f"tile {tile.name} does not run here: {', '.join(plan.variants)}")

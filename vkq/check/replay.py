@@ -1,9 +1,9 @@
-"""Replay workloads many times: each result must equal the reference's every time; float sums must be within
-the bound, and must have the bits of the first run in every later run.
+"""Replay workloads many times, and compare the results of every run with the reference. Integer results must
+be equal. Float sums must be within their bound in the first run, and have the same bits in all later runs.
 
 Some released phone drivers give wrong results in some runs, in all runs except the first, or only when the
 device is warm or has just woken up. So inputs alternate, results and scratch memory are overwritten before
-each run, and large problems run on a device that is cold, loaded, or idle for some time.
+each run, and large problems run on a cold device, after a load, and after a rest.
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from .symptom import symptom, when
 from .works import INPUTS, Work, works
 
 TIMES = 200
-SECONDS = 30.0  # total seconds; workloads with many workgroups run as often as time allows
+SECONDS = 30.0  # seconds for all replays; large workloads are replayed as often as this time allows
 GARBAGE = (0xA5, 0x5C)  # bytes written to results and scratch memory before a replay, alternately
 LEAST = 2 * INPUTS  # minimum number of runs of each workload, however slow it is
-POWER_S = 1.0  # seconds of load, and seconds of rest
-POWERED = 2  # number of large workloads that run in each power state
-# Shares of the time: small workloads (some hundred) get the first half; large ones run until three quarters
-# are over; runs after load and after rest get the last quarter.
+POWER_S = 1.0  # the load, and also the rest, last this many seconds
+POWERED = 2  # number of large workloads that are replayed after the load and after the rest
+# The small workloads (some hundred) must end at this share of the time, and the large ones at this share. The
+# rest of the time is for the runs after the load and after the rest.
 SMALL, LARGE = 0.5, 0.75
-SHARE = 1 / 30, 1 / 4  # share of the remaining time for a small workload, and for a large one
+# A workload may use this share of the time that remains: a small workload the first, a large one the second.
+SHARE = 1 / 30, 1 / 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
     """The outcome of a workload that was replayed *times* times on a path.
 
-    ``wrong``: the number of runs with a byte that differs from the reference. ``operator``: the first wrong
-    operator; ``said``: the symptom and the wrong runs; both are "" if all runs were correct. ``state``: the
-    device's power state before the run: "cold", "loaded" or "idle".
+    ``wrong``: the number of wrong runs. ``operator``: the first operator with a wrong result. ``said``: the
+    symptom, and which runs were wrong. ``operator`` and ``said`` are "" if all runs were correct. ``state``:
+    the device's power state before the replay: "cold", "loaded" or "idle".
     """
 
     case: str
@@ -56,8 +57,9 @@ class Replay:
 def replays(
     device: Device, paths: Sequence[str], times: int = TIMES, seconds: float = SECONDS, texels: bool = True
 ) -> Iterator[Replay]:
-    """Replay every workload on every path, each at most *times* times, in about *seconds*. Then replay large
-    workloads after load and after rest. When the time is over, the remaining large workloads are skipped."""
+    """Replay every workload on every path, each at most *times* times. Then replay some large workloads after
+    a load and after a rest. All this takes about *seconds*; large workloads for which no time is left are
+    skipped. *texels*: include kernels that read texels."""
     start = time.monotonic()
     powered: list[Replayer] = []
     for work in works(device, paths, texels):
@@ -86,7 +88,7 @@ def _load(replayer: Replayer, seconds: float) -> None:
 
 
 class Replayer:
-    """A recorded workload with its expected results."""
+    """A workload that is recorded once, and its expected results."""
 
     def __init__(self, device: Device, work: Work):
         self.device, self.work = device, work
@@ -97,7 +99,8 @@ class Replayer:
         self.wants = [list(wants) for wants in work.wants]
 
     def run(self, times: int, seconds: float, state: str = "cold") -> Replay:
-        """Replay the workload *times* times, but after `LEAST` runs stop when *seconds* have passed."""
+        """Replay the workload *times* times. Stop earlier if *seconds* have passed, but not before `LEAST`
+        runs."""
         end, wrong, said, operator = time.monotonic() + seconds, [], "", ""
         ran = 0
         while ran < times and (ran < LEAST or time.monotonic() < end):
@@ -110,8 +113,8 @@ class Replayer:
         return Replay(self.work.name, self.work.path, ran, len(wrong), operator, said, state)
 
     def _once(self, number: int) -> tuple[str, str] | None:
-        """Do run *number* (from 0); return (the first wrong operator, its symptom), or None if all results
-        are correct."""
+        """Run the workload once. *number*: how many runs came before. Return (the first operator with a wrong
+        result, the symptom), or None if all results are correct."""
         turn = number % INPUTS
         self.x.write(self.work.inputs[turn])
         self._poison(GARBAGE[number % 2])
@@ -124,14 +127,14 @@ class Replayer:
                 poison = _poisoned(got, GARBAGE[number % 2], y.dtype)
                 said = symptom(got, want, before, poison) + self._groups(y, want, got)
                 found = self.work.operators[place], said
-            # If there is a bound, the first result must be within it, and later results must have the bytes
-            # of the first.
+            # A result with a bound must be within the bound in the first run. From then on its bytes are the
+            # expected result.
             elif want.bound is not None:
                 self.wants[turn][place] = Expected(got)
         return found
 
     def _groups(self, y: Tensor, want: Expected, got: Array) -> str:
-        """Return a text on the workgroups that wrote the wrong elements, or ""."""
+        """Return a text that names the workgroups that wrote the wrong elements; "" if they are not known."""
         known = "" if want.unlike(got) else workgroups.named(self.recording, y.buffer, want.wrong(got))
         return known and f"; {known}"
 
@@ -143,6 +146,7 @@ class Replayer:
 
 
 def _poisoned(got: Array, byte: int, dtype: str) -> Array:
-    """Return the result as it would be read if no kernel wrote it. A device stores uint8 minus 128."""
+    """Return the array that is read if no kernel overwrites the bytes *byte*. A device stores uint8 values
+    minus 128, so their bytes are read with the highest bit inverted."""
     seen = byte ^ 0x80 if dtype == "uint8" else byte
     return np.full(got.nbytes, seen, np.uint8).view(got.dtype).reshape(got.shape)

@@ -1,4 +1,4 @@
-"""Describe a wrong result so that the text indicates the kind of driver fault."""
+"""Describe a wrong result in a text from which the kind of driver fault can be guessed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ LANES = 4  # number of channels in a packed 32-bit word
 
 
 def symptom(got: Array, want: Expected, before: Array | None, poison: Array) -> str:
-    """Describe a wrong result. *before*: the correct result of the previous run, or None; it may be float32
-    when *got* is float16. *poison*: the content of the result's memory before this run."""
+    """Describe a wrong result. *before*: the expected result of the previous run, or None for the first run.
+    It may be float32 although *got* is float16. *poison*: the content of the result's memory before this
+    run."""
     if said := want.unlike(got):
         return said
     wrong = want.wrong(got)
@@ -56,8 +57,8 @@ def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
 
 
 def _moved(got: Array, want: Expected) -> str | None:
-    """If the result has the correct values in wrong lanes of a vector, return a text that says so, else
-    None."""
+    """Return a text if the result has the correct values, but in wrong places (such as other lanes of a
+    vector), else None."""
     if want.bound is not None or got.shape[-1] < 2:
         return None
     for axis in {got.ndim - 1, 1 if got.ndim == 4 else got.ndim - 1}:
@@ -71,8 +72,8 @@ def _moved(got: Array, want: Expected) -> str | None:
 
 
 def _where(wrong: npt.NDArray[np.bool_]) -> str:
-    """Return the rows and channels of wrong elements: ``rows 32 to 47, channels 8 to 15``. Channels are axis
-    1 of images, and the last axis of matrices."""
+    """Return a text with the rows and channels of the wrong elements, such as ``rows 32 to 47, channels 8 to
+    15``. Channels are axis 1 of an image, and the last axis of a matrix."""
     last = np.moveaxis(wrong, 1, -1) if wrong.ndim == 4 else wrong
     matrix = last.reshape(-1, last.shape[-1])
     rows, channels = (np.asarray(matrix.any(axis=axis)) for axis in (1, 0))

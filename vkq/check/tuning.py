@@ -1,6 +1,5 @@
-"""Measures choices of kernels for a problem on a device. A `Trial` makes, verifies and times one choice.
-`vkq tune` and the measurement of a whole device (measuring.py) use it, each with its own choices and time
-limits."""
+"""Measure choices of kernels for a problem on a device. A `Trial` runs, verifies and times one choice. It is
+used by `vkq tune`, and by the measurement of a new device (measuring.py)."""
 
 from __future__ import annotations
 
@@ -26,22 +25,23 @@ from ..shader.catalog import catalog
 from .catalogue import Check, check_of
 from .compare import compare, layer
 
-# In each round every choice of kernels is timed once; the last rounds time only the fastest choices. Rounds
-# are short, so that other programs slow all choices of a round equally.
+# Choices are timed in rounds. The first rounds time every choice, the last rounds only the fastest choices.
+# Rounds are short, so that other programs slow all choices of a round equally.
 SAMPLE_S = 0.004  # seconds for which each choice runs in a round (at least one run)
-FIRST_ROUNDS, ROUNDS = 3, 15
-FINALISTS = 8
+FIRST_ROUNDS, ROUNDS = 3, 15  # number of rounds that time all choices, and of rounds that time the fastest
+FINALISTS = 8  # number of choices that the last rounds time
 # A choice's time is this percentile of its samples. It is low, because other programs can only make a sample
 # longer.
 PERCENTILE = 10
 CANDIDATES = 6  # maximum number of choices that are timed for a problem, including the default
-TRIED = 40  # maximum number of plans that are made to find the candidates
-WORTH = 1.03  # factor by which a choice must be faster than the default to replace it
+TRIED = 40  # maximum number of choices whose plans are made to find the candidates
+WORTH = 1.03  # a choice replaces the default if it is faster by this factor
 LISTED = 12  # maximum number of variants that an error message names
 
 
 class Chosen:
-    """A layer, or a function of a tensor, that uses one choice of kernels and ignores stored choices."""
+    """A layer (or a function of a tensor) that runs with the given choice of kernels. Stored choices are
+    ignored."""
 
     def __init__(self, layer: Any, choice: Choice):
         self._layer, self._says, self.picks = layer, says(choice), choice
@@ -65,7 +65,8 @@ class Chosen:
 
 
 def choices(layer: Any, x: Spec) -> Iterator[Chosen]:
-    """Yield a layer with each choice of kernels for an input of spec x, the default first."""
+    """Yield the layer with each choice of kernels that it has for an input of spec x. The default choice
+    comes first."""
     with preferred({}), watched() as rankings:
         layer.plan(x)
     yield from (Chosen(layer, choice) for choice in legal(rankings))
@@ -73,10 +74,9 @@ def choices(layer: Any, x: Spec) -> Iterator[Chosen]:
 
 @dataclasses.dataclass
 class Trial:
-    """A choice and its time: the `PERCENTILE` of its samples of the whole call, or the reason why it was
-    rejected.
-
-    ``final``: the choice was among the fastest ones, which were timed a second time.
+    """A choice of kernels. ``time_us``: its time, the percentile `PERCENTILE` of all samples. ``error``: why
+    the choice was rejected. ``final``: whether it was among the fastest choices, which the last rounds timed
+    again.
     """
 
     choice: Choice
@@ -87,13 +87,15 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """The name of the choice: ``matrix product: 32x32 through shared memory``."""
+        """The name of the choice, such as ``matrix product: 32x32 through shared memory``."""
         return next((f"{kind}: {name}" for kind, name in self.choice.items()), "default")
 
     def record(self, device: Device, call: Chosen, x: Tensor, last: bool = False) -> Tensor:
-        """Record a call, and return its result, which the first run of the recording computes. Samples are
-        device times of all dispatches (of the last one if *last* is True). Without timestamps they are host
-        times. On a CPU device, which other programs share, they are processor times of this process."""
+        """Record a call, and return its result tensor, which has no values before the recording runs.
+
+        A sample is the device time of all dispatches (with *last*, of the last dispatch). On a device without
+        timestamps it is the host time. On a CPU device, which other programs share, it is the processor time
+        of this process."""
         c = device.capabilities
         cpu = c.device_type == "cpu"
         self._clock = time.process_time if cpu else time.perf_counter
@@ -117,8 +119,8 @@ class Trial:
 
 
 class Subject:
-    """A check's problem on a device: layer, input and reference result. *then*: the check of a second
-    convolution, which reads the result of the first one. A profile may fuse both into one dispatch."""
+    """The layer of a check on a device, with its input and its expected result. *then*: the check of a second
+    convolution, which reads the result of the first. A profile may fuse the two into one dispatch."""
 
     def __init__(self, device: Device, check: Check, path: str, then: Check | None = None):
         data = check.data()
@@ -135,15 +137,15 @@ class Subject:
 
     @classmethod
     def of(cls, device: Device, problem: str, path: str) -> Subject:
-        """Return the subject of a family's problem: ``conv2d[...]``, or ``conv2d[...] > conv2d[...]``, where
-        the second convolution reads the result of the first. Two convolutions use the path "auto", which may
-        be matrix units."""
+        """Return the subject of a problem in the profiles: ``conv2d[...]``, or ``conv2d[...] > conv2d[...]``,
+        where the second convolution reads the result of the first. For two convolutions *path* is ignored:
+        they use "auto", which may be matrix units."""
         first, *second = (check_of(name) for name in problem.split(" > "))
         return cls(device, first, "auto", second[0]) if second else cls(device, first, path)
 
     def tried(self, choice: Choice, variants: tuple[str, ...] = ()) -> Trial:
-        """Record the call with a choice, run it once and compare its result with the reference. The trial has
-        an error if the call cannot run here or its result is wrong."""
+        """Record the call with a choice of kernels, run it once, and compare the result with the reference.
+        The returned trial has an error if the call cannot run on the device, or its result is wrong."""
         trial = Trial(choice, variants)
         try:
             y = trial.record(self.device, Chosen(self.call, choice), self.x)
@@ -160,9 +162,9 @@ class Subject:
 
 
 def trials(device: Device, check: Check, path: str, most: int | None = CANDIDATES) -> list[Trial]:
-    """Verify and time choices for a check's layer: the default first, then choices with other plans, until
-    *most* choices are correct (None: all choices). Then time the fastest ones again, alternating between
-    them."""
+    """Verify choices of kernels for a check's layer: the default, then others whose plans differ, until
+    *most* choices are correct (None: all choices). Time the correct choices, then the fastest ones again, in
+    alternation. Return all trials, the default first."""
     found = list(_trials(Subject(device, check, path), most))
     right = [each for each in found if not each.error]
     for each in FIRST_ROUNDS * right:
@@ -177,8 +179,8 @@ def trials(device: Device, check: Check, path: str, most: int | None = CANDIDATE
 
 
 def _trials(subject: Subject, most: int | None) -> Iterator[Trial]:
-    """Yield the trial of each choice whose plan differs from all earlier plans. A choice that has no plan
-    yields its error, but choices that this device or size does not support are left out."""
+    """Yield the trial of each choice whose plan differs from all earlier plans. If making the plan fails, the
+    trial has the error. Choices that the device or the size does not support are left out."""
     seen: set[object] = set()
     right = 0
     for tried, chosen in enumerate(choices(subject.layer, subject.x.spec)):
@@ -189,7 +191,7 @@ def _trials(subject: Subject, most: int | None) -> Iterator[Trial]:
         except DeviceLostError:
             raise
         except VkqError as error:
-            # A PathError means that this device or this size does not support the choice.
+            # A PathError means that the device, or the size, does not support the choice.
             if not (chosen.picks and isinstance(error, PathError)):
                 yield Trial(chosen.picks, (), error=f"{type(error).__name__}: {error}")
             continue
@@ -202,8 +204,8 @@ def _trials(subject: Subject, most: int | None) -> Iterator[Trial]:
 
 
 def best(found: Sequence[Trial]) -> Trial:
-    """Return the fastest choice if it is faster than the default by the factor `WORTH`; else return the
-    default, which is the first of *found*."""
+    """Return the trial of the fastest choice if it is faster than the default by the factor `WORTH`; else
+    return the default, which is the first trial."""
     timed = [trial for trial in found if trial.time_us is not None and trial.final]
     fastest = min(timed, key=lambda trial: trial.time_us or 0.0, default=found[0])
     usual = found[0].time_us
@@ -211,20 +213,20 @@ def best(found: Sequence[Trial]) -> Trial:
 
 
 def regret(found: Sequence[Trial], chosen: Trial) -> float:
-    """Return the regret of *chosen*: its time / the fastest time - 1 (0.05: 5 % slower than the fastest
-    choice)."""
+    """Return the regret of *chosen*: (its time / the time of the fastest choice) - 1. 0.05 means 5 %
+    slower."""
     least = min(trial.time_us for trial in found if trial.time_us is not None)
     return (chosen.time_us or math.inf) / least - 1
 
 
 def mean_regret(regrets: Sequence[float]) -> float:
-    """Return the geometric mean of regrets (of the time ratios 1 + regret)."""
+    """Return the geometric mean of the time ratios (1 + regret), minus 1."""
     return math.exp(sum(math.log1p(one) for one in regrets) / len(regrets)) - 1
 
 
 def variant_names(pattern: str) -> set[str]:
     """Return the names of the shader variants that match a pattern (`Catalog.matching`). Raises ArgumentError
-    if none does."""
+    if no variant matches."""
     found = {variant.name for variant in catalog().matching(pattern)}
     if not found:
         raise ArgumentError(
@@ -237,7 +239,8 @@ def with_variant(layer: Any, x: Spec, pattern: str) -> Chosen:
     """Return the layer with the first choice of kernels whose plan for *x* runs a variant that matches
     *pattern*.
 
-    Raises PathError if no choice does; the error lists variants that the layer can run here.
+    Raises PathError if there is no such choice; the message lists the variants that the layer can run on
+    this device.
     """
     wanted, seen = variant_names(pattern), dict[str, None]()
     if not hasattr(layer, "plan"):
@@ -245,7 +248,7 @@ def with_variant(layer: Any, x: Spec, pattern: str) -> Chosen:
     for chosen in choices(layer, x):
         try:
             variants = chosen.plan(x).variants
-        except VkqError:  # this size or this device does not support the choice
+        except VkqError:  # the size or the device does not support the choice
             continue
         if not wanted.isdisjoint(variants):
             return chosen

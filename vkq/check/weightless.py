@@ -1,5 +1,5 @@
-"""Operators without weights that `vkq doctor` replays: calls with alternating inputs, and their reference
-results."""
+"""The operators without weights that `vkq doctor` replays. Each has several inputs, which the replays
+alternate, and the reference's result for each input."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from ..runtime.tensor import Tensor
 from .compare import Array
 from .data import Data
 
-IMAGE, ROWS = (2, 6, 11, 9), (7, 37)  # odd sizes: channels, rows and columns are not multiples of four
+# The shapes of the inputs. Channels, rows and columns are not multiples of four.
+IMAGE, ROWS = (2, 6, 11, 9), (7, 37)
 Q, OTHER = QParams(0.05, 3), QParams(0.03, -20)
 SUM, PRODUCT, SHARES = QParams(0.07, -5), QParams(1.1, 4), QParams(1 / 256, -128)
 Replayed = tuple[str, Sequence[Array], Sequence[Array], Callable[[Tensor], Tensor]]
 
 
 def weightless(device: Device, turns: int) -> Iterator[Replayed]:
-    """Yield (operator, inputs, expected results, call) for each operator. There are *turns* inputs, each
-    with one expected result."""
+    """Yield (operator's name, inputs, expected results, function to call) for each operator. *turns*: the
+    number of inputs, and of expected results."""
     rng = np.random.default_rng(41)
 
     def some(*shape: int) -> Array:
@@ -78,7 +79,8 @@ def _product(a: Array, b: Array) -> Array:
 
 
 def casts(data: Data, xs: Sequence[Array]) -> Iterator[Replayed]:
-    """Yield the conversions between float and 8-bit values."""
+    """Yield what `weightless` yields, for quantize and dequantize. *xs*: the 8-bit inputs, from which the
+    float inputs are made."""
     numbers = [dequantize(x, data.x_q) * np.float32(1.01) for x in xs]
     stored = [quantize(one, data.x_q) for one in numbers]
     back = [dequantize(q, data.x_q) for q in stored]

@@ -1,6 +1,8 @@
-"""Seeded random pools, means and softmaxes, compared with the reference: ``vkq check windows --count 1000``.
+"""Compare random pools, means and softmaxes with the reference: ``vkq check windows --count 1000``. The seed
+determines the case.
 
-One case in four has a window or a row with more elements than the loop iterations that some drivers allow.
+One case in four is large: its window or row may have more elements than some drivers allow iterations of a
+loop.
 """
 
 from __future__ import annotations
@@ -21,22 +23,23 @@ from ..reference.softmax import softmax_onnxruntime
 from ..runtime.device import Device
 
 Array = npt.NDArray[Any]
-# (description, function that runs on a device, function that computes the reference).
+# (description, function that runs the operator on a device, function that computes the reference's result)
 Case = tuple[str, Callable[[Device], Array], Callable[[], Array]]
-LARGE = 4  # one in LARGE cases is large
-LONGEST = 17.5  # maximum number of elements of a row or an area, as a power of two: 185,000
-MOST_TAPS = 15.5  # maximum number of taps of a window, as a power of two: the reference loops over the taps
+LARGE = 4  # one case in LARGE is large
+LONGEST = 17.5  # log2 of the maximum number of elements of a row or an area (185,000)
+MOST_TAPS = 15.5  # log2 of the maximum number of taps of a window: the reference loops over the taps
 
 
 def random_case(seed: int) -> Case:
-    """Return the case of a seed."""
+    """Return the case that a seed determines."""
     rng = np.random.default_rng(seed)
     make = (_max_pool, _average_pool, _global_average, _mean, _softmax)[seed // LARGE % 5]
     return make(rng, seed % LARGE == LARGE - 1)
 
 
 def check(device: Device, seed: int) -> str | None:
-    """Return the difference from the reference for a seed, as a text; None if there is none."""
+    """Run the case of a seed. Return a text that describes the difference from the reference, or None if the
+    result is right."""
     what, run, want = random_case(seed)
     got, right = run(device), want()
     wrong = np.argwhere(got != right)
@@ -53,21 +56,21 @@ def _dtype(rng: np.random.Generator) -> QDType:
 
 
 def _image(rng: np.random.Generator, shape: tuple[int, ...], dtype: QDType) -> Array:
-    """Return random 8-bit values: uniform, or mostly near the smallest value, as in rows with one large
-    value."""
+    """Return random 8-bit values: either from the whole range of bytes, or only the bytes 0, 1 and 2."""
     high = 256 if rng.integers(3) else 3
     return rng.integers(0, high, shape).astype(np.uint8).view(dtype)
 
 
 def _parameters(rng: np.random.Generator, dtype: QDType) -> QParams:
-    """Return random parameters; some scales give quotients that are ties."""
+    """Return random quantization parameters. With some of the scales, quotients lie halfway between two
+    integers (ties)."""
     scale = rng.choice([1 / 16, 1 / 60, 1 / 30, 0.05]) if rng.integers(2) else 2 ** rng.uniform(-8, 1)
     least = int(np.iinfo(dtype).min)
     return QParams(float(np.float32(scale)), least + int(rng.integers(256)), dtype)
 
 
 def _sides(rng: np.random.Generator, large: bool, most: float = LONGEST) -> tuple[int, int]:
-    """Return height and width. They are small, or, if *large*, have an area of up to 2**most, often in a
+    """Return a random height and width, at most 13. If *large*, the area is up to 2**most instead, often as a
     single row or column."""
     if not large:
         h, w = (int(v) for v in rng.integers(1, 14, 2))
@@ -77,8 +80,8 @@ def _sides(rng: np.random.Generator, large: bool, most: float = LONGEST) -> tupl
 
 
 def _window(rng: np.random.Generator, large: bool, op: str) -> Window:
-    """Return a window; some cover the image, some have padding, and sometimes there are thousands of
-    channels."""
+    """Return a random window. Some windows cover the whole image, and some have padding. Some *large* ones
+    have a small kernel and thousands of channels."""
     kernel = _sides(rng, large, MOST_TAPS)
     n, c = int(rng.integers(1, 3)), int(rng.integers(1, 4 if large else 21))
     if large and rng.integers(3) == 0:
@@ -131,7 +134,7 @@ def _global_average(rng: np.random.Generator, large: bool) -> Case:
 
 
 def _mean(rng: np.random.Generator, large: bool) -> Case:
-    """Return the case of a mean over some of three axes."""
+    """Return the case of a mean over one or two of the three axes of x."""
     shape = (int(rng.integers(1, 4)), *_sides(rng, large))
     gone = sorted({int(a) for a in rng.integers(0, 3, 2)})
     order = [*(a for a in range(3) if a not in gone), *gone]
@@ -151,7 +154,8 @@ def _mean(rng: np.random.Generator, large: bool) -> Case:
 
 
 def _softmax(rng: np.random.Generator, large: bool) -> Case:
-    """Return the case of a softmax: float32, 8-bit, or as ONNX Runtime computes it."""
+    """Return the case of a softmax. Its form is random: a float32 result, an 8-bit result, or an 8-bit result
+    as ONNX Runtime computes it."""
     shape, axis = (int(rng.integers(1, 3)), *_sides(rng, large)), int(rng.integers(3))
     dtype, form = _dtype(rng), int(rng.integers(3))
     x, xq = _image(rng, shape, dtype), _parameters(rng, dtype)

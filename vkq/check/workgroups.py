@@ -1,5 +1,5 @@
-"""Find which workgroups of a product computed the wrong elements. A driver's fault is often in one workgroup,
-and the workgroup's number indicates the cause."""
+"""Find the workgroups that computed the wrong elements of a product. A driver's fault often affects a single
+workgroup, and the number of this workgroup indicates the cause."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from ..shader.expression import Expression, ceil_div
 FEW = 5  # maximum number of workgroups that are listed
 _BLOCKS = ("4 * TILE_M4 * LOCAL_Y", "4 * TILE_N4 * LOCAL_X")
 _MATRICES = ("BM", "BN")
-# Rows and columns of a workgroup's results, by shader. Consecutive workgroups are adjacent along the columns.
+# For each shader, the numbers of rows and columns that one workgroup computes, as expressions of the shader's
+# constants. Consecutive workgroups compute neighbouring columns.
 TILES = {
     "gemm_q8ta_q8csw__tiled": _BLOCKS,
     "gemm_q8ta_q8csw__texels": _BLOCKS,
@@ -33,11 +34,13 @@ TILES = {
 
 
 def named(recording: Recording, y: Buffer, wrong: npt.NDArray[np.bool_]) -> str:
-    """Return ``workgroup 5 of 6 (from 0; 64x64 results each)``: the workgroups that wrote the wrong elements
-    of the result in *y*; "" if the dispatch has only one workgroup, or the shader's tiles are not known."""
+    """Return a text that names the workgroups that wrote the wrong elements of the result in *y*, such as
+    ``workgroup 5 of 6, from 0 (64x64 results each)``. Return "" if the dispatch has only one workgroup, or
+    the workgroup of an element is not known."""
     steps = [s for one in recording.steps for s in one.steps if any(one.slots[n] is y for n in s.writes)]
     tile = _tile(steps[-1]) if steps else None
-    # If the width is not a multiple of four, rows of images are padded, so indices do not give the workgroup.
+    # If an image's width is not a multiple of 4, its rows are padded in memory, and the index of an element
+    # does not tell its workgroup.
     if tile is None or (wrong.ndim == 4 and wrong.shape[3] % 4):
         return ""
     (rows, columns), total = tile, sum(x * y for _, x, y in steps[-1].grids)
@@ -53,13 +56,13 @@ def named(recording: Recording, y: Buffer, wrong: npt.NDArray[np.bool_]) -> str:
 
 
 def _tile(step: Step) -> tuple[int, int] | None:
-    """Return the rows and columns of a workgroup's results."""
+    """Return the numbers of rows and columns that one workgroup computes; None if they are not known."""
     program = step.program
     if program is None or program.variant.shader not in TILES:
         return None
     for one in program.variant.push_constants:
         if one.name == "groups" and step.push[one.offset : one.offset + 4] != b"\1\0\0\0":
-            return None  # with several groups, consecutive workgroups may belong to different products
+            return None  # with several groups, neighbouring workgroups may belong to different products
     values = program.variant.integers(program.constants)
     rows, columns = (_parsed(text).evaluate(values) for text in TILES[program.variant.shader])
     return rows, columns

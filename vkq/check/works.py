@@ -1,6 +1,6 @@
-"""The workloads that `vkq doctor` replays: layers of every scheme, operators without weights (casts, pools,
-sum, softmax, resize, product of two activations), chains that reuse scratch memory, and problems with many
-workgroups; each with several inputs and the reference's results."""
+"""The workloads that `vkq doctor` replays. They are layers of every scheme, operators without weights (casts,
+pools, add, softmax, resize, product of two activations), chains of layers that reuse scratch memory, and
+problems with many workgroups. A workload has several inputs, and the reference's results for each."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .data import Data
 from .expected import Expected
 from .weightless import casts, weightless
 
-INPUTS = 3  # inputs of each workload; runs alternate them, so that a stale result is not taken for correct
-# Operators with weights, in every scheme, with odd sizes, so that tiles are cut at every edge. Operators
-# without weights are in `vkq.check.weightless`.
+INPUTS = 3  # number of inputs of each workload. Runs alternate them, so that a stale result is a wrong one.
+# Operators with weights, in every scheme. Most sizes are not multiples of a tile, so that tiles extend past
+# every edge. Operators without weights are in `vkq.check.weightless`.
 REPLAYED = (
     "linear[M=33,K=75,N=37]/seed=1",
     "linear[M=33,K=75,N=37]/seed=2,x=uint8,scheme=q8ta_q8csw,wz=channel",
@@ -47,7 +47,7 @@ REPLAYED = (
     "conv2d[N=1,IC=6,H=9,W=7,OC=9,KH=3,KW=2,padding=0x1x2x1,dilation=2x1,groups=3]/seed=7,scheme=q8ta_q8csw",
     "conv2d[N=1,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]/seed=19,scheme=f32",
 )
-# A small network: the result of each layer is the input of the next.
+# A small network: the result of each layer is the input of the next layer.
 NETWORK = (
     "conv2d[N=1,IC=5,H=19,W=17,OC=24,KH=3,KW=3,stride=2,padding=1]/seed=21,act=relu",
     "conv2d[N=1,IC=24,H=10,W=9,OC=24,KH=3,KW=3,padding=1,groups=24]/seed=22",
@@ -55,12 +55,12 @@ NETWORK = (
     "conv2d[N=1,IC=39,H=10,W=9,OC=21,KH=3,KW=3,padding=1]/seed=24",
     "conv2d[N=1,IC=21,H=10,W=9,OC=13,KH=1,KW=1]/seed=25,scheme=q8ta_q8csw",
 )
-# Two layers that read one input. Both store quantized rows at one address in scratch memory, so the second
-# layer overwrites the rows that the first reads.
+# Two layers that read the same float input. Each stores the quantized input in scratch memory, at the same
+# address. So the second layer overwrites the quantized input of the first.
 SHARING = ("linear[M=33,K=75,N=37]/seed=26,float_in", "linear[M=33,K=75,N=41]/seed=27,float_in")
-# Problems with many workgroups. Some released drivers compute some of these problems wrongly: Adreno 840 with
-# M = 1024 to 1500 (pytorch/executorch#22327), Adreno with 48 -> 168, 176, 184 and 192 channels
-# (pytorch/executorch#21938).
+# Problems with many workgroups. Some released drivers compute some of these problems wrongly: on Adreno 840,
+# problems with M = 1024 to 1500 (pytorch/executorch#22327); on Adreno, convolutions from 48 to 168, 176, 184
+# or 192 channels (pytorch/executorch#21938).
 LARGE = (
     "linear[M=1500,K=384,N=384]/seed=31",
     *(
@@ -68,17 +68,18 @@ LARGE = (
         for channels in (176, 168, 184, 192)
     ),
 )
-TEXTURED = (REPLAYED[0], REPLAYED[2], REPLAYED[5])
-# profile fields that choose kernels with uniform texel buffers
+TEXTURED = (REPLAYED[0], REPLAYED[2], REPLAYED[5])  # the workloads that also run with uniform texel buffers
+# The profile fields with which kernels that read uniform texel buffers are chosen.
 TEXELS = {"texels": True, "lane_loads": True, "staged": None}
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """A workload. ``call`` is recorded once on a tensor; each run first writes one of ``inputs`` to the
-    tensor.
+    """A workload. ``call`` is recorded once, on one tensor. Before each run, one of ``inputs`` is written to
+    this tensor.
 
-    ``call`` returns the results of ``operators``, in order; ``wants``: the expected results of each input.
+    ``call`` returns one result for each of ``operators``, in order. ``wants``: for each input, the expected
+    results. ``large``: whether it has many workgroups.
     """
 
     name: str
@@ -91,9 +92,9 @@ class Work:
 
 
 def works(device: Device, paths: Sequence[str], texels: bool = True) -> Iterator[Work]:
-    """Yield all workloads. First come the workloads that detect a fault which no other workload detects, so
-    that slow devices reach them too; large workloads come last. *texels*: include kernels that read texels,
-    even if vkq would not choose them for this device."""
+    """Yield all workloads. Those that detect a fault which no other workload detects come first, so that slow
+    devices reach them, too. Large workloads come last. *texels*: include kernels that read uniform texel
+    buffers, even if vkq would not choose them for this device."""
     if texels:
         for name in TEXTURED:
             for work in _single(device, name, ("auto",)):
@@ -113,8 +114,8 @@ def works(device: Device, paths: Sequence[str], texels: bool = True) -> Iterator
 
 
 def _turns(check: Check, data: Data) -> list[tuple[Data, Array]]:
-    """Return (the operands, the layer's input) for each of `INPUTS` inputs. The inputs are random
-    permutations of the elements of x."""
+    """Return `INPUTS` pairs (operands, input of the layer). The first pair has the x of *data*; the others
+    have random permutations of its elements."""
     rng = np.random.default_rng(check.seed)
     xs = [data.x, *(rng.permuted(data.x.reshape(-1)).reshape(data.x.shape) for _ in range(INPUTS - 1))]
     turned = [dataclasses.replace(data, x=x) for x in xs]
@@ -151,11 +152,11 @@ def _pathless(device: Device) -> Iterator[Work]:
 
 
 def _network(device: Device, path: str, planned: bool = False) -> Work:
-    """Return a workload of chained layers; with *planned*, one plan, whose intermediate results share
-    memory."""
+    """Return a workload that runs the layers of `NETWORK` one after the other. With *planned*, they are one
+    plan, whose intermediate results share scratch memory."""
     checks = [check_of(name) for name in NETWORK]
     datas: list[Data] = []
-    for check in reversed(checks):  # the result of each layer is the input of the next
+    for check in reversed(checks):  # a layer's result needs the parameters of the next layer's input
         data = check.data()
         if datas:
             ratio = np.float32(datas[0].x_q.scale / data.y_q.scale)
@@ -198,7 +199,8 @@ def _planned(layers: Sequence[Any], x: Tensor) -> list[Tensor]:
 def _sharing(device: Device, path: str) -> Work:
     checks = [check_of(name) for name in SHARING]
     datas = [check.data() for check in checks]
-    first = datas[0].x_q  # the second layer quantizes its input with other parameters
+    # The two layers quantize the same input with different parameters.
+    first = datas[0].x_q
     other = QParams(first.scale * np.float32(1.5), -7, first.dtype)
     ratio = np.float32(datas[1].x_q.scale / other.scale)
     datas[1] = dataclasses.replace(datas[1], x_q=other, w_scale=datas[1].w_scale * ratio)
