@@ -1,5 +1,5 @@
-"""The command ``vkq``. Each subcommand has a module in this package, whose ``register`` function adds the
-subcommand; only these modules print."""
+"""The command ``vkq``. Each subcommand is a module of this package, whose function ``register`` adds the
+subcommand to the parser. Only modules of this package print."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ COMMANDS: list[Callable[[Parsers], None]] = [
 
 
 def parser() -> Parser:
-    """Return the parser of the whole command line; without a command it shows its help."""
+    """Return the parser of the whole command line. ``vkq`` without a command prints the help."""
     top = Parser(prog="vkq", description="Exact int8 inference on any Vulkan device.")
     top.add_argument("--version", action="version", version=f"vkq {__version__}")
     top.set_defaults(run=show_help, parser=top)
@@ -66,11 +66,11 @@ def parser() -> Parser:
 
 
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options; the error for an unknown option names the nearest existing one."""
+    """Parse the command line. The error for an unknown option also names the most similar option."""
     whole = parser()
     options, unknown = whole.parse_known_args(argv)
     several = getattr(options, "several", None)  # name of the argument that takes any number of words
-    # Argparse accepts the words of this argument only if they are adjacent.
+    # If options stand between these words, argparse returns the later words as unknown.
     if several and not any(word.startswith("-") for word in unknown):
         setattr(options, several, [*getattr(options, several), *unknown])
     elif unknown:
@@ -84,8 +84,8 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _open_standard_streams() -> None:
-    """Open standard streams that were closed before the process began (``>&-``): otherwise the next opened
-    file would get a stream's descriptor, and drivers would write messages into it."""
+    """Open the standard streams that were closed before the process began (by ``>&-``). Otherwise the next
+    opened file would get the descriptor of a standard stream, and drivers would write messages into it."""
     while (opened := os.open(os.devnull, os.O_RDWR)) < 3:
         pass
     os.close(opened)
@@ -94,13 +94,13 @@ def _open_standard_streams() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line *argv* (by default the process's own) and return the exit code.
+    """Run the command line *argv* (by default that of the process), and return the exit code.
 
-    0: done. 1: done, and a check failed. 2: an error, reported in one line on stderr. 3: no device can run
-    it. 130: interrupted.
+    0: done. 1: done, but a check failed. 2: an error, which one line on stderr describes. 3: no device can
+    run vkq. 130: the user interrupted the command.
     """
     _open_standard_streams()
-    # Names of files and nodes may have characters that the terminal's encoding lacks.
+    # Names of files and nodes may have characters that the terminal's encoding cannot represent.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -110,12 +110,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             options = _parsed(argv)
             return int(options.run(options))
         finally:
-            # Restore the warnings' format only for a caller in this process (argv given). The command itself
-            # keeps vkq's format until it exits: writing the caches at the exit may warn, too.
+            # Restore Python's format of warnings only if *argv* is given, that is, for a caller in this
+            # process. The command keeps vkq's format, because writing caches at the exit may warn, too.
             if argv is not None:
                 warnings.formatwarning = told
-            sys.stdout.flush()  # raises the error of a closed pipe now, not at the exit
-    # The reader, such as `head`, has exited; this keeps Python from reporting an error at the exit.
+            sys.stdout.flush()  # if the pipe is closed, raise the error now, and not at the exit
+    # The program that reads the pipe, such as `head`, has ended. Write the rest of the output to the null
+    # device, so that Python reports no error at the exit.
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -128,7 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _said(error: BaseException) -> str:
-    """Return an error's message; for an OSError, with the file's name instead of the error number."""
+    """Return the message of an error. For an OSError with a file: the file's name and the reason, without the
+    error number."""
     if (
         isinstance(error, OSError)
         and error.strerror

@@ -1,5 +1,5 @@
-"""Arrays of .npy and .npz files: sizes are checked before elements are read, and nothing in a file is
-executed."""
+"""Read the arrays of .npy and .npz files safely: sizes are checked before elements are read, and no code in a
+file is executed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import numpy as np
 from vkq.errors import ArgumentError
 from vkq.graph.graph import Array
 
-MOST_BYTES = 1 << 30  # maximum bytes of one array
-MOST_ARRAYS = 4096  # maximum number of arrays of one file
-_ZIP = b"PK"
-# Exceptions of zipfile and numpy for a broken file. A file with a password gives a RuntimeError.
+MOST_BYTES = 1 << 30  # maximum number of bytes of one array
+MOST_ARRAYS = 4096  # maximum number of arrays in one file
+_ZIP = b"PK"  # the first two bytes of an .npz file, which is a zip file
+# Exceptions that zipfile and numpy raise for a broken file; for a file with a password, RuntimeError.
 _BROKEN = (
     ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, KeyError,
     struct.error, tokenize.TokenError, SyntaxError, OverflowError, MemoryError, RecursionError, TypeError,
@@ -30,14 +30,14 @@ Wanted = Callable[[str, str, tuple[int, ...]], bool]
 
 
 def arrays_of(path: Path, wanted: Wanted, forms: str) -> dict[str, Array]:
-    """Return the arrays of an .npz file by name, or the array of an .npy file under the name "".
+    """Return a dict from the names of the arrays in an .npz file to the arrays. The array of an .npy file has
+    the name "".
 
-    wanted: a function that is called with the name, type and shape of each array before the array is read; if
-    it returns False, the array is skipped; it may raise an error. forms: the accepted forms of inputs, for
-    error messages.
+    *wanted*: a function that is called with the name, dtype and shape of each array before the array is read.
+    If it returns False, the array is skipped; it may also raise an error. *forms*: a text for error messages,
+    which names the other kinds of files that an input may be.
 
-    Raises ArgumentError for a file of another kind, a broken file, or a file with more than `MOST_BYTES` in
-    an array.
+    Raises ArgumentError for a file of another kind, a broken file, or an array of more than `MOST_BYTES`.
     """
     try:
         with path.open("rb") as file:
@@ -72,8 +72,8 @@ def _of_archive(path: Path, wanted: Wanted) -> Iterator[tuple[str, Array]]:
 def _array(
     file: IO[bytes], size: int, what: str, wanted: Callable[[str, tuple[int, ...]], bool]
 ) -> Array | None:
-    """Return the array in a file of *size* bytes; None if *wanted* refuses its type and shape. *what*: the
-    array's name in error messages."""
+    """Read the array in a file of *size* bytes. Return None if *wanted* returns False for its dtype and
+    shape. *what*: the array's name in error messages."""
     shape, fortran, dtype = _header(file)
     begin = file.tell()
     if dtype.hasobject or dtype.names or dtype.kind not in "biufc":
@@ -104,8 +104,8 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, Any]:
 
 
 class _Bounded:
-    """A file that refuses reads of more than `MOST_HEADER_BYTES`: numpy would allocate as many bytes as the
-    header claims."""
+    """A file for numpy's reader of headers, which allocates as many bytes as the header says. Reads of more
+    than `MOST_HEADER_BYTES` are refused."""
 
     def __init__(self, file: IO[bytes]):
         self._file = file

@@ -1,5 +1,5 @@
-"""``vkq bench``: verified times of linear layers and convolutions, next to the device's measured
-ceilings."""
+"""``vkq bench``: verify and time operators and whole models, and compare their rates with the device's
+measured ceilings."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def register(commands: Parsers) -> None:
         commands, "bench", run, "measure operations, each verified first against the reference", EXAMPLES
     )
     parser.usage = "%(prog)s [CASE ...] [options]"
-    # Show the examples before the long list of options.
+    # Show the examples in the description, because it comes before the long list of options.
     parser.description, parser.epilog = f"{parser.description}\n\n{parser.epilog}", None
     parser.add_argument(
         "cases", nargs="*", metavar="CASE",
@@ -123,8 +123,8 @@ def _output(add: Callable[..., object]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Return exit code 1 if a result differs from the reference, the self-test fails, or nothing could be
-    measured."""
+    """Run the benchmark or the self-test. Return exit code 1 if a result differs from the reference, if
+    nothing could be measured, or if the self-test fails."""
     if not options.cases and not options.self_test:
         listed = [folded(f"  {name:20} {summary}", 23) for name, summary in cases.lists().items()]
         print("case lists:", *listed, sep="\n")
@@ -144,7 +144,7 @@ def run(options: argparse.Namespace) -> int:
         contest.sides_of(options.peer)  # an unknown name is refused before anything is measured
     words = [word for word in options.cases if word not in models]
     chosen = cases.select(words, options.scheme, options.scale, options.method)
-    # A case of a list may name a method although its layer has no methods: measure such a case once.
+    # Lists repeat a case for each method. If the case's layer has no methods, measure the case only once.
     if options.method is None:
         chosen = list(
             dict.fromkeys(c if data.has_methods(c) else dataclasses.replace(c, method=None) for c in chosen)
@@ -153,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
         if options.self_test:
             return _self_test(device)
         request = _request(options, device)
-        # Read all arguments before anything is measured, so that errors are reported at once.
+        # Read all models before anything is measured, so that errors are reported at once.
         networks = [*_networks(options, models, device)]
         result = _measure(options, device, request, chosen, networks)
     for option, text in (("json", Result.to_json), ("csv", report.comma_separated), ("md", report.markdown)):
@@ -181,7 +181,7 @@ def _request(options: argparse.Namespace, device: Device) -> Request:
         )
     if options.vs is not None:
         paths_of([options.vs], device)
-    # If all names are model files, complete calls of the models are timed.
+    # With --peer, and if all cases are files of models, only complete calls of the models are timed.
     if options.peer and all(word.endswith(SUFFIXES) for word in options.cases):
         settings = Settings(options.samples, options.submission_ms * 1000, options.time)
         return Request(clocks=(contest.CLOCK,), settings=settings, device_option=options.device)
@@ -211,7 +211,7 @@ def _measure(
     )
     with status_line() as status:
         command = shlex.join(["vkq", *(options.argv or [])])
-        # The ceilings do not apply to times of complete model calls.
+        # Times of complete calls of models are not compared with the ceilings.
         ceiled = not options.no_ceilings and (bool(chosen) or not options.peer)
         result = empty(device, request, command, status, ceiled)
         names: list[Case | str] = [*chosen, *(one.name for one in networks)]
@@ -250,12 +250,13 @@ def _one(runner: Runner, one: Case | Model, options: argparse.Namespace) -> None
 
 
 def _numbered(status: Callable[[str], None], number: int, count: int) -> Callable[[str], None]:
-    """Return *status* with "number/count" in front of its texts."""
+    """Return a function that calls *status* with "number/count" in front of the text."""
     return lambda what: status(f"{number}/{count} {what}")
 
 
 def _leave(runner: Runner, work: Sequence[Case | Model]) -> None:
-    """Report the work that the user interrupted; if there is no result, the command ends here."""
+    """Add a failure for each case and model of *work*, which the user interrupted. If nothing was measured
+    before, end the command."""
     if not runner.result.rows:
         raise KeyboardInterrupt
     for one in work:
@@ -270,7 +271,7 @@ def _leave(runner: Runner, work: Sequence[Case | Model]) -> None:
 def empty(
     device: Device, request: Request, command: str, status: Callable[[str], None], with_ceilings: bool = True
 ) -> Result:
-    """Return a result without rows: the device, the host and the ceilings."""
+    """Return a result without rows, with the descriptions of device and host and the measured ceilings."""
     rates = ceilings.measure(device, lambda what: status(f"ceilings: {what}")) if with_ceilings else {}
     names = ("samples", "submission_us", "time_s", "precision")
     settings = {name: getattr(request.settings, name) for name in names}

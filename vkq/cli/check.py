@@ -1,4 +1,5 @@
-"""``vkq check``: compare the catalogue of cases with the reference, on all paths of a device."""
+"""``vkq check``: run the catalogue of checks on all paths of a device, and compare the results with the
+reference."""
 
 from __future__ import annotations
 
@@ -26,10 +27,10 @@ from vkq.select.path import PATHS
 from vkq.shader import compile as shader_compile
 from vkq.shader.glslang import find_compiler
 
-INTEGER = "integer"  # the filter for exact integer correlations
-WINDOWS = "windows"  # the filter for pools, means and softmaxes
-SHOWN = 5  # maximum number of mismatches printed in full; of the others, only the names are printed
-LISTED = 50
+INTEGER = "integer"  # the FILTER that checks exact integer convolutions
+WINDOWS = "windows"  # the FILTER that checks pools, means and softmaxes
+SHOWN = 5  # maximum number of mismatches that are printed in full
+LISTED = 50  # maximum number of mismatches that are printed, in full or as a name
 EXAMPLES = [
     "vkq check",
     "vkq check 'linear[M=9,K=9,N=9]'",
@@ -107,8 +108,8 @@ def run(options: argparse.Namespace) -> int:
 def compared(
     device: Device, checks: Sequence[Check], wanted: Sequence[str] = ()
 ) -> tuple[dict[str, Any], list[Mismatch]]:
-    """Return (the summary that `vkq check --json` prints; the mismatches). *wanted*: the paths to check;
-    empty means all usable paths."""
+    """Run the checks. Return (summary, mismatches); the summary is the one that `vkq check --json` prints.
+    *wanted*: the paths to check; empty: all paths that the device supports."""
     start = time.perf_counter()
     paths, refused = usable_paths(device, wanted)
     if not paths:
@@ -133,8 +134,8 @@ def compared(
 
 
 def _random(options: argparse.Namespace) -> int:
-    """Check random cases and print the mismatches. Integer correlations are compared with NumPy's int64, on
-    every path in turn; pools, means and softmaxes, which have one path, with the reference."""
+    """Run random cases of `vkq.check.integer` or `vkq.check.windows`, and print the mismatches. Each integer
+    case runs on one path, and the paths take turns. Pools, means and softmaxes have only one path."""
     kind = options.filter
     if not options.count:
         raise ArgumentError(f"check {kind}: --count is 0; give the number of random cases, 1 or more")
@@ -172,10 +173,10 @@ def _chosen(options: argparse.Namespace) -> list[Check]:
 
 
 def _debug(options: argparse.Namespace, checks: list[Check]) -> int:
-    """Show the output of shaders' printf, in a separate process: the validation layer must be configured when
-    the instance is created."""
+    """Run the checks with debug shaders, and print the output of the shaders' printf. This needs a new
+    process, because the validation layer is configured when the Vulkan instance is created."""
     if os.environ.get(shader_compile.DEBUG_VARIABLE, "0") in ("", "0"):
-        find_compiler()  # a missing compiler is reported here, not as a mismatch of every check
+        find_compiler()  # reports a missing compiler here, instead of as a mismatch in every check
         again = ["check", options.filter, "--debug", f"--count={options.count}", f"--seed={options.seed}"]
         again += [f"--device={options.device}"] if options.device else []
         again += [f"--path={path}" for path in options.path or ()]

@@ -1,4 +1,5 @@
-"""Functions shared by the subcommands: parsers with examples, and progress on a terminal."""
+"""Functions that the subcommands share: parsers with examples, types of options, texts, and progress on a
+terminal."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ from typing import Any, NoReturn, TypeVar
 from vkq.errors import did_you_mean
 
 Item = TypeVar("Item")
-# A number that is followed by its unit or by a noun.
+# A number followed by a word, such as its unit.
 _NUMBER = re.compile(r"(?<!\S)(\[?\d[\d.,]*(?<!,)\]?) (?=\S)")
 Parsers = Any  # argparse keeps the type of add_subparsers() private
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser, with errors that name the likely intended option."""
+    """argparse's parser. The error for a wrong choice also names the most similar choice."""
 
     def error(self, message: str) -> NoReturn:
         if match := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
@@ -32,12 +33,13 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
     def option_names(self) -> list[str]:
-        """Return the long options in the help."""
+        """Return all long options (``--...``) that the help contains."""
         return sorted(set(re.findall(r"--[a-z][a-z-]*", self.format_help())))
 
 
 class Help(argparse.HelpFormatter):
-    """Wraps descriptions to the terminal's width, and keeps examples as lines to copy."""
+    """Help formatter: descriptions are wrapped at the terminal's width; examples keep their lines, so that
+    users can copy them."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         prose, begin, examples = text.partition("examples:\n")
@@ -46,7 +48,7 @@ class Help(argparse.HelpFormatter):
 
 
 def show_help(options: argparse.Namespace) -> int:
-    """Show the help of a command that was called without one of its subcommands."""
+    """Print the help of a command that was called without a subcommand."""
     options.parser.print_help()
     return 0
 
@@ -58,7 +60,8 @@ def add_command(
     summary: str,
     examples: Sequence[str],
 ) -> Parser:
-    """Add a subcommand whose ``--help`` ends with examples."""
+    """Add a subcommand to *commands*. Its ``--help`` ends with the examples. *run*: the function that runs
+    the subcommand and returns the exit code."""
     parser: Parser = commands.add_parser(
         name,
         help=summary,
@@ -71,7 +74,7 @@ def add_command(
 
 
 def integer_option(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
-    """Return the argparse type of integers from *least* to *most*."""
+    """Return an argparse type (a function that converts a text): integers from *least* to *most*."""
 
     def convert(text: str) -> int:
         if not re.fullmatch("[+-]?[0-9]{1,18}", text) or not least <= int(text) <= most:
@@ -82,7 +85,7 @@ def integer_option(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
 
 
 def number(least: float, most: float = 1e6, above: bool = False) -> Callable[[str], float]:
-    """Return the argparse type of numbers from *least* (excluded if *above*) to *most*."""
+    """Return an argparse type: numbers from *least* to *most*. *above*: exclude *least* itself."""
 
     def convert(text: str) -> float:
         try:
@@ -98,8 +101,8 @@ def number(least: float, most: float = 1e6, above: bool = False) -> Callable[[st
 
 
 def output_file(text: str) -> Path:
-    """Return the file that an option names for writing. Raise ArgumentTypeError, before the work begins, if
-    the file cannot be written."""
+    """An argparse type: a file to write. Raise ArgumentTypeError if the file cannot be written, so that a
+    wrong name is reported before the work begins."""
     path = Path(text)
     if text == "-":
         raise argparse.ArgumentTypeError("'-': this is not written to standard output; name a file")
@@ -113,23 +116,24 @@ def output_file(text: str) -> Path:
 
 
 def output(text: str) -> Path:
-    """Return the file that an option names for writing, or ``-`` for standard output."""
+    """An argparse type: a file to write, or ``-`` for standard output."""
     return Path(text) if text == "-" else output_file(text)
 
 
 def counted(count: int, what: str, plural: str = "") -> str:
-    """Return a count with its noun: ``1 path``, ``2 paths``."""
+    """Return a count with its noun in singular or plural: ``1 path``, ``2 paths``."""
     return f"{count} {what if count == 1 else plural or what + 's'}"
 
 
 def columns() -> int | None:
-    """Return the terminal's columns; None for a file or a pipe, whose lines may have any length."""
+    """Return the width of the terminal; None if standard output is a file or a pipe, where lines may have any
+    length."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def folded(line: str, indent: int, width: int | None = None) -> str:
-    """Wrap a line of prose to the terminal's width, with continuation lines indented; unchanged in a file or
-    pipe. A number and the word after it are not separated."""
+    """Wrap a line of prose at *width* (by default the terminal's width). Continuation lines are indented, and
+    a number stays on one line with the word after it. For a file or a pipe, the line is not wrapped."""
     width = width or columns()
     if width is None:
         return line
@@ -140,7 +144,7 @@ def folded(line: str, indent: int, width: int | None = None) -> str:
 
 
 def device_argument(parser: argparse.ArgumentParser) -> None:
-    """Add ``--device``, as in `vkq.Device`."""
+    """Add the option ``--device``, whose value is an argument of `vkq.Device`."""
     parser.add_argument(
         "--device",
         metavar="WHICH",
@@ -149,8 +153,8 @@ def device_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    """Yield the items. On a terminal, work longer than 2 s shows a progress line on stderr: *what*, and how
-    many of *total* items are done. The line disappears at the end."""
+    """Yield the items, and show progress on stderr if it is a terminal: after 2 s, a line with *what*, the
+    number of the item, and *total* (0: not known). The line disappears at the end."""
     start, shown = time.monotonic(), False
     try:
         for number, item in enumerate(items, 1):
@@ -170,8 +174,8 @@ def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
 
 @contextlib.contextmanager
 def status_line() -> Iterator[Callable[[str], None]]:
-    """Context manager: yield a function that shows the current work in one line on stderr, only on a
-    terminal; the line disappears at the end."""
+    """Context manager: yield a function that shows a text in one line on stderr, if stderr is a terminal. The
+    line disappears at the end."""
     shown = False
 
     def show(what: str) -> None:

@@ -1,4 +1,5 @@
-"""``vkq compare``: compare two files of ``vkq bench --json``; exit code 1 on a regression."""
+"""``vkq compare``: compare two files that ``vkq bench --json`` wrote. The exit code is 1 if there is a
+regression."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Return exit code 1 if a case became slower, or gives wrong results now."""
+    """Compare the files. Return exit code 1 if a case became slower by more than the limit, or has wrong
+    results in the new run."""
     limit = _percent(options.fail_above)
     clocks = tuple(filter(None, options.clock.split(",")))
     if not set(clocks) <= set(CLOCKS):
@@ -114,9 +116,9 @@ def _print(
 
 
 def _lines(shown: Sequence[tuple[str, compare.Change]], wide: bool) -> Iterator[str]:
-    """Yield lines with the ratio, the medians in us, and the case. Unless *wide*, a long name is shortened;
-    if its shortened form is not unique, the full name is printed on the line above. With *wide*, lines also
-    have the ratio's interval."""
+    """Yield one line for each change: the ratio, the two medians in us, and the case. A long name is
+    shortened; if two shortened names would be equal, the full name is on a line above. With *wide*, names are
+    not shortened, and lines also have the ratio's interval."""
     options = [_options(change) for _, change in shown]
     room = max(20, (columns() or 80) - 38 - max(map(len, options), default=0))
     names = distinct([change.new.case for _, change in shown], room)
@@ -134,7 +136,8 @@ def _lines(shown: Sequence[tuple[str, compare.Change]], wide: bool) -> Iterator[
 
 
 def _options(change: compare.Change) -> str:
-    """Return the path and the clock, preceded by the scheme, scale and method that are not the defaults."""
+    """Return a text with the path and the clock. Before them come the scheme, the scale and the method, if
+    they are not the defaults."""
     old, row = change.old, change.new
     path = row.path if row.path == old.path else f"{old.path} -> {row.path}"
     said = [row.scheme if row.scheme != SCHEMES[0] else "", "per-tensor" if row.scale == "tensor" else ""]

@@ -1,4 +1,4 @@
-"""``vkq completion``: print a script that completes commands, options and their values in a shell."""
+"""``vkq completion``: print a script with which a shell completes vkq's commands, options and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``vkq devices``: list every Vulkan device, its capabilities, and its path for int8 operations."""
+"""``vkq devices``: list every Vulkan device, with its capabilities and the path that vkq chooses for int8
+products."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the devices; return exit code 3 if none can run vkq."""
+    """Print the devices. Return exit code 3 if no device can run vkq."""
     found = described(options.device)
     if options.json:
         print(json.dumps(found, indent=2))
@@ -59,8 +60,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def described(which: str | None = None) -> dict[str, Any]:
-    """Return the output of `--json`: every device (or only *which*) with its path and the reason; the
-    excluded drivers; the error if there is no device."""
+    """Return what `--json` prints: "devices" (every device with its path and the reason), "drivers" (texts
+    about drivers that are not used) and "error" (why there is no device). *which*: describe only this
+    device."""
     left_out: list[str] = []
     try:
         found, error = devices(), None
@@ -75,7 +77,7 @@ def described(which: str | None = None) -> dict[str, Any]:
 
 
 def _default() -> str:
-    """Return a text on the default device and why it is the default."""
+    """Return a text that names the default device and says why it is the default."""
     try:
         _, c = choose_device(None)
     except NoDeviceError as error:
@@ -89,7 +91,7 @@ def _report(c: Capabilities) -> dict[str, Any]:
         "kernels": profile(c).reason, "measured": {}, "refused": {},
     }  # fmt: skip
     if report["reason"] is None:
-        # The probe runs in a child process, so a driver that crashes ends only the child.
+        # The probe runs in a child process: if the driver crashes, only the child ends.
         probe = selftest.report_of(c)
         report |= {"rates": dict(probe.rates), "reason": probe.refusal, "refused": refused(probe.failures)}
         report |= {"kernels": profile(with_choices(c)).reason, "measured": measured_on(c)}
@@ -119,13 +121,13 @@ def _show(report: dict[str, Any], why: bool) -> None:
 
 
 def measured_on(c: Capabilities) -> dict[str, str]:
-    """Return a text on the measurement of each family of kernels."""
+    """Return a dict from the name of each measured family of kernels to a text about its measurement."""
     return {family: str(one) for family, one in (stored(c).families or {}).items()}
 
 
 def show_measured(found: dict[str, str], why: bool = True) -> None:
-    """Print the output of `measured_on`: the chosen candidate and, with *why*, the other candidates and their
-    times."""
+    """Print the result of `measured_on`: for each family, the chosen candidate and, with *why*, the other
+    candidates and their times."""
     for family, said in found.items():
         print(folded(f"     measured: {family}: {said if why else said.partition(' (')[0]}", 16))
 

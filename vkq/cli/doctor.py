@@ -1,5 +1,5 @@
-"""``vkq doctor``: print installed versions, the device's capabilities and the results of its tests; check
-that replays of a recorded workload always return the reference's results."""
+"""``vkq doctor``: print the installed versions, the device's capabilities and the results of its probe. Then
+replay recorded workloads many times, and check that every run gives the reference's results."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ from vkq.select.path import choose_path
 from vkq.shader.catalog import PACKAGED
 from vkq.shader.glslang import find_compiler
 
-ALL, TEXELS = "all", "texels"  # shown as the path of workloads that use no path
-TEXELS_READ = {  # why layers read texels -> the remedy for wrong results
+# The texts in place of a path: for workloads that do not depend on the path, and for those that read texels.
+ALL, TEXELS = "all", "texels"
+# For each answer of `texels_read`: the remedy if workloads that read texels give wrong results.
+TEXELS_READ = {
     "unread": "vkq's layers read none on this device. Report it",
     "measured": "layers read them because that was fastest here. Set VKQ_TUNE=off, and report it",
     "profile": "layers read them on every device of this kind, and nothing turns that off. Report it, and"
@@ -92,9 +94,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def examine(which: str | None, times: int, seconds: float = SECONDS) -> dict[str, Any]:
-    """Probe a device again and replay every operator *times* times, within about *seconds*; return the output
-    of `vkq doctor --json`."""
-    # probed=False also accepts a device whose last probe failed; probe_again repeats the probe
+    """Probe a device again, and replay every workload at most *times* times, in about *seconds*. Return what
+    `vkq doctor --json` prints. *which*: the device, as in `vkq.Device`."""
+    # probed=False also accepts a device whose last probe failed. `probe_again` repeats the probe.
     _, capabilities = choose_device(which, probed=False)
     probe = selftest.probe_again(capabilities)
     report: dict[str, Any] = {"versions": versions(), "device": capabilities.as_dict()}
@@ -115,15 +117,15 @@ def examine(which: str | None, times: int, seconds: float = SECONDS) -> dict[str
 
 
 def advice(report: dict[str, Any]) -> list[str]:
-    """Return remedies for wrong results; empty if all are correct."""
+    """Return texts with remedies for wrong results; an empty list if all results are correct."""
     wrong = [replay for replay in report["replays"] if replay["wrong"]]
     if not wrong:
         return []
     bad = {replay["path"] for replay in wrong}
     good = [path for path in report["paths"] if path not in bad]
     on_paths = sorted(bad - {TEXELS, ALL})
-    # Workloads that do not depend on the path: casts, operators without weights, and products of float
-    # activations.
+    # True if a workload that does not depend on the path is wrong: a cast, another operator without weights,
+    # or a product of float activations.
     common = ALL in bad or any(r["path"] == "auto" and _floats(r["operator"]) for r in wrong)
     said = [f"texels: wrong, and the probe did not refuse them; {TEXELS_READ[report['texels']]}"] * (
         TEXELS in bad
@@ -141,12 +143,13 @@ def advice(report: dict[str, Any]) -> list[str]:
 
 
 def _floats(operator: str) -> bool:
-    """Return True if an operator has float activations. Such an operator has no int8 path."""
+    """Return True if an operator has float activations, so that it does not depend on the path."""
     return "[" in operator and check_of(operator).scheme in FLOAT
 
 
 def texels_read(c: Capabilities) -> str:
-    """Return why layers read texels on a device: a key of `TEXELS_READ`."""
+    """Return why layers on this device read texels, as a key of `TEXELS_READ`: "profile" (on every device of
+    this kind), "measured" (it was fastest in a measurement), or "unread" (they do not read texels)."""
 
     def reads(c: Capabilities) -> bool:
         known = profile(c)
@@ -158,7 +161,8 @@ def texels_read(c: Capabilities) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return name -> installed version, or the reason why it is unknown."""
+    """Return a dict from the name of each component to its installed version, or to the reason why the
+    version is not known."""
     asked: dict[str, Callable[[], str]] = {
         "vkq": lambda: __version__,
         "python": lambda: f"{platform.python_version()} ({sys.executable})",
@@ -210,8 +214,8 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _show_replays(replays: list[dict[str, Any]]) -> None:
-    """Print a line for each case. If the shortened name of a case is not unique, its full name is printed
-    on a separate line above."""
+    """Print a line for each workload. If the shortened names of two workloads are equal, their full names are
+    printed on separate lines above."""
     cases = list(dict.fromkeys(replay["case"] for replay in replays))
     lines = {}
     for case in cases:
@@ -230,7 +234,7 @@ def _show_replays(replays: list[dict[str, Any]]) -> None:
 
 
 def show_probe(probe: dict[str, Any]) -> None:
-    """Print the self-test and the rates."""
+    """Print the result of the self-test, and the measured rates."""
     where = "in a child process" if probe["isolated"] else "in this process"
     print(f"   self-test      {'passed' if not probe['failures'] else 'FAILED'} ({where})")
     for test, why in probe["failures"].items():

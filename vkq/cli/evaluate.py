@@ -1,4 +1,5 @@
-"""``vkq eval``: the accuracy of a classifier on labelled samples, on the device and in other libraries."""
+"""``vkq eval``: count how often a classifier is right on labelled samples, on the device and in ONNX Runtime
+or LiteRT."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def register(commands: Parsers) -> None:
 
 @dataclasses.dataclass
 class Judged:
-    """A model in one library: its name in the table, its call, the classes it chose, and the time."""
+    """A model in one library. ``name``: its name in the table. ``call``: returns the scores of a sample.
+    ``top``: counts the right classes. ``times_s``: the times of all calls."""
 
     name: str
     call: Callable[[Sample], Array]
@@ -70,7 +72,8 @@ class Judged:
     times_s: list[float] = dataclasses.field(default_factory=list)
 
     def judge(self, sample: Sample, label: int) -> Array:
-        """Run the model on a sample, count whether its class is *label*, and return its scores."""
+        """Run the model on a sample whose right class is *label*, count whether the model chose this class,
+        and return the scores."""
         begin = time.perf_counter()
         scores = self.call(sample)
         self.times_s.append(time.perf_counter() - begin)
@@ -83,7 +86,8 @@ class Judged:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Return exit code 1 if the device names another class than ONNX Runtime or LiteRT."""
+    """Evaluate the models. Return exit code 1 if the device and the reference library (ONNX Runtime or
+    LiteRT) choose different classes for any sample."""
     from vkq.tflite.either import read_model
 
     model = read_model(options.model)
@@ -108,7 +112,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _judges(options: argparse.Namespace, model: Model, device: Device) -> list[Judged]:
-    """Return the models to compare: on the device, in the reference library, and the float model if given."""
+    """Return what to compare: the model on the device, the model in the reference library, and, with
+    ``--float``, the float model."""
     from vkq.onnx.cpu import cpu_session
     from vkq.tflite.either import referee, session_of
     from vkq.tflite.file import is_tflite
@@ -139,8 +144,8 @@ Labelled = tuple[Callable[[], Sample], int]
 
 
 def labelled(model: Model, options: argparse.Namespace) -> tuple[list[Labelled], int]:
-    """Return (the samples, the number of classes). A sample is (a function that reads it, its class).
-    Raises ArgumentError if the folder or file is missing or its content is wrong."""
+    """Return (labelled samples, number of classes). A labelled sample is (function that reads the sample, its
+    class). Raises ArgumentError if the folder or file is missing or its content is wrong."""
     where = Path(options.classes)
     if not where.exists():
         raise ArgumentError(f"{where}: there is no such folder or file; name {FORM}")
@@ -153,7 +158,8 @@ def _of_folders(model: Model, where: Path, options: argparse.Namespace) -> tuple
     folders = sorted((one for one in where.iterdir() if one.is_dir()), key=lambda one: one.name)
     if not folders:
         raise ArgumentError(f"{where} has no folders; it must be {FORM}")
-    # Decimal names are the class numbers themselves, because some classes may have no folder.
+    # If all names are decimal numbers, they are the numbers of the classes, some of which may have no folder.
+    # Else the classes are numbered in the order of the names.
     numbers = all(one.name.isdecimal() for one in folders)
     found: list[Labelled] = []
     for at, folder in enumerate(folders):
@@ -186,8 +192,8 @@ def _of_arrays(model: Model, where: Path) -> tuple[list[Labelled], int]:
 
 
 def _row(arrays: Mapping[str, Array], inputs: Mapping[str, Any], at: int) -> Callable[[], Sample]:
-    """Return a function that returns sample *at*. If the arrays have a sample axis but no batch axis, the
-    function adds a batch axis of size 1."""
+    """Return a function that returns sample *at*. If the rows of an array lack the batch axis of the input,
+    the function adds a batch axis of size 1."""
 
     def make() -> Sample:
         rows = {name: x[at] for name, x in arrays.items()}

@@ -1,4 +1,5 @@
-"""``vkq export``: write a model as one file for `vkq.load` and libvkq, without Python."""
+"""``vkq export``: write a model as one file, which `vkq.load` and the C library libvkq (without Python)
+run."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class _Kinds(argparse.Action):
-    """Append a kind of device to the option; "list" shows all kinds and exits, like --help."""
+    """The action of ``--for``: append a kind of device to the option's list. The value "list" prints all
+    kinds and ends the command, as --help does."""
 
     def __call__(self, parser: Any, options: argparse.Namespace, value: Any, option: Any = None) -> None:
         if value == "list":
@@ -88,8 +90,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _sets(model: Model, given: Sequence[str], batches: Sequence[int]) -> list[dict[str, tuple[int, ...]]]:
-    """Return the requested sets of shapes: set i has the i-th --shape of each input. An input with only one
-    --shape has this shape in all sets. With *batches*, each set is repeated with each batch size."""
+    """Return the requested sets of shapes, each a dict from the names of the inputs to shapes. Set i has the
+    i-th --shape of each input; an input with only one --shape has this shape in all sets. With *batches*,
+    each set is repeated for each batch size."""
     from vkq.onnx.inputs import checked_shapes, shapes_of
 
     of_inputs: dict[str, list[str]] = {}

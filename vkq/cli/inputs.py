@@ -1,4 +1,5 @@
-"""The inputs of models on the command line: pictures, .npy and .npz files, random values, shapes."""
+"""Read the inputs of a model that the command line gives: pictures, .npy and .npz files, or random values of
+a shape."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from vkq.onnx.inputs import check_shape, shapes_of
 from vkq.onnx.reader import Model
 from vkq.onnx.tensors import Argument
 
-MOST_RANDOM_BYTES = 1 << 30  # maximum bytes of one random input
+MOST_RANDOM_BYTES = 1 << 30  # maximum number of bytes of one random input
 
 
 def input_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +44,8 @@ def shape_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def feed_of(model: Model, options: argparse.Namespace) -> dict[str, Array]:
-    """Return an array for each input: from the given files, or random values on request."""
+    """Return an array for each input of the model: from the files of ``--input``, and, with ``--random``,
+    random values for inputs without a file."""
     feed: dict[str, Array] = {}
     for text in options.input:
         argument, path = _named(model, text)
@@ -78,7 +80,7 @@ def _names(model: Model) -> list[str]:
 
 
 def _named(model: Model, text: str) -> tuple[Argument | None, Path]:
-    """Return (the input NAME or None, the file) of a text ``NAME=FILE`` or ``FILE``."""
+    """Parse ``NAME=FILE`` or ``FILE``. Return (the model's input of this name, or None; the file)."""
     for argument in model.inputs:
         if text.startswith(f"{argument.name}="):
             return argument, _regular(Path(text[len(argument.name) + 1 :]))
@@ -89,15 +91,16 @@ def _named(model: Model, text: str) -> tuple[Argument | None, Path]:
 
 
 def _regular(path: Path) -> Path:
-    """Require a regular file: reading a pipe might never end."""
+    """Return the path. Raise ArgumentError if it is not a regular file, because reading a pipe might never
+    end."""
     if path.exists() and not path.is_file():
         raise ArgumentError(f"{path} is not a regular file; an input must be one")
     return path
 
 
 def array_of(path: Path, argument: Argument) -> Array:
-    """Return the array of an .npy file; of an .npz file, the array with the input's name, or else the file's
-    only array."""
+    """Read the array for an input. From an .npz file, read the array with the input's name, or, if there is
+    none, the file's only array."""
     name, names = argument.name, list[str]()
 
     def listed(known: str, dtype: str, shape: tuple[int, ...]) -> bool:
@@ -117,8 +120,8 @@ FORMS = f"a picture ({', '.join(PICTURES)})"
 
 
 def named_arrays(path: Path, arguments: Mapping[str, Argument]) -> dict[str, Array]:
-    """Return the named arrays, each checked against its input before it is read. An .npz file must not
-    contain other arrays."""
+    """Read the arrays whose names are keys of *arguments*. Each array's dtype and shape are checked against
+    its input before the array is read. With several *arguments*, the file must contain no other arrays."""
     unknown = []
 
     def wanted(name: str, dtype: str, shape: tuple[int, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""``vkq inspect``: where each node of a model would run, and why; needs no device."""
+"""``vkq inspect``: show where each node of a model would run, and why. No device is needed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _played(path: str) -> int:
-    """Print the contents of a file of `vkq export`."""
+    """Print the contents of a file that `vkq export` wrote."""
     from vkq.player.reader import contents
 
     data = Path(path).read_bytes()

@@ -1,4 +1,4 @@
-"""``vkq compare-layers``: the layers at which a quantized model deviates from its float model."""
+"""``vkq compare-layers``: find the layers at which a quantized model deviates from its float model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vkq match``: finds pictures in a picture, with exact integer sums."""
+"""``vkq match``: find the best place of small pictures (templates) in a picture, with exact integer sums."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
                 f"{path} has pixels of {template.dtype}, {options.image} of {image.dtype}; both must be equal"
             )
     found: dict[Path, tuple[Any, Array]] = {}
-    # One call searches all templates of one size.
+    # One call finds all templates that have the same size.
     for shape in dict.fromkeys(template.shape for template in templates.values()):
         paths = [path for path, template in templates.items() if template.shape == shape]
         stack = np.stack([templates[path] for path in paths])
@@ -78,7 +78,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def gray(path: Path) -> Array:
-    """Return the brightness of each pixel (H, W): uint16 if the file has 16 bits, else uint8."""
+    """Read a picture, and return the brightness of its pixels (H, W): uint16 for a 16-bit grayscale file,
+    else uint8."""
     with opened_picture(path) as picture:
         if picture.mode.startswith("I;16"):
             return np.asarray(picture).astype(np.uint16)
@@ -86,7 +87,8 @@ def gray(path: Path) -> Array:
 
 
 def draw(path: Path, places: list[tuple[int, int, int, int]]) -> Any:
-    """Return the picture with a frame around each (y, x, height, width)."""
+    """Return the picture as a Pillow image, with a frame around each of the *places*, which are (y, x,
+    height, width)."""
     from PIL import Image, ImageDraw
 
     pixels = gray(path)

@@ -1,4 +1,5 @@
-"""Read pictures, only of the formats in a short list, and only after a check of their size."""
+"""Read pictures safely: only a few formats are accepted, and the size is checked before the pixels are
+read."""
 
 from __future__ import annotations
 
@@ -13,9 +14,11 @@ from typing import Any
 from vkq.errors import ArgumentError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff")
-# Pillow may use only these formats, for any file name: other formats start programs (EPS starts Ghostscript).
+# Pillow may use only these formats, whatever the file's name: for others it starts programs (Ghostscript for
+# EPS).
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
-MOST_PIXELS = 1 << 27
+MOST_PIXELS = 1 << 27  # maximum number of pixels of a picture
+# Exceptions that Pillow raises for a broken file.
 _BROKEN = (
     OSError,
     SyntaxError,
@@ -31,9 +34,10 @@ _BROKEN = (
 
 @contextlib.contextmanager
 def opened_picture(path: Path) -> Iterator[Any]:
-    """Context manager: yield the picture in a file as a completely read Pillow image.
+    """Context manager: yield the picture in a file as a Pillow image whose pixels were read.
 
-    Raises ArgumentError for another format, a broken file, more than `MOST_PIXELS`, and if Pillow is missing.
+    Raises ArgumentError if the format is none of `FORMATS`, the file is broken, the picture has more than
+    `MOST_PIXELS`, or Pillow is not installed.
     """
     try:
         from PIL import Image

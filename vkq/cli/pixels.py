@@ -1,4 +1,4 @@
-"""Conversion of pictures to a model's inputs: size, order of colours and axes, values."""
+"""Convert pictures to inputs of a model: the size, the order of colours and axes, and the values."""
 
 from __future__ import annotations
 
@@ -43,9 +43,12 @@ def picture_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def picture(path: Path, argument: Argument, shape: tuple[int, ...], options: argparse.Namespace) -> Array:
-    """Return a picture as a model's input: scaled to its size, (N, C, H, W) or (N, H, W, C). For a float
-    input, pixels (8 or 16 bits) are scaled to [0, 1], then the mean is subtracted and the result divided by
-    the standard deviation. For an 8-bit input, pixels are unchanged; 16 bits are rounded to 8."""
+    """Return a picture as an input of a model, resized to the input's height and width. *shape*: the input's
+    shape, (N, C, H, W) or (N, H, W, C); every image of the batch is this picture.
+
+    For a float input, 8-bit and 16-bit pixels are scaled to [0, 1]; then ``--mean`` is subtracted, and the
+    result is divided by ``--std``. For an 8-bit input, 16-bit pixels are rounded to 8 bits; int8 inputs get
+    the pixels minus 128."""
     first, channels = channels_of(argument, shape, options)
     height, width = shape[2:] if first else shape[1:3]
     whole = argument.dtype in FLOATS
@@ -66,8 +69,8 @@ def picture(path: Path, argument: Argument, shape: tuple[int, ...], options: arg
 
 
 def channels_of(argument: Argument, shape: Any, options: argparse.Namespace) -> tuple[bool, int]:
-    """Return (True if channels are before rows, the number of channels). Raises ArgumentError for an input
-    that is not a picture."""
+    """Return (whether the channels are axis 1, number of channels). Raises ArgumentError if the shape is not
+    that of pictures."""
     if len(shape) == 4 and 0 not in shape:
         for first, channels in ((True, shape[1]), (False, shape[3])):
             if channels in (1, 3) and options.layout in (None, "nchw" if first else "nhwc"):
@@ -79,14 +82,14 @@ def channels_of(argument: Argument, shape: Any, options: argparse.Namespace) -> 
 
 
 def size_of(path: Path) -> tuple[int, int]:
-    """Return the height and width of a picture."""
+    """Return (height, width) of a picture."""
     with opened_picture(path) as image:
         return image.size[1], image.size[0]
 
 
 def _sized(image: Any, path: Path, size: tuple[int, int], channels: int, how: str, whole: bool) -> Any:
-    """Return a picture resized to *size* (width, height), as (H, W, channels): floats in [0, 1] if *whole*,
-    else bytes. *how*: see `_fitted`."""
+    """Return the pixels of a picture (H, W, channels), resized to *size*, which is (width, height). *whole*:
+    return floats in [0, 1] instead of bytes. *how*: see `_fitted`."""
     from PIL import Image
 
     wide = _sixteen_bits(image, path)
@@ -102,8 +105,8 @@ def _sized(image: Any, path: Path, size: tuple[int, int], channels: int, how: st
 
 
 def _fitted(pillow: Any, image: Any, size: tuple[int, int], how: str) -> Any:
-    """Resize a picture to *size* (width, height). *how*: "stretch" ignores the ratio of the sides, "crop"
-    cuts what exceeds the size, and any other word adds black borders."""
+    """Resize a picture to *size*, which is (width, height). *how*: "stretch" changes the picture's aspect
+    ratio. The other values keep it: "crop" cuts off what exceeds the size, "pad" adds black borders."""
     bilinear = pillow.Resampling.BILINEAR
     if how == "stretch":
         return image.resize(size, bilinear)
@@ -117,9 +120,9 @@ def _fitted(pillow: Any, image: Any, size: tuple[int, int], how: str) -> Any:
 
 
 def _sixteen_bits(image: Any, path: Path) -> Any:
-    """Return the pixels (H, W) of a 16-bit picture; None for 8 bits, which Pillow handles. Refuse pictures
-    of 32-bit integers or floats, because the range of their pixels is not known."""
-    # Pillow reads 16-bit PNG and PPM files in the wider mode "I".
+    """Return the pixels (H, W) of a 16-bit grayscale picture; None for 8-bit pixels, which Pillow converts.
+    Raise ArgumentError for pixels that are 32-bit integers or floats, because their range is not known."""
+    # Pillow may open 16-bit PNG and PPM files in the mode "I" (32-bit integers).
     whole = image.mode == "I" and image.format in ("PNG", "PPM")
     if image.mode.startswith("I;16") or whole:
         return np.asarray(image).astype(np.uint32)

@@ -1,4 +1,4 @@
-"""``vkq plot``: plots of stored results."""
+"""``vkq plot``: draw plots of results that a file stores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vkq.check.cases import Case
 from vkq.cli.common import Parsers, add_command, output_file
 from vkq.errors import ArgumentError
 
-# Names of the values in a row of benchmarks/networks.py, in the order of the bars.
+# The keys of the times in a row that benchmarks/networks.py writes, with the names of their bars, in order.
 TIMES = {"gpu_ms": "vkq int8 (device time)", "torch_fp16_cuda_graph_ms": "PyTorch fp16, CUDA graph"}
 
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         for row in measured.rows
         if options.case in row.case and (options.path is None or row.path == options.path)
     ]
-    # omit whole models, because their names have no sizes
+    # Leave out whole models: their names have no sizes, so they cannot be parsed as cases.
     named = dict.fromkeys(row.case for row in measured.rows if row.scheme != "model")
     cases = [Case(expand(name)[0]) for name in named]
     plot.draw(measured, cases, options.output, options.theme)
@@ -72,7 +72,7 @@ def _title(found: dict[str, object]) -> str:
 
 
 def _groups(rows: object) -> dict[str, dict[str, float]]:
-    """Return "network and batch" -> library -> milliseconds."""
+    """Return a dict from the text "NETWORK, batch N" to a dict from the library to milliseconds."""
     groups: dict[str, dict[str, float]] = {}
     for row in rows if isinstance(rows, list) else []:
         known = isinstance(row, dict) and {"batch", "gpu_ms"} <= row.keys()

@@ -1,4 +1,4 @@
-"""Removes private data from reports: folders, users, and identifiers of a single device."""
+"""Remove private data from reports: names of folders and users, and identifiers of a single device."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-UNITS = {"uuid", "device_uuid", "pipeline_cache_uuid"}  # drivers may derive these from a serial number
-# An absolute path: it begins with a separator that does not follow a word (GB/s), a scheme (https://) or
-# another separator.
+# Keys whose values may identify a single device: drivers may derive them from a serial number.
+UNITS = {"uuid", "device_uuid", "pipeline_cache_uuid"}
+# Matches an absolute path. The separator at its begin must not follow a word (as in GB/s), a URL's scheme
+# (https://) or another separator.
 _PATH = re.compile(
     r"""(?<![\w.:/\\])(?:[A-Za-z]:|~)?[\\/](?:[^\s\\/:'",;()<>]+[\\/]+)+([^\s\\/:'",;()<>]*)"""
 )
 
 
 def without_private(value: Any) -> Any:
-    """Return a JSON value without identifiers of a single device, and with only the last part of each
-    absolute path."""
+    """Return a JSON value without the keys `UNITS`, and with every absolute path shortened to its last
+    part."""
     if isinstance(value, dict):
         return {key: without_private(one) for key, one in value.items() if key not in UNITS}
     if isinstance(value, (list, tuple)):
@@ -26,8 +27,8 @@ def without_private(value: Any) -> Any:
 
 
 def shortened_paths(text: str) -> str:
-    """Replace each absolute path in a text by ``.../name``. Names with spaces are recognized only in the
-    folders of Python, the user and this process."""
+    """Replace each absolute path in a text by ``.../name``. A path with spaces is recognized only inside
+    three folders: Python's, the user's home, and the current folder."""
     for folder in (Path(sys.prefix), Path.cwd(), Path.home()):
         if folder != Path(folder.anchor):
             text = text.replace(str(folder), "...")

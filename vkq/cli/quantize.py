@@ -1,5 +1,5 @@
-"""``vkq quantize``: quantizes a float ONNX model to 8 bits, or only its weights to 8 or 4, and reports its
-agreement with the float model."""
+"""``vkq quantize``: quantize a float ONNX model to 8 bits, or only its weights to 8 or 4 bits, and report how
+well the outputs agree with those of the float model."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def register(commands: Parsers) -> None:
 
 
 def search_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the search that preserves accuracy."""
+    """Add the options of the search for the quantization with the best accuracy."""
     parser.add_argument(
         "--fast",
         action="store_true",
@@ -106,7 +106,7 @@ def search_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def percent(text: str) -> float:
-    """Return the value of a percent option as a share from 0 to 1."""
+    """An argparse type: a percentage, converted to a share from 0 to 1."""
     return number(0, 100)(text.removesuffix("%").strip()) / 100
 
 
@@ -165,8 +165,8 @@ def run(options: argparse.Namespace) -> int:
 def quantize_activations(
     options: argparse.Namespace, target: Path, samples: GivenSamples | None
 ) -> tuple[list[str], bool]:
-    """Quantize weights and activations; return (lines on the agreement with the float model, False if a
-    target is not reached)."""
+    """Quantize weights and activations. Return (lines that describe the agreement with the float model,
+    whether all targets were reached)."""
     from vkq.accuracy import search
     from vkq.accuracy.goal import script
     from vkq.onnx.quantize import quantize
@@ -203,7 +203,7 @@ def quantize_activations(
 
 
 def _check_targets(options: argparse.Namespace) -> None:
-    """Raise an error if a target is given without the option that uses this target."""
+    """Raise ArgumentError if options about targets contradict each other."""
     if options.least is not None and options.target is None:
         raise ArgumentError("--least is the number that a script must print; name the script with --target")
     targets = options.target_db, options.target_agreement, options.target
@@ -212,7 +212,7 @@ def _check_targets(options: argparse.Namespace) -> None:
 
 
 def median_ms(model: Path | bytes, device: Device, feed: dict[str, Array]) -> float:
-    """Return the median time of seven runs in ms, after one warm-up run."""
+    """Run the model once, then seven times. Return the median time of the seven runs in milliseconds."""
     from vkq.onnx import InferenceSession
 
     session = InferenceSession(model, device, "onnxruntime")
@@ -226,7 +226,7 @@ def median_ms(model: Path | bytes, device: Device, feed: dict[str, Array]) -> fl
 
 
 def weights_only(options: argparse.Namespace, target: Path, samples: GivenSamples | None) -> list[str]:
-    """Quantize only the weights; return lines that describe the result."""
+    """Quantize only the weights. Return lines that describe the result."""
     from vkq.accuracy import quantize_weights
 
     rows = quantize_weights(options.model, target, options.bits, options.block, options.exclude)
@@ -250,7 +250,8 @@ def weights_only(options: argparse.Namespace, target: Path, samples: GivenSample
 def measured(
     options: argparse.Namespace, target: Path, samples: GivenSamples, device: Device, which: slice = EVERY
 ) -> list[str]:
-    """Return lines that compare the model on a device with the float model, on the samples *which*."""
+    """Return lines that compare the outputs of the quantized model *target* on a device with those of the
+    float model. *which*: the slice of the samples to use."""
     from vkq.accuracy import Agreement
     from vkq.onnx import InferenceSession
     from vkq.onnx.cpu import cpu_session

@@ -1,4 +1,4 @@
-"""``vkq quantize`` of a .tflite file, through ai-edge-quantizer."""
+"""``vkq quantize`` for a .tflite file, which the package ai-edge-quantizer quantizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vkq.cli.samples import GivenSamples
 from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
 
-# Options of vkq's own search, with their defaults. They do not apply to .tflite files.
+# The options of ``vkq quantize`` that only ONNX models allow, with their defaults.
 OWN: dict[str, Any] = {
     "exclude": [], "activations": "int8", "per_tensor": False, "only_weights": [], "target_db": None,
     "target_agreement": None, "target": None, "least": None, "fast": False, "seconds": 60.0, "block": 32,
@@ -19,7 +19,7 @@ OWN: dict[str, Any] = {
 
 
 def run(options: argparse.Namespace) -> int:
-    """Quantize, and report the model's agreement with the float model."""
+    """Quantize the model, and print how well its outputs agree with those of the float model."""
     from vkq.tflite.quantizing import quantize
     from vkq.tflite.reader import read
 
@@ -52,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def measured(options: argparse.Namespace, target: Path, samples: GivenSamples) -> list[str]:
-    """Return lines that compare the model on a device with the float model in LiteRT."""
+    """Return lines that compare the outputs of the quantized model *target* on a device with those of the
+    float model in LiteRT."""
     from vkq.accuracy import Agreement
     from vkq.tflite import InferenceSession
     from vkq.tflite.litert import Litert

@@ -1,5 +1,5 @@
-"""``vkq report``: one HTML file about a device, to attach to an issue. The file also contains the data as
-JSON. Neither the page nor the data identifies a user, a host, a folder or a single device."""
+"""``vkq report``: write one HTML file about a device, to attach to an issue. The file also contains the data
+as JSON. Neither page nor data tells the user, the host, a folder, or which single device was used."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Return exit code 1 if a result was wrong in any byte."""
+    """Write the report. Return exit code 1 if any byte of a result was wrong."""
     lists = options.list or ["phone"]
     chosen = cases.select(lists)
     found: dict[str, Any] = {
@@ -150,7 +150,7 @@ def _page(found: dict[str, Any], result: Result, chosen: list[Any], good: bool) 
     sections = "\n".join(f"<h2>{title}</h2>\n{body}" for title, body in said.items())
     verdict = "healthy: every byte was right" if good else "wrong numbers: see below"
     title = html.escape(f"vkq {__version__} on {result.device['name']}")
-    # Escaped, so that no text inside can end the HTML element.
+    # Escape "<", so that no text in the data can end the HTML element.
     inside = json.dumps(found).replace("<", "\\u003c")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -166,7 +166,7 @@ def _pre(lines: Any) -> str:
 
 
 def _plot(result: Result) -> str:
-    """Return the roofline as an SVG for the page, or the reason why there is none."""
+    """Return the roofline as an SVG element, or, if it cannot be drawn, the reason as HTML."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "roofline.svg"
         try:

@@ -1,4 +1,5 @@
-"""``vkq run``: runs a model, compares it with ONNX Runtime or LiteRT, and reports the time of its nodes."""
+"""``vkq run``: run a model, compare its outputs with those of ONNX Runtime or LiteRT, and report the times of
+its nodes."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ from vkq.cli.common import (
 from vkq.cli.inputs import feed_of, input_arguments
 from vkq.schemes.base import COMPUTE
 
-BEFORE_NAME = 25  # characters of a profile's line before the node's name
-SHOWN = 5  # how many of the largest scores are shown for an output
+BEFORE_NAME = 25  # number of characters before the node's name in a line of the profile
+SHOWN = 5  # number of the largest scores that are printed for an output
 NODES = 20  # maximum number of nodes in a profile's table
 REFEREES = ("onnxruntime", "litert")  # the reference library for ONNX files, and the one for .tflite files
 COMPARED = {
@@ -95,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_session(options: argparse.Namespace, session: Any) -> int:
-    """Run a session according to the options."""
+    """Run the model of a session, and print what the options ask for. Return the exit code."""
     from vkq.tflite.either import referee
 
     feed = feed_of(session.model, options)
@@ -123,7 +124,8 @@ def run_session(options: argparse.Namespace, session: Any) -> int:
 
 
 def save(path: Path, arrays: dict[str, Any]) -> None:
-    """Write an .npz file. (numpy.savez refuses an array named "file", and appends a suffix to the path.)"""
+    """Write arrays to an .npz file. numpy.savez is not used, because it refuses an array named "file" and may
+    append a suffix to the path."""
     with files.output(path) as beside, zipfile.ZipFile(beside, "w") as packed:
         for name, array in arrays.items():
             with packed.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -131,7 +133,8 @@ def save(path: Path, arrays: dict[str, Any]) -> None:
 
 
 def summary(array: Any) -> str:
-    """Return a text on an output: for scores the largest elements, else the range."""
+    """Return a text that describes an output: the largest elements if its shape is (1, N), as that of scores;
+    else its smallest and largest element."""
     if array.ndim == 2 and array.shape[0] == 1 and array.size > 1:
         best = np.argsort(-array[0].astype(np.float64), kind="stable")[:SHOWN]
         return "largest " + ", ".join(f"[{i}] {array[0, i]:.6g}" for i in best)
@@ -143,9 +146,9 @@ def summary(array: Any) -> str:
 
 
 def profile(session: Any, feed: dict[str, Any], trace: Path | None, runs: int) -> None:
-    """Print each node's time on the device, the median of *runs*, the longest first.
+    """Print the slowest nodes, with their median times on the device over *runs* runs.
 
-    With *trace*, also write the times to a file for chrome://tracing.
+    *trace*: a file to which the times of all nodes are written, in the format of chrome://tracing.
     """
     steps = session.profile(feed, runs)
     total = sum(us for _, _, us in steps)
@@ -173,9 +176,9 @@ def profile(session: Any, feed: dict[str, Any], trace: Path | None, runs: int) -
 
 
 def _longest(steps: Sequence[tuple[str, str, float]], total: float, width: int | None) -> Iterator[str]:
-    """Yield a line for each of the slowest nodes: its time, name and operator. If the terminal's *width* is
-    too small, the operator is omitted first; a name is shortened, or printed on a line above if its short
-    form is not unique."""
+    """Yield a line for each of the slowest nodes: its time, name and operator. If a line is longer than
+    *width*, the operator is left out, and the name is shortened. If two shortened names would be equal, the
+    full name is on a line above."""
     shown = sorted(steps, key=lambda step: -step[2])[:NODES]
     room = max(20, width - BEFORE_NAME) if width else max(len(source) for source, _, _ in shown)
     names = distinct([source for source, _, _ in shown], room)
@@ -189,8 +192,9 @@ def _longest(steps: Sequence[tuple[str, str, float]], total: float, width: int |
 
 
 def compare(session: Any, feed: dict[str, Any], results: dict[str, Any], what: str) -> int:
-    """Run the model on these inputs in ONNX Runtime's CPU provider or LiteRT, and compare its results with
-    vkq's. Return the exit code."""
+    """Run the model in the other library (ONNX Runtime or LiteRT), compare its results with vkq's, and print
+    the differences. Return the exit code. *session*: the other library's session. *what*: the other library's
+    description."""
     from vkq.onnx.cpu import unequal
 
     print(folded(f"compare {what}", 8))

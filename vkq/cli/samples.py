@@ -1,4 +1,5 @@
-"""Samples of a model's inputs on the command line: folders of pictures and arrays, or a Python function."""
+"""Read samples of a model's inputs, which the command line gives as files or folders of pictures and arrays,
+or as a Python function."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ FORMS = f"pictures ({', '.join(PICTURES)}), .npy or .npz"
 
 
 class GivenSamples:
-    """Samples that are read again at each use: ``samples(what)`` yields inputs by name."""
+    """The samples that *given*, the words of the command line, stand for. Files are read again at each use.
+    Calling the object yields the samples; a sample is a dict from the names of inputs to arrays."""
 
     def __init__(self, model: Model, given: Sequence[str], options: argparse.Namespace):
         self.model, self.options = model, options
@@ -45,14 +47,15 @@ class GivenSamples:
         return len(self.makers)
 
     def __call__(self, what: str, chosen: slice = slice(None)) -> Iterator[Sample]:
-        """Yield samples. Progress lines show *what*, the purpose of the samples."""
+        """Yield the samples in the slice *chosen*. *what*: the purpose of the samples, shown in the progress
+        line."""
         makers = self.makers[chosen]
         for make in progress(makers, len(makers), f"{what}: sample"):
             yield make()
 
     def _checked(self, sample: Any, source: str) -> Sample:
-        """Return the arrays of a sample by input name. A user's function returned the sample: a mapping, or
-        the array of the model's only input."""
+        """Check a sample that a user's function returned, and return it as a dict from the names of inputs to
+        arrays. *sample*: such a mapping, or the array of the model's only input."""
         if not isinstance(sample, Mapping):
             sample = {self.model.inputs[0].name: sample}
         return checked_feed(self.model.inputs, sample, [a.name for a in self.model.inputs])
@@ -79,8 +82,9 @@ class GivenSamples:
         return [lambda row=row: joined(row) for row in rows]  # type: ignore[misc]
 
     def _columns(self, text: str) -> list[tuple[str, list[Callable[[], Sample]]]]:
-        """For each input that a text names, return (the input's name, or "" for all inputs; functions that
-        read its arrays, in the order of the files' names)."""
+        """Return a list of (name of an input, functions that read its arrays) for the inputs that *text*
+        gives samples for. The name is "" if each function reads all inputs. The functions are in the order of
+        the files' names."""
         argument = next((a for a in self.model.inputs if text.startswith(f"{a.name}=")), None)
         path = Path(text[len(argument.name) + 1 :] if argument else text)
         if not path.exists():
@@ -121,8 +125,8 @@ class GivenSamples:
         return picture(file, argument, self._picture_shape(file, argument), self.options)
 
     def _picture_shape(self, file: Path, argument: Argument) -> tuple[int, ...]:
-        """Return the input's shape; an open height or width becomes the height or width of the picture,
-        unless --shape gives it."""
+        """Return the input's shape. If its height or width is open, and --shape is not given, the height or
+        width is that of the picture."""
         given = any("=" not in t or t.startswith(f"{argument.name}=") for t in self.options.shape)
         open_ = len(argument.shape) == 4 and any(isinstance(d, str) for d in argument.shape[1:])
         if given or not open_:
@@ -134,7 +138,7 @@ class GivenSamples:
         return (batch, channels, height, width) if first else (batch, height, width, channels)
 
     def told(self) -> str:
-        """Return a line on how pictures are converted; "" without pictures."""
+        """Return a line that says how pictures are converted; "" if no sample is a picture."""
         if not self.pictures:
             return ""
         o = self.options
@@ -150,16 +154,16 @@ def _natural(name: str) -> list[Any]:
 
 
 def _function(text: str) -> tuple[str, str] | None:
-    """Return the module and function of ``module:function``; None for a file's name."""
+    """Split a text ``module:function`` into (module, function). Return None for the name of a file."""
     found = re.fullmatch(r"([A-Za-z_][\w.]*):([A-Za-z_]\w*)", text)
     return (found[1], found[2]) if found and not Path(text).exists() else None
 
 
 def _called(function: tuple[str, str], text: str) -> Iterator[Any]:
-    """Return an iterator over at most 10,000 of the function's samples; modules in the current folder are
-    importable."""
+    """Import and call a user's function, and return an iterator over the first 10,000 samples that it yields.
+    The function's module may be in the current folder."""
     sys.path.insert(0, "")
-    importlib.invalidate_caches()  # Python's list of the folder's files may be older than the module
+    importlib.invalidate_caches()  # Python may have listed the folder before the module was written
     try:
         made = getattr(importlib.import_module(function[0]), function[1])
     except (ImportError, AttributeError) as error:

@@ -1,4 +1,5 @@
-"""The table of ``vkq shaders stats``: a compiler's statistics of the kernels that ``auto`` chooses."""
+"""The table of ``vkq shaders stats``: the statistics that the driver's compiler reports for the kernels that
+``auto`` chooses."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ from vkq.kernels.auto_programs import auto_programs
 from vkq.runtime.program import refusals
 from vkq.runtime.statistics import Compiler, PipelineExecutable
 
-# The names of the instruction count in the drivers RADV, turnip, v3dv and panvk.
+# The names of three statistics in the drivers RADV, turnip, v3dv and panvk: the number of instructions, the
+# number of registers, and the occupancy.
 INSTRUCTIONS = ("Instructions", "Instruction Count", "inst")
 REGISTERS = ("VGPRs", "Registers used")
 RUNNING = ("Subgroups per SIMD", "Max Waves Per Core", "Thread Count", "threads")
-# Multiply-add instructions in the machine code of AMD and Adreno: (pattern, multiply-adds of one
+# Multiply-add instructions in the machine code of AMD and Adreno, as (pattern, number of multiply-adds of one
 # instruction).
 MULTIPLY_ADDS = (
     (r"v_dot4\w*|dp4acc", 4),
@@ -26,16 +28,19 @@ MULTIPLY_ADDS = (
     (r"v_pk_fma_f16", 2),
     (r"v_fmac?_f(?:32|16)\w*|v_mac_f32\w*|v_mad_f32\w*|mad\.f(?:32|16)", 1),
 )
+# Matches a dot-product instruction in the machine code of AMD and Adreno.
 DOTS = re.compile(r"\b(?:v_dot4\w*|dp[24]acc)")
+# A label, and a jump or branch to a label.
 LABEL = re.compile(r"^\s*(BB\d+|l\d+):")
 JUMP = re.compile(r"\b(?:s_c?branch\w*\s+(BB\d+)|(?:jump|br\w*)\s.*?#(l\d+))")
-COMPARED = ("instructions", "for_each_mac", "running", "spills")
+COMPARED = ("instructions", "for_each_mac", "running", "spills")  # the figures that `worse` compares
 MOST_BYTES = 1 << 24  # a stored table with more bytes is refused
 SLACK = 1.02  # a shader is worse if its instruction count grows by more than this factor
 
 
 def measure(which: int | str | None) -> dict[str, Any]:
-    """Return ``{device, driver, kernels: {layer: figures}}`` of a device."""
+    """Compile the kernels that ``auto`` chooses on a device. Return {"device": name, "driver": name,
+    "kernels": a dict from each layer to its `figures`}."""
     with Compiler(which) as device:
         c, kernels = device.capabilities, {}
         layers = auto_programs(c)
@@ -50,7 +55,8 @@ def measure(which: int | str | None) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read the output of `measure` from a file. Raises ArgumentError with its name for another file."""
+    """Read a result of `measure` from a file. Raises ArgumentError, with the file's name, if the file does
+    not contain one."""
     try:
         found = files.parse_json(files.read(path, MOST_BYTES))
         kernels = found["kernels"]
@@ -66,9 +72,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def figures(e: PipelineExecutable, results: int | None = None) -> dict[str, Any]:
-    """Return statistics of a pipeline: instructions (also per result, if an invocation writes *results*);
-    instructions per multiply-add of the inner loop; registers, occupancy, spills, native dot products, and
-    compile seconds. A figure is None if the driver does not report it."""
+    """Return the figures of a pipeline: the number of instructions, also divided by the number of *results*
+    that an invocation writes; the instructions per multiply-add (`loop_cost`); registers, occupancy
+    ("running"), spills, dot-product instructions, and the seconds that compiling took. A figure that the
+    driver does not report is None."""
     text = list(e.texts.values())[-1] if e.texts else ""
     instructions = _first(e.statistics, INSTRUCTIONS)
     return {
@@ -88,15 +95,15 @@ def _first(statistics: Mapping[str, int | float | bool], names: Iterable[str]) -
 
 
 def loop_cost(text: str) -> float | None:
-    """Return the instructions per multiply-add in the innermost loop with the most multiply-adds; None if no
-    loop has multiply-adds.
+    """Return the number of instructions divided by the number of multiply-adds, in the innermost loop that
+    has the most multiply-adds. Return None if no innermost loop has multiply-adds. *text*: machine code.
 
     >>> loop_cost("BB1:\\n v_dot4c_i32_i8 v0\\n v_add v1\\n s_branch BB1\\n")
     0.75
     """
     lines = text.splitlines()
     at = {m[1]: i for i, line in enumerate(lines) if (m := LABEL.match(line))}
-    ends = {}  # first line of a loop -> its last line
+    ends = {}  # from the first line of each loop to its last line
     for i, line in enumerate(lines):
         if (found := JUMP.search(line)) and (start := at.get(found[1] or found[2], i)) < i:
             ends[start] = i
@@ -112,9 +119,9 @@ def loop_cost(text: str) -> float | None:
 
 
 def worse(now: Mapping[str, Any], kept: Mapping[str, Any], most_seconds: float) -> list[str]:
-    """Return texts on the kernels that spill registers, take long to compile, or are worse than in the
-    stored table. Instructions and occupancy are compared only if the table's driver version is the current
-    one."""
+    """Return a text for each kernel that cannot run, spills more registers than in the stored table *kept*, or
+    takes more than *most_seconds* to compile. If driver and version are those of the stored table, also
+    report more instructions and a lower occupancy."""
     out, same_driver = [], now["driver"] == kept["driver"]
     for layer, figure in now["kernels"].items():
         old = kept["kernels"].get(layer, {})
@@ -138,8 +145,8 @@ def worse(now: Mapping[str, Any], kept: Mapping[str, Any], most_seconds: float) 
 
 
 def lines(now: Mapping[str, Any], kept: Mapping[str, Any] | None, columns: int | None = None) -> list[str]:
-    """Return the table, with the stored values in brackets if they differ. If a line is longer than
-    *columns*, layer and kernel are printed above their figures."""
+    """Return the lines of the table. If the stored table *kept* has another figure, it follows in brackets.
+    If a line would be longer than *columns*, layer and kernel are on lines above the figures."""
     names = {
         "instructions": "instructions", "for_each_result": "for a result", "for_each_mac": "for a MAC",
         "registers": "registers", "running": "running", "spills": "spills", "dots": "dots", "seconds": "s",

@@ -33,7 +33,8 @@ from vkq.shader.glslang import find_compiler
 from vkq.shader.rules import check_module, check_sources
 from vkq.shader.spec import Variant
 
-COMPILE_SECONDS = 10.0  # a program that takes longer to compile is reported as worse
+COMPILE_SECONDS = 10.0  # a kernel that takes longer to compile is reported as worse
+# Names of statistics that are not printed: hashes, and figures that only a compiler's authors can use.
 _HIDDEN = re.compile(r"hash|pre-sched|clause|copies|latency|throughput", re.IGNORECASE)
 
 
@@ -180,7 +181,7 @@ def shaders_build(options: argparse.Namespace) -> int:
 
 def shaders_check(options: argparse.Namespace) -> int:
     variants = _matching(options.pattern)
-    find_compiler()  # report a missing compiler once, not for each variant
+    find_compiler()  # reports a missing compiler once, instead of for each variant
     problems = check_sources(shaders_folder(), catalog())
     chosen = modules(variants)
     for module in progress(chosen, len(chosen), "checking"):
@@ -222,8 +223,8 @@ def shaders_stats(options: argparse.Namespace) -> int:
 
 
 def _stats_of_taken(options: argparse.Namespace) -> int:
-    """Print statistics of the kernels that ``auto`` chooses; return exit code 1 if one is worse than in the
-    stored file."""
+    """Print the statistics of the kernels that ``auto`` chooses. Return exit code 1 if a kernel is worse than
+    in the file of ``--compare``."""
     kept = shader_table.read(options.compare) if options.compare else None
     now = shader_table.measure(options.device)
     if options.json:
@@ -248,7 +249,7 @@ def _program(program: PipelineExecutable) -> dict[str, Any]:
 
 
 def _shown(statistics: dict[str, Any]) -> dict[str, Any]:
-    """Return statistics without hashes and compiler-internal figures."""
+    """Return the statistics without those that `_HIDDEN` matches."""
     return {name: value for name, value in statistics.items() if not _HIDDEN.search(name)}
 
 
@@ -262,7 +263,7 @@ def _matching(pattern: str) -> list[Variant]:
 
 
 def _facts(variant: Variant) -> dict[str, Any]:
-    """Return a variant's description (from the YAML) as JSON values."""
+    """Return the description of a variant in its YAML, as JSON values."""
     return {
         "name": variant.name,
         "summary": variant.summary,
@@ -280,8 +281,8 @@ def _facts(variant: Variant) -> dict[str, Any]:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    """Print facts as text, a line for each fact. If a fact is a list or a mapping of records, a line for each
-    of its entries follows."""
+    """Print the facts about a variant, one a line. If a fact is a list or a mapping of records, each record
+    gets its own line below."""
     for label, value in facts.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
             print(f"{label}:", *(_pairs(entry) for entry in value), sep="\n  ")

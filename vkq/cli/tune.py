@@ -1,5 +1,6 @@
-"""``vkq tune``: verifies and times kernels for given shapes on this device, and stores the fastest. It also
-compares the automatic choice with the fastest, and exports the device's measurements to a file."""
+"""``vkq tune``: verify and time the choices of kernels for given shapes on this device, and store the fastest
+choice. With ``--regret``, compare the choice in use with the fastest. With ``--export``, write the measured
+costs of the device's tiles to a file."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from vkq.runtime.device import Device
 from vkq.select.path import PATHS, choose_path
 from vkq.tflite.either import SUFFIXES, session_of
 
-SHOWN = 8  # maximum number of correct choices in the printed table, fastest first; --json prints all
+SHOWN = 8  # number of the fastest choices that the printed table has; --json prints all
 
 
 def register(commands: Parsers) -> None:
@@ -87,8 +88,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _names(device: Device, given: str) -> list[str]:
-    """Return the problems that an argument names. The argument is a problem itself, the file of a model
-    (whose layers' problems are returned), or a list of `vkq bench`."""
+    """Return the names of the problems that an argument stands for. The argument is a problem, the file of a
+    model (for the problems of its layers), or a case list of `vkq bench`."""
     if "[" in given:
         return [given]
     if not given.endswith(SUFFIXES):
@@ -101,7 +102,8 @@ def _names(device: Device, given: str) -> list[str]:
 
 
 def _export(device: Device, file: Path) -> None:
-    """Measure the costs of tiles, and write them to *file* in the form of `vkq.device.costs.Tuned`."""
+    """Measure the costs of the device's tiles, and write them to *file* in the form that
+    `vkq.device.costs.Tuned` reads."""
     c = device.capabilities
     costs = measured_costs(device, lambda tile: print(tile, file=sys.stderr))
     found = {
@@ -130,9 +132,9 @@ def _tuned(device: Device, check: Check, path: str, dry: bool) -> dict[str, Any]
 
 
 def _regret(device: Device, check: Check, path: str) -> dict[str, Any]:
-    """Time all choices. Return the report with two regrets (time / fastest time - 1): one for the choice in
-    use (stored, or the default), and one for the choice that `vkq tune` would store (the best of the first
-    `tuning.CANDIDATES`)."""
+    """Time all choices of kernels. Return the report with two regrets (time / fastest time - 1). "regret" is
+    that of the choice in use: the stored choice, or the default. "regret_tuned" is that of the choice which
+    `vkq tune` would store: the best of the first `tuning.CANDIDATES` correct choices."""
     trials = tuning.trials(device, check, path, most=None)
     right = [trial for trial in trials if trial.time_us is not None]
     if not right:
