@@ -119,9 +119,9 @@ def loop_cost(text: str) -> float | None:
 
 
 def worse(now: Mapping[str, Any], kept: Mapping[str, Any], most_seconds: float) -> list[str]:
-    """Return a text for each kernel that cannot run, spills more registers than in the stored table *kept*, or
-    takes more than *most_seconds* to compile. If driver and version are those of the stored table, also
-    report more instructions and a lower occupancy."""
+    """Return a text for each kernel that cannot run, spills more registers than in the stored table *kept*,
+    or takes more than *most_seconds* to compile. If the stored table is of the same driver and version, also
+    report kernels with more instructions or a lower occupancy."""
     out, same_driver = [], now["driver"] == kept["driver"]
     for layer, figure in now["kernels"].items():
         old = kept["kernels"].get(layer, {})

@@ -1,4 +1,4 @@
-"""The capabilities of a Vulkan device, as a frozen value under Vulkan's own names."""
+"""The capabilities of a Vulkan device: an immutable object with Vulkan's own names."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-DEVICE_TYPES = ("other", "integrated", "discrete", "virtual", "cpu")  # index: VkPhysicalDeviceType
-# The packed 4x8 dot products: plain and saturating, unsigned, signed and mixed. The property of a dot product
-# says that it is fast, not that it is supported.
+DEVICE_TYPES = ("other", "integrated", "discrete", "virtual", "cpu")  # indexed by VkPhysicalDeviceType
+# The properties of packed dot products (4 x 8 bits), plain and saturating, each unsigned, signed and mixed.
+# Such a property says that the dot product is fast, not that it is supported.
 _PACKED = ("Unsigned", "Signed", "MixedSignedness")
 DOT_ACCELERATED = tuple(
     f"integerDotProduct{saturating}4x8BitPacked{sign}Accelerated"
@@ -20,7 +20,8 @@ DOT_ACCELERATED = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class CooperativeMatrix:
-    """One row of vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR: D[m,n] = A[m,k] B[k,n] + C[m,n]."""
+    """One entry of the list that vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR returns, for the product
+    D[m,n] = A[m,k] B[k,n] + C[m,n]. a, b, c, d: the types of the elements."""
 
     m: int
     n: int
@@ -35,7 +36,7 @@ class CooperativeMatrix:
 
 @dataclasses.dataclass(frozen=True)
 class MemoryType:
-    """A memory type: its flags under Vulkan's names in lower case, and the size of its heap in bytes."""
+    """A memory type: the names of its flags, as Vulkan's in lower case, and the size of its heap in bytes."""
 
     flags: frozenset[str]
     heap_bytes: int
@@ -43,11 +44,8 @@ class MemoryType:
 
 @dataclasses.dataclass(frozen=True)
 class Capabilities:
-    """The capabilities that a device reports. ``features`` and ``properties`` have Vulkan's own names; sizes
-    are in bytes.
-
-    ``facts`` merges features and properties, for the ``requires`` conditions of shaders. vkq uses a feature
-    only after the self-test has verified it.
+    """The capabilities that a device reports. The keys of ``features`` and ``properties`` are Vulkan's own
+    names; sizes are in bytes. vkq uses a feature only after the self-test verified it.
     """
 
     index: int
@@ -68,19 +66,19 @@ class Capabilities:
     compute_family: int | None
     timestamp_valid_bits: int
     timestamp_period_ns: float
-    choices: tuple[tuple[str, Any], ...] = ()  # measured choices, which replace profile fields
+    choices: tuple[tuple[str, Any], ...] = ()  # (profile field, value) pairs that were measured on the device
 
     def __hash__(self) -> int:
         return hash(self.key)
 
     @functools.cached_property
     def facts(self) -> Mapping[str, int | bool]:
-        """Features and properties in one mapping, with the names that ``requires`` in the shaders' YAML
-        uses."""
+        """The features and the properties in one mapping. The conditions ``requires`` in the YAML of shaders
+        use its names."""
         return {**self.features, **self.properties}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return every field in JSON's types; sets are sorted."""
+        """Return a dict of all fields, with values of JSON's types. Sets become sorted lists."""
         return dataclasses.asdict(self) | {
             "extensions": sorted(self.extensions),
             "memory_types": [
@@ -90,7 +88,7 @@ class Capabilities:
 
     @functools.cached_property
     def key(self) -> str:
-        """The cache key of the device and its driver."""
+        """The key of the device and its driver in caches."""
         return f"{self.device_uuid}-{self.driver_version:08x}-{self.device_id:04x}"
 
     @property
@@ -105,7 +103,7 @@ class Capabilities:
 
     @property
     def buffer_alignment(self) -> int:
-        """The alignment of buffer ranges in bytes, valid for storage buffers and texel buffers."""
+        """The alignment in bytes that a range of a buffer needs to be bound as a storage or texel buffer."""
         p = self.properties
         return max(p["minStorageBufferOffsetAlignment"], p["minTexelBufferOffsetAlignment"])
 

@@ -15,12 +15,12 @@ PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
 
 
 def choose_device(which: int | str | None, probed: bool = True) -> tuple[int, Capabilities]:
-    """Return the physical device and its capabilities.
+    """Return (handle of the physical device, its capabilities).
 
     *which* is an index in the loader's order, or a part of a name in upper or lower case. None means the
     device that VKQ_DEVICE names or, if VKQ_DEVICE is not set, the best device: discrete before integrated
-    before virtual before CPU. With *probed*, only devices that passed their probe qualify (a child process
-    runs the probe once for each driver version); a named device that failed is refused.
+    before virtual before CPU. *probed*: choose only among devices that passed their probe, which a child
+    process runs once for each driver version. A device that *which* names is then refused if it failed.
 
     Raises:
         NoDeviceError: there is no loader, no driver, or no suitable device; the message lists the devices.
@@ -66,7 +66,7 @@ def _matches(which: int | str, c: Capabilities, count: int) -> bool:
         and re.fullmatch("[0-9]{1,9}", which)
         and (len(which) < 3 or int(which) < count)
     ):
-        which = int(which)  # a longer number that is no index is a part of a name, such as 3060
+        which = int(which)  # but a number of three or more digits that is no index, such as 3060, is a name
     return c.index == which if isinstance(which, int) else which.lower() in c.name.lower()
 
 

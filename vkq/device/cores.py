@@ -1,16 +1,16 @@
-"""The number of a device's cores, which share the workgroups of a dispatch: multiprocessors (NVIDIA), compute
-units (AMD), shader cores (Arm), Xe-cores (Intel)."""
+"""The number of cores of a device. A core runs whole workgroups. Vendors call cores multiprocessors (NVIDIA),
+compute units (AMD), shader cores (Arm) or Xe-cores (Intel)."""
 
 from __future__ import annotations
 
 from .capabilities import Capabilities
 
-# Properties that drivers report: VK_NV_shader_sm_builtins, VK_AMD_shader_core_properties2,
-# VK_ARM_shader_core_builtins.
+# The properties with the number of cores, of the extensions VK_NV_shader_sm_builtins,
+# VK_AMD_shader_core_properties2 and VK_ARM_shader_core_builtins, in this order.
 PROPERTIES = ("shaderSMCount", "activeComputeUnitCount", "shaderCoreCount")
 INTEL = 0x8086
-# Xe-cores by device id, because no extension reports them. Source: "Xe-cores" on each product's page at
-# https://www.intel.com/content/www/us/en/ark.html, the ids from
+# The number of Xe-cores by device id, because no extension reports it. The numbers are from the entry
+# "Xe-cores" on each product's page at https://www.intel.com/content/www/us/en/ark.html, the ids from
 # https://dgpu-docs.intel.com/devices/hardware-table.html
 XE_CORES = {
     0x56A6: 6,  # Arc A310
@@ -28,7 +28,7 @@ XE_CORES = {
 
 
 def told_cores(c: Capabilities) -> int | None:
-    """Return the number of cores that the driver reports, or the known number of cores of this device id;
-    None if both are unknown (then the probe measures the number)."""
+    """Return the number of cores that the driver reports, or that is listed for the device's id. Return None
+    if the number is not known; the probe then measures it."""
     told = next((c.properties[name] for name in PROPERTIES if c.properties.get(name)), None)
     return told or (XE_CORES.get(c.device_id) if c.vendor_id == INTEL else None)

@@ -1,11 +1,11 @@
-"""The machine's Vulkan drivers. Each driver is tried in a child process before this process loads it.
+"""Try the machine's Vulkan drivers in a child process before this process loads them.
 
-The loader loads every driver that has a manifest, and a single driver that crashes or hangs ends the process.
-So unknown drivers are first loaded, enumerated and queried in a child (trial.py): all at once, and if that
-fails, one by one. This process does not load failed drivers: it sets ``VK_DRIVER_FILES`` to the good ones. A
-driver that passed is not tried again until its manifest, its library or the kernel changes. If a driver
-crashed twice, this verdict is kept, too. A driver that did not answer in time is tried again by every
-process.
+The Vulkan loader loads every driver that has a manifest, so that one driver that crashes or hangs ends the
+process. Unknown drivers are therefore first loaded and queried in a child process (trial.py): all at once,
+and if that fails, one by one. If drivers fail, this process sets ``VK_DRIVER_FILES`` to the good drivers, so
+that the loader does not load the others. The verdict on a driver is stored if the driver passed, or crashed
+twice. It is used until the driver's manifest, its library, the kernel or vkq changes. A driver that did not
+answer in time gets no verdict: every process tries it again.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from .. import cache, files, spawn
 from .._version import __version__
 
 FORMAT = 1  # version of the stored verdicts; raise it if the trial changes
-TIMEOUT_S = 20.0
-MANIFEST_BYTES = 1 << 20
-# Environment variables that replace the loader's search for drivers; the second one is the older name.
+TIMEOUT_S = 20.0  # maximum number of seconds of a trial
+MANIFEST_BYTES = 1 << 20  # maximum number of bytes of a manifest
+# Environment variables that list drivers; the loader then searches for no others. VK_ICD_FILENAMES is the
+# older name.
 NAMED = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 
 
 @dataclasses.dataclass(frozen=True)
 class Refused:
-    """A driver that is not loaded: the path of its manifest, and how it failed in the child."""
+    """A driver that is not loaded. ``manifest``: the path of its manifest. ``reason``: how it failed in the
+    child process, or what is wrong with its manifest."""
 
     manifest: str
     reason: str
@@ -44,15 +46,16 @@ class Refused:
 
 @dataclasses.dataclass(frozen=True)
 class Tried:
-    """The outcome of a trial. ``environment``: variables to set for the loader (empty if every driver is
-    good)."""
+    """The outcome of the trials. ``environment``: the variables to set while the loader loads drivers; empty
+    if every driver is good. ``refused``: the drivers that are not loaded."""
 
     environment: Mapping[str, str]
     refused: tuple[Refused, ...]
 
 
 def tried() -> Tried:
-    """Try the unknown drivers, unless this process is a child of vkq, and return the outcome."""
+    """Try the drivers without a stored verdict, and return the outcome for all drivers. A child process of
+    vkq tries none, and loads all."""
     if spawn.in_child():
         return Tried({}, ())
     found = manifests()
@@ -64,14 +67,15 @@ def tried() -> Tried:
     if not reasons:
         return Tried({}, ())
     good = [str(path) for path in found if path not in reasons]
-    text = os.pathsep.join(good) or os.devnull  # an empty variable would mean all drivers
+    text = os.pathsep.join(good) or os.devnull  # with an empty variable, the loader would load all drivers
     refused = tuple(Refused(str(path), reason) for path, reason in reasons.items())
     return Tried(dict.fromkeys(NAMED, text), refused)
 
 
 @contextlib.contextmanager
 def loader_environment(environment: Mapping[str, str]) -> Iterator[None]:
-    """Context manager: set the variables of *environment* inside the block, while the loader reads them."""
+    """Context manager: set the environment variables *environment* inside the block, in which the loader
+    reads them."""
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     try:
@@ -85,8 +89,8 @@ def loader_environment(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 def manifests() -> list[Path]:
-    """Return the manifests that the loader would read, in the loader's order. Return an empty list if the
-    loader finds drivers in another way, as on Windows in the registry."""
+    """Return the paths of the manifests that the loader would read, in the loader's order. Return an empty
+    list on systems where the loader finds drivers in another way, such as in the registry of Windows."""
     for name in NAMED:
         if os.environ.get(name):
             return _listed(os.environ[name])
@@ -104,7 +108,7 @@ def manifests() -> list[Path]:
 
 
 def _listed(text: str) -> list[Path]:
-    """Return the manifests that a variable lists: its files, and the files in its folders."""
+    """Return the manifests that the value of an environment variable lists: files, and folders of files."""
     found: list[Path] = []
     for name in filter(None, text.split(os.pathsep)):
         path = Path(name)
@@ -113,8 +117,8 @@ def _listed(text: str) -> list[Path]:
 
 
 def _malformed(path: Path) -> str | None:
-    """Return why a manifest is invalid, or None. The loader must not read an invalid manifest, because the
-    loader would then refuse the other drivers, too."""
+    """Return why a manifest is invalid; None if it is valid. The loader must not read an invalid manifest,
+    because it would then refuse all other drivers, too."""
     try:
         library = files.parse_json(files.read(path, MANIFEST_BYTES))["ICD"]["library_path"]
     except OSError as error:
@@ -125,7 +129,8 @@ def _malformed(path: Path) -> str | None:
 
 
 def _try(unknown: Sequence[Path]) -> dict[Path, str]:
-    """Try the unknown drivers, store a verdict on each, and return the failed drivers with their reasons."""
+    """Try the drivers with these manifests, and store the verdicts. Return a dict from each failed driver to
+    the reason."""
     ended = _trial(unknown)
     if ended is None or not ended.started:
         return {}  # no child process could run, so nothing is known about the drivers
@@ -142,7 +147,7 @@ def _try(unknown: Sequence[Path]) -> dict[Path, str]:
         reasons[path] = f"{alone.reason} in {_stage(alone)}"
         if alone.kind == ended.kind == "crashed":  # the driver crashed twice
             _keep(path, reasons[path])
-    if not reasons:  # each driver passes when it is loaded alone
+    if not reasons:  # each driver passes alone, but they fail together
         reasons = {path: f"{ended.reason} in {_stage(ended)}, loaded with others" for path in unknown[1:]}
     return reasons
 
@@ -166,8 +171,9 @@ def _place(path: Path) -> Path:
 
 
 def _fingerprint(path: Path) -> str:
-    """Return the key of a verdict: the manifest, its library, the kernel and vkq. If any of them changes, the
-    driver is tried again."""
+    """Return the key of a driver's stored verdict: a hash of the manifest, facts about the library, and the
+    versions of the kernel and vkq. If any of them changes, there is no verdict, and the driver is tried
+    again."""
     try:
         text = files.read(path, MANIFEST_BYTES)
     except OSError as error:
@@ -177,7 +183,8 @@ def _fingerprint(path: Path) -> str:
 
 
 def _library(path: Path, manifest: bytes) -> list[Any]:
-    """Return the library's path, size and modification time if the dynamic linker finds it."""
+    """Return [path, size, modification time] of the driver's library, or [name] if the library is not
+    found. *path*: the manifest's path; *manifest*: its content."""
     try:
         name = str(files.parse_json(manifest)["ICD"]["library_path"])
     except (ValueError, TypeError, LookupError):
@@ -203,8 +210,8 @@ def _library_folders() -> list[Path]:
 
 
 def _load(path: Path) -> str | None:
-    """Return the stored verdict: "" for a good driver, the reason for a refused driver, None if there is no
-    verdict."""
+    """Return the stored verdict on a driver: "" if it is good, the reason if it is refused, None if there is
+    no verdict."""
     return cache.read_json(_place(path), _parse)
 
 

@@ -1,4 +1,5 @@
-"""The compiled extension ``vkq._kompute``, imported late so that the shader tools work without it."""
+"""The compiled extension ``vkq._kompute``. It is imported at its first use, so that the shader tools work
+without it."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ _REMEDY = "build it again: make (in a checkout), or pip install --force-reinstal
 
 @functools.cache
 def native_module() -> Any:
-    """Return the extension, which must be built from this checkout's sources: other builds may have other
-    arguments.
+    """Import and return the extension. In a checkout, it must have been built from the checkout's bindings,
+    because the functions of another build may have other arguments.
 
-    Raises DeviceError if it is missing, is for another Python, or was built from other bindings.
+    Raises DeviceError if the extension is missing, is for another Python, or was built from other bindings.
     """
     try:
         module = importlib.import_module("vkq._kompute")
@@ -37,15 +38,15 @@ def native_module() -> Any:
 
 
 def _sources() -> str | None:
-    """Return the hash of the files that define the extension's arguments, as CMakeLists.txt computes it; None
-    in a wheel."""
+    """Return the hash of the files that define the extension's functions (the bindings), which CMakeLists.txt
+    computes in the same way. Return None in a wheel, which does not contain these files."""
     found = sorted(_BINDINGS.glob("bind*.cpp"))
     hashes = "".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in found)
     return hashlib.sha256(hashes.encode()).hexdigest() if found else None
 
 
 def _missing(error: ImportError) -> str:
-    """Return a text on the cause and remedy of a failed import of the extension."""
+    """Return an error text for a failed import of the extension, with the cause and the remedy."""
     here = sysconfig.get_config_var("SOABI")
     folders = sys.modules["vkq"].__path__
     found = sorted({p.name for folder in folders for p in Path(folder).glob("_kompute*.so")})

@@ -1,9 +1,8 @@
-"""Run Python functions (pieces of work) during a long driver call, which runs in another thread.
+"""Run Python functions (pieces of work) while another thread waits in a long call of a driver.
 
-Loading the drivers and opening a device take two tenths of a second, in a few calls that do not need Python.
-Running the whole sequence of calls in a second thread would take longer: that thread would release the
-interpreter at each of a hundred short calls, and wait 5 ms to get the interpreter back. So only the long
-calls run in another thread.
+Loading the drivers and opening a device take two tenths of a second, most of it in a few calls that release
+the interpreter lock. Only these long calls run in another thread. If all calls did, the thread would release
+the lock at each of a hundred short calls, and wait up to 5 ms to get it back.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ T = TypeVar("T")
 
 
 class _Pieces:
-    """A queue of pieces of work; an error in a piece clears the queue."""
+    """A queue of pieces of work. If a piece raises an error, the remaining pieces are dropped, and `finish`
+    raises the error."""
 
     def __init__(self, pieces: tuple[Callable[[], Any], ...]):
         self.left = deque(pieces)
@@ -46,8 +46,9 @@ _pieces: ContextVar[_Pieces | None] = ContextVar("_pieces", default=None)
 
 @contextlib.contextmanager
 def overlapped(*pieces: Callable[[], Any]) -> Iterator[None]:
-    """Context manager: run the pieces in this thread while calls in the block wait in `long_call`, and run
-    the remaining pieces at the end of the block; then raise the first error of a piece."""
+    """Context manager: run the pieces in this thread whenever the block waits in `long_call`, and the
+    remaining pieces at the end of the block. If a piece raises an error, raise it at the end of the
+    block."""
     mine = _Pieces(pieces)
     token = _pieces.set(mine)
     try:
@@ -58,7 +59,8 @@ def overlapped(*pieces: Callable[[], Any]) -> Iterator[None]:
 
 
 def long_call(call: Callable[[], T]) -> T:
-    """Return the result of *call*, which takes long and does not need the interpreter."""
+    """Call *call*, which takes long and releases the interpreter lock, and return its result. Meanwhile run
+    the pieces of `overlapped`, if there are any."""
     work = _pieces.get()
     if work is None or not work.left:
         return call()

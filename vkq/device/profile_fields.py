@@ -1,4 +1,5 @@
-"""Read fields of profiles.yaml, by the text of their annotations in `vkq.device.profiles.Profile`."""
+"""Read the values of fields in profiles.yaml. The text of a field's annotation in
+`vkq.device.profiles.Profile` says how."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ from typing import Any
 
 from ..yamlfile import Node
 
-Registers = str  # one of REGISTERS: the registers that kernels may use (profiles.yaml)
+Registers = str  # one of REGISTERS: how many registers kernels may use (see profiles.yaml)
 FEW, SOME, ENOUGH, PLENTY = REGISTERS = ("few", "some", "enough", "plenty")
 
 
 def value_of(annotation: str, node: Node) -> Any:
-    """Return the value of a field with this annotation. Raises SpecError with the value's line if the value
-    has another type."""
+    """Return the value of a field with this annotation. Raises SpecError, with the line, if the value has
+    another type."""
     return READERS[annotation](node)
 
 

@@ -1,5 +1,5 @@
-"""Profiles of kinds of devices. The matching rules of ``profiles.yaml``, with their reasons, are merged to
-one `Profile` for each device.
+"""Profiles of kinds of devices. The `Profile` of a device is merged from the rules of ``profiles.yaml`` that
+match the device; it also has the reasons of these rules.
 
 >>> known = profiles()
 >>> known[0].name, all(rule.why and rule.source for rule in known)
@@ -23,14 +23,15 @@ from .cores import told_cores
 from .profile_fields import FEW, Registers, value_of
 
 FILE = Path(__file__).with_name("profiles.yaml")
-PICKS = "picks"  # the key of `picks` among the overrides of a `preferred` block
+PICKS = "picks"  # the key under which a `preferred` block gives the value of `picks`
 
 
-# Compared and hashed by identity, because `_merged` makes only one profile for the same arguments.
+# eq=False: profiles are compared and hashed by identity. `_merged` makes only one for the same arguments.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Profile(costs.Costs):
-    """How products are computed on a device. profiles.yaml explains each field, `Costs` the cost tables.
-    ``names`` are the matching rules, ``whys`` their reasons and sources."""
+    """How a device computes: which kernels, tiles and limits it uses. profiles.yaml explains each field;
+    `Costs` explains the cost tables. ``names``: the names of the rules that match the device. ``whys``: the
+    reasons and sources of these rules."""
 
     staged: str | None
     staged_conv: str | None
@@ -72,8 +73,8 @@ class Profile(costs.Costs):
     grouped_tiles: tuple[tuple[str, float], ...]
     names: tuple[str, ...]
     whys: tuple[str, ...]
-    timed: bool  # True if kernels were timed on this kind of device
-    measured: bool  # True if something was measured on this device
+    timed: bool  # True if kernels were timed on a device of this kind
+    measured: bool  # True if measurements on this very device override fields
 
     @property
     def macs_per_dispatch(self) -> int:
@@ -81,12 +82,13 @@ class Profile(costs.Costs):
 
     @property
     def gemv_unroll(self) -> int:
-        """The number of blocks of k that an invocation of a GEMV loads at once."""
+        """The number of blocks along K that an invocation of a GEMV kernel loads at once."""
         return 2 if self.registers == FEW else 4
 
     @property
     def reason(self) -> str:
-        """Return ``Arm Mali: tiles of 4x4 in registers; <why> (<source>)``."""
+        """A text with the last matching rule, the tile and the reason, such as ``Arm Mali: tiles of 4x4 in
+        registers; <why> (<source>)``."""
         where = f"{self.staged} through shared memory" if self.staged else f"{self.tile} in registers"
         where += ", operands as texels" if self.texels else ""
         return (
@@ -94,8 +96,8 @@ class Profile(costs.Costs):
         )
 
     def local(self, x: int, invocations: int, most_x: int) -> tuple[int, int]:
-        """Return the workgroup size (x, y) with this number of invocations. x is the requested size, or, if
-        the device should avoid the requested size, a similar size of at most *most_x*."""
+        """Return a workgroup size (x, y) with this number of invocations. If `avoid_local` contains the size
+        with the requested *x*, the result has a similar x, of at most *most_x*."""
         sizes = [x, *(wide for wide in (2 * x, 4 * x) if wide <= most_x), x // 2, x // 4, 1]
         return next(
             (wide, invocations // wide) for wide in sizes
@@ -105,7 +107,8 @@ class Profile(costs.Costs):
 
 @dataclasses.dataclass(frozen=True)
 class ProfileRule:
-    """A rule of the file: the conditions for a device, and the profile fields that the rule sets."""
+    """A rule of profiles.yaml. ``device_type``, ``vendor_id``, ``device_ids``, ``facts``: the conditions for
+    a device; None means any. ``says``: the profile fields that the rule sets, with their values."""
 
     name: str
     device_type: str | None
@@ -131,8 +134,8 @@ class ProfileRule:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A family of kernels: a representative problem, or None, and its candidates: name -> the profile fields
-    that the candidate replaces."""
+    """A family of kernels. ``problem``: the problem on which its candidates are timed, or None.
+    ``candidates``: a dict from the name of each candidate to the profile fields that it overrides."""
 
     name: str
     problem: str | None
@@ -140,11 +143,12 @@ class Family:
 
 
 def profile(c: Capabilities) -> Profile:
-    """Return the profile of a device, including its measurements (`Capabilities.choices`)."""
+    """Return the profile of a device. Measurements on the device (`Capabilities.choices`), and then an
+    enclosing `preferred` block, override fields."""
     return _profile(c, tuple(one for one in _preferred.get() or () if one[0] != PICKS))
 
 
-@functools.lru_cache(maxsize=256)  # cached, because every dispatch calls it
+@functools.lru_cache(maxsize=256)  # cached, because every dispatch calls `profile`
 def _profile(c: Capabilities, instead: tuple[tuple[str, Any], ...]) -> Profile:
     facts = tuple((name, int(c.properties.get(name, c.features.get(name, 0)))) for name in _facts())
     return _merged(c.device_type, c.vendor_id, c.device_id, facts, told_cores(c), c.choices + instead)
@@ -157,8 +161,8 @@ _preferred: contextvars.ContextVar[tuple[tuple[str, Any], ...] | None] = context
 
 @contextlib.contextmanager
 def preferred(says: Mapping[str, Any]) -> Iterator[None]:
-    """Context manager: override profile fields inside the block, for example by values tuned for one
-    problem."""
+    """Context manager: inside the block, override the profile fields *says*, for example by values that were
+    tuned for one problem."""
     token = _preferred.set(tuple(says.items()))
     try:
         yield
@@ -167,14 +171,14 @@ def preferred(says: Mapping[str, Any]) -> Iterator[None]:
 
 
 def picks() -> Mapping[str, str]:
-    """Return kind of kernel -> the kernel's name, for tuned choices that no profile field holds
-    (`vkq.device.tuner`)."""
+    """Return the active choice as a dict from a kind of kernel to the name of an option (see
+    `vkq.device.tuner`). It has only the choices that are not values of profile fields."""
     return dict(dict(_preferred.get() or ()).get(PICKS, ()))
 
 
 def preference() -> tuple[tuple[str, Any], ...] | None:
-    """Return the overrides of the enclosing `preferred` block, possibly empty; None outside of such a
-    block."""
+    """Return the overrides of the enclosing `preferred` block, which may be empty. Return None if there is no
+    enclosing block."""
     return _preferred.get()
 
 
@@ -194,7 +198,7 @@ def families() -> tuple[Family, ...]:
 
 @functools.cache
 def tuned_families() -> tuple[Family, ...]:
-    """Return the output of `families`, then the families that only `vkq tune` measures."""
+    """Return the `families`, followed by the families that only `vkq tune` measures."""
     more = (Family(name, None, _tries(node)) for name, node in _file()["tuned"].items())
     return (*families(), *more)
 
@@ -211,8 +215,8 @@ def _tries(node: Any) -> dict[str, Mapping[str, Any]]:
 
 @functools.cache
 def profiles() -> tuple[ProfileRule, ...]:
-    """Return every rule, the default first. Raises SpecError with the line of the first rule that violates
-    the schema."""
+    """Return every rule of the file, the default first. Raises SpecError, with the line, for the first rule
+    that is invalid."""
     keys = _file()
     default = _rule(keys["default"], "default")
     missing = [field for field in SETTINGS if field not in default.says]
@@ -221,7 +225,7 @@ def profiles() -> tuple[ProfileRule, ...]:
     return (default, *(_rule(node, None) for node in keys["rules"].sequence()))
 
 
-SETTINGS = {  # profile fields that profiles.yaml may set -> their type annotations
+SETTINGS = {  # from the name of each profile field that profiles.yaml may set to its type annotation
     f.name: str(f.type)
     for f in dataclasses.fields(Profile)
     if f.name not in {"names", "whys", "timed", "measured", *costs.SEED}
@@ -230,11 +234,11 @@ SETTINGS = {  # profile fields that profiles.yaml may set -> their type annotati
 
 @functools.cache
 def _facts() -> tuple[str, ...]:
-    """Return the features and properties that rules test."""
+    """Return the names of the features and properties that any rule tests."""
     return tuple(dict.fromkeys(name for rule in profiles() for name in rule.facts))
 
 
-@functools.cache  # equal arguments give the same object
+@functools.cache  # for equal arguments, return the same object
 def _merged(
     device_type: str,
     vendor_id: int,
@@ -247,7 +251,7 @@ def _merged(
     says: dict[str, Any] = {**costs.SEED}
     for rule in rules:
         says |= rule.says
-    if not says["matrix_pairs"]:  # no timings of kernels that load B from global memory
+    if not says["matrix_pairs"]:  # do not use kernels that load B from global memory: they were not timed
         says |= dict.fromkeys(costs.DIRECT, costs.CostTable())
     kind = costs.shipped().get(f"{vendor_id:04x}-{device_id:04x}")
     if kind:

@@ -31,8 +31,8 @@ SCOPES = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue_family"}
 
 
 def devices() -> list[Capabilities]:
-    """Return the capabilities of every device that the loader lists. Raises NoDeviceError if there is no
-    loader or instance."""
+    """Return the capabilities of every device that the loader lists. Raises NoDeviceError if the loader is
+    missing, or if no VkInstance can be created."""
     return [read(handle, index) for index, handle in enumerate(vulkan.instance().physical_devices())]
 
 
@@ -77,7 +77,7 @@ def read(physical: int, index: int) -> Capabilities:
 
 
 def _text(content: bytes) -> str:
-    """Return the text before the first NUL."""
+    """Return the text before the first NUL byte."""
     return content.split(b"\0", 1)[0].decode(errors="replace")
 
 
@@ -118,7 +118,7 @@ def _query_properties(
 
 
 def _identity(physical: int, version: tuple[int, int, int], extensions: frozenset[str]) -> tuple[str, str]:
-    """Return (device UUID as hex, driver name and version text)."""
+    """Return (the device's UUID in hexadecimal, a text with the driver's name and version)."""
     table = [each for each in (IDENTITY, DRIVER) if each.present(version, extensions)]
     uuid, *driver = _more(physical, table)
     starts = DRIVER.fields.values()
@@ -127,7 +127,8 @@ def _identity(physical: int, version: tuple[int, int, int], extensions: frozense
 
 
 def _compute_family(families: list[tuple[int, int]]) -> tuple[int | None, int]:
-    """Return (a queue family that computes, its timestamp bits); a family without graphics is preferred."""
+    """Return (index of a queue family for compute, number of its valid timestamp bits). A family without
+    graphics is preferred. If no family can compute, return (None, 0)."""
     able = [i for i, (flags, _) in enumerate(families) if flags & QUEUE_COMPUTE]
     if not able:
         return None, 0

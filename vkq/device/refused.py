@@ -1,5 +1,5 @@
-"""Features that failed a device's probe. The device uses kernels without these features, with the same
-results. `vkq.select.path` refuses paths and dot forms that failed."""
+"""Features whose tests failed in the device's probe. On this device, vkq uses kernels that need none of these
+features and give the same results. Paths and dot forms that failed are refused in `vkq.select.path`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from . import verdict
 from .capabilities import Capabilities
 
-TEXELS, SHUFFLES, MATRICES = "texels", "shuffles", "matrices"  # names of the probe's tests
+TEXELS, SHUFFLES, MATRICES = "texels", "shuffles", "matrices"  # names of tests of the probe
 FEATURES = {TEXELS: "texel buffers", SHUFFLES: "subgroup shuffles", MATRICES: "matrix units"}
 SHUFFLE = 16  # VK_SUBGROUP_FEATURE_SHUFFLE_BIT
 
 
 def refused(failures: Mapping[str, str]) -> dict[str, str]:
-    """Return the features whose tests failed: feature -> error.
+    """Return a dict from each feature whose test failed to the error of the test.
 
     >>> refused({"texels": "1 of 2 words wrong", "u8s8": "2 of 2 wrong"})
     {'texel buffers': '1 of 2 words wrong'}
@@ -24,14 +24,15 @@ def refused(failures: Mapping[str, str]) -> dict[str, str]:
 
 
 def without(c: Capabilities) -> tuple[str, ...]:
-    """Return the failed features of a device, each with its error; empty if the device was not probed."""
+    """Return a text for each feature of a device whose test failed, with the error. The result is empty if
+    this process has no report of the device's probe."""
     found = verdict.known(c)
     return tuple(f"{name} ({why})" for name, why in refused(found.failures if found else {}).items())
 
 
 def believed(c: Capabilities) -> Capabilities:
-    """Return the capabilities without texel buffers or shuffles that failed. Matrix units are tested
-    separately (`vkq.select.path.refusal`)."""
+    """Return the capabilities of a device without texel buffers or subgroup shuffles, if their tests failed.
+    Matrix units remain; `vkq.select.path.refusal` refuses them if they failed."""
     found = verdict.known(c)
     failures, properties = found.failures if found else {}, dict(c.properties)
     if TEXELS in failures:

@@ -1,8 +1,8 @@
-"""Stored reports of drivers (``reported/NAME.json``), which describe devices that need not be in this
-machine.
+"""Stored descriptions of devices that this machine need not have. Drivers reported them on other machines
+(``reported/NAME.json``).
 
-A file holds the supported features and all properties under Vulkan's names, the driver's name and version,
-the date (``taken``) and the origin of the report (``source``).
+A file contains the supported features and all properties under Vulkan's names, the driver's name and version,
+the date (``taken``) and the origin (``source``) of the report.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def _file(name: str) -> dict[str, Any]:
 
 
 def description(name: str) -> str:
-    """Return the device, its driver, and the origin of the report, in one line."""
+    """Return one line with the device's name, its driver, and the origin and date of the report."""
     found = _file(name)
     return f"{found['name']}, {found['driver']}; {found['source']}, {found['taken']}"
 
 
 def reported(name: str) -> Capabilities:
-    """Return the capabilities of one of `NAMES`."""
+    """Return the capabilities of the device *name*, one of `NAMES`."""
     found = _file(name)
     known = {field for each in (CORE, *FEATURES) for field in each.fields}
     return Capabilities(

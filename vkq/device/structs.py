@@ -1,8 +1,9 @@
-"""The Vulkan structs with a device's capabilities, described by number (VkStructureType) and the positions of
-their fields. So the extension can query structs that its Vulkan headers lack.
+"""The Vulkan structs that contain a device's capabilities. A struct is described by its VkStructureType and
+the positions of its fields, so that the compiled extension can also query structs that its Vulkan headers
+lack.
 
-A struct is named without its prefix, ``VkPhysicalDevice``. Positions are in 32-bit words after sType and
-pNext.
+The names omit the prefix ``VkPhysicalDevice``. Positions are counted in 32-bit words, from the first word
+after sType and pNext.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from .capabilities import DOT_ACCELERATED
 
 @dataclasses.dataclass(frozen=True)
 class Struct:
-    """A struct. ``core``: the Vulkan version that includes it; ``extension``: the extension that provides
-    it in older versions. ``wide`` fields have 64 bits."""
+    """A struct. ``number``: its VkStructureType. ``words``: its number of 32-bit words. ``fields``: the
+    positions of the fields that vkq uses. ``core``: the Vulkan version from which on it is included.
+    ``extension``: the extension that provides it in older versions. ``wide``: whether fields have 64 bits."""
 
     name: str
     number: int
@@ -32,18 +34,21 @@ class Struct:
 
     @property
     def asked(self) -> tuple[int, bytes]:
-        """Return the zeroed struct, for the extension to fill."""
+        """Return (VkStructureType, zero bytes of the struct's size). The extension passes the struct to
+        Vulkan, which fills it."""
         return self.number, bytes(4 * self.words)
 
     def enabling(self, fields: Mapping[str, bool]) -> tuple[int, bytes]:
-        """Return the struct with these fields set."""
+        """Return (VkStructureType, bytes of the struct). The fields that are True in *fields* are set to 1,
+        all other words are 0."""
         words = [0] * self.words
         for name, place in self.fields.items():
             words[place] = int(fields.get(name, False))
         return self.number, b"".join(word.to_bytes(4, "little") for word in words)
 
     def read(self, content: bytes) -> dict[str, int]:
-        """Return the fields of the struct that the extension filled."""
+        """Return a dict from the names of the fields to their values. *content*: the bytes of the struct,
+        which Vulkan filled."""
         size = 8 if self.wide else 4
         return {
             name: int.from_bytes(content[4 * place : 4 * place + size], "little")
@@ -52,16 +57,16 @@ class Struct:
 
 
 def _flags(*names: str) -> dict[str, int]:
-    """Return the positions of the fields of a struct of VkBool32."""
+    """Return the positions of fields that follow each other from the struct's first word, as VkBool32 do."""
     return {name: place for place, name in enumerate(names)}
 
 
 # VkPhysicalDeviceFeatures, which has neither sType nor pNext.
 CORE = Struct("Features", 0, 55, {"shaderInt64": 40, "shaderInt16": 41})
 
-# Structs that are queried if supported, and enabled when a device is opened. vkq uses structs of single
-# features, not VkPhysicalDeviceVulkan1xFeatures, so that the same table serves devices of Vulkan 1.1 and 1.2
-# that have the extensions.
+# Structs with features. If a device supports a struct, it is queried, and its features are enabled when the
+# device is opened. vkq uses the structs of single features instead of VkPhysicalDeviceVulkan1xFeatures,
+# because devices of Vulkan 1.1 and 1.2 may have them through extensions.
 FEATURES = (
     Struct(
         "ShaderIntegerDotProductFeatures", 1000280000, 1, _flags("shaderIntegerDotProduct"), (1, 3),
@@ -98,6 +103,7 @@ FEATURES = (
     ),
 )  # fmt: skip
 
+# Structs with properties and limits.
 PROPERTIES = (
     Struct(
         "ShaderIntegerDotProductProperties", 1000280001, 30,
@@ -137,7 +143,7 @@ PROPERTIES = (
     ),
 )  # fmt: skip
 
-# Structs whose fields are texts or byte arrays. A position is the index of the field's first word.
+# Structs whose fields are texts or arrays of bytes. A position is that of the field's first word.
 IDENTITY = Struct("IDProperties", 1000071004, 12, {"deviceUUID": 0}, (1, 1))
 DRIVER = Struct(
     "DriverProperties",

@@ -1,13 +1,14 @@
-"""Choices of kernels, and the store of all measurements on a device.
+"""Choices of kernels, and the stored measurements of a device.
 
-A choice maps a kind of kernel to a name. The kind is a family of profiles.yaml, with one of its
-``candidates`` as the name; or it is a list of options that a kernel ranks (`ranked`), such as register tiles
-or tiles of matrix units, with one option as the name. Choices change the speed and never a result: a choice
-is stored only after its result was compared with the reference on that device.
+A choice is a dict from a kind of kernel to a name. There are two sorts of kinds. If the kind is a family of
+profiles.yaml, the name is one of its ``candidates``. Else the kind stands for options that a kernel ranks
+(`ranked`), such as register tiles or tiles of matrix units, and the name is one of these options. Choices
+change the speed, but never a result: a choice is stored only after its result was compared with the reference
+on the device.
 
-`vkq.check.tuning` makes all measurements. The first use of a device that nobody timed measures whole families
-of kernels (`vkq.device.first_sight`); `vkq tune` measures one problem. The store is one file for each device,
-driver and version of vkq.
+`vkq.check.tuning` makes all measurements. At the first use of an unknown device, whole families of kernels
+are measured (`vkq.device.first_sight`); `vkq tune` measures single problems. Each combination of device,
+driver and version of vkq has one file.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ from .profiles import (
 
 MODES = ("auto", "always", FRESH, "off")
 FORMAT = 2  # version of the store's file
-TILES = "tiles of matrix units"  # the name under which costs of int8 tiles are stored
+TILES = "tiles of matrix units"  # the name of the family under which the costs of int8 tiles are stored
 
-Choice = Mapping[str, str]  # kind of kernel -> name
-Rankings = dict[str, list[str]]
-# The outcome of a candidate: its microseconds, or the reason why it is rejected. For `TILES`, the nanoseconds
-# of a step along k for a workgroup that runs alone on a core, and for one that shares the core (for a repack:
-# once, and for each million bytes).
+Choice = Mapping[str, str]  # from a kind of kernel to a name
+Rankings = dict[str, list[str]]  # from a kind of kernel to the names of its options, best first
+# The outcome of a candidate is its time in microseconds, or the reason why it is rejected. The outcome of a
+# tile (`TILES`) is a pair of times of a step along K in nanoseconds: for a workgroup that runs alone on a
+# core, and for a workgroup that shares the core. That of a repack: nanoseconds once, and for each million
+# bytes.
 Outcome = float | tuple[float, float] | str
 T = TypeVar("T")
 
@@ -59,8 +61,8 @@ _rankings: contextvars.ContextVar[Rankings | None] = contextvars.ContextVar("vkq
 
 
 def ranked(kind: str, options: Sequence[T], name: Callable[[T], str] = str) -> Sequence[T]:
-    """Return a kernel's options, which are given best first. If the active choice (`picks`) names an option,
-    move it to the front; ignore unknown names."""
+    """Return the options of a kernel, which are given best first. If the active choice (`picks`) names one of
+    them, this option is moved to the front. *name*: the function that returns the name of an option."""
     seen, picked = _rankings.get(), picks().get(kind)
     if seen is not None:
         seen.setdefault(kind, [name(one) for one in options])
@@ -70,15 +72,15 @@ def ranked(kind: str, options: Sequence[T], name: Callable[[T], str] = str) -> S
 
 
 def is_asked(kind: str) -> bool:
-    """Return True if the caller must rank all options of this kind, because the rankings are recorded
-    (`watched`) or the active choice names an option. Otherwise the best option is enough."""
+    """Return True if a kernel must rank all options of this kind: rankings are being recorded (`watched`), or
+    the active choice names an option of this kind. Otherwise the kernel need only find the best option."""
     return _rankings.get() is not None or kind in picks()
 
 
 @contextlib.contextmanager
 def watched() -> Iterator[Rankings]:
-    """Context manager: record the rankings that kernels make in the block, as kind -> option names, best
-    first."""
+    """Context manager: yield a dict, and record in it the rankings that kernels make in the block
+    (`Rankings`)."""
     found: Rankings = {}
     token = _rankings.set(found)
     try:
@@ -88,8 +90,9 @@ def watched() -> Iterator[Rankings]:
 
 
 def legal(rankings: Rankings) -> Iterator[Choice]:
-    """Yield every choice to try, each with one kind: first the default (empty), then in turn the next option
-    of each kind and the next candidate of each family."""
+    """Yield every choice to try. The first is empty: the default. Each other choice has one entry: an option
+    of a kind in *rankings*, or a candidate of a family. The second-best options of all kinds and the first
+    candidates of all families come first, then the next of each, and so on."""
     yield {}
     kinds = [[{kind: name} for name in names[1:]] for kind, names in rankings.items()]
     kinds += [[{family.name: name} for name in family.candidates] for family in tuned_families()]
@@ -98,8 +101,8 @@ def legal(rankings: Rankings) -> Iterator[Choice]:
 
 
 def says(choice: Choice) -> dict[str, Any]:
-    """Return the profile fields that a choice overrides: the fields of its candidates, and PICKS with its
-    options as pairs (kind, option). Unknown candidates are ignored."""
+    """Return the profile fields that a choice overrides: the fields of the candidates that it names, and the
+    field `PICKS` with pairs (kind, option) for the options that it names. Unknown candidates are ignored."""
     found: dict[str, Any] = {}
     known = {family.name: family for family in tuned_families()}
     for kind, name in choice.items():
@@ -111,8 +114,8 @@ def says(choice: Choice) -> dict[str, Any]:
 
 
 def current(family: Family, c: Capabilities) -> str:
-    """Return the family's candidate that the device's profile uses: the first one whose fields equal the
-    profile's, or the first candidate if none does."""
+    """Return the name of the candidate that the device's profile uses: the first candidate of the family
+    whose fields equal those of the profile, or, if there is none, the first candidate."""
     known = profile(dataclasses.replace(c, choices=()))
     names = (
         name
@@ -127,8 +130,8 @@ def current(family: Family, c: Capabilities) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """The measurement of a family of kernels. taken: the candidate in use. outcomes: the outcome of each
-    candidate that was tried."""
+    """The measurement of a family of kernels. ``taken``: the name of the chosen candidate. ``outcomes``: the
+    outcome of each candidate that was tried."""
 
     taken: str
     outcomes: Mapping[str, Outcome]
@@ -152,8 +155,9 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """All measurements on a device. ``families``: the measurement of each family of kernels, by name; None if
-    no families were measured. ``problems``: the choices of `vkq tune`, by `subject`."""
+    """All measurements of a device. ``families``: a dict from the name of a family of kernels to its
+    measurement; None if families were not measured. ``problems``: a dict from a `subject` to the choice that
+    `vkq tune` stored for it."""
 
     families: Mapping[str, Measured] | None = None
     problems: Mapping[str, Choice] = dataclasses.field(default_factory=dict)
@@ -176,12 +180,12 @@ def _are_choices(value: Any) -> bool:
     )
 
 
-_stores: dict[str, Store] = {}  # key: Capabilities.key
+_stores: dict[str, Store] = {}  # the store of each device, by `Capabilities.key`
 _lock = Turns("what was tuned", again=True)
 
 
 def stored(c: Capabilities) -> Store:
-    """Return the measurements on a device, which this process has or reads from the file."""
+    """Return the stored measurements of a device. The first call reads the file."""
     with _lock:
         if c.key not in _stores:
             _stores[c.key] = cache.read_json(_path(c), Store.parse) or Store()
@@ -189,7 +193,7 @@ def stored(c: Capabilities) -> Store:
 
 
 def store(c: Capabilities, problem: str, scheme: str, choice: Choice) -> None:
-    """Store a choice for a problem. An empty choice, the default, removes the stored choice."""
+    """Store the choice for a problem. The default, an empty choice, removes the stored one."""
     _write(c, None, {subject(problem, scheme): dict(choice)})
 
 
@@ -199,8 +203,8 @@ def store_families(c: Capabilities, found: Mapping[str, Measured]) -> None:
 
 
 def _write(c: Capabilities, found: Mapping[str, Measured] | None, changes: Mapping[str, Choice]) -> None:
-    """Add *found* and *changes* to the store. Keep all other choices, also those that other processes stored
-    since this process read the file."""
+    """Write the families *found* (None: no change) and the choices *changes* to the store. All other choices
+    are kept, also those that other processes stored since this process read the file."""
     before, kept = stored(c), cache.read_json(_path(c), Store.parse) or Store()
     problems = {**before.problems, **kept.problems, **changes}
     newest = next((one for one in (found, kept.families, before.families) if one is not None), None)
@@ -217,7 +221,7 @@ def _path(c: Capabilities) -> Path:
 
 
 def subject(problem: str, scheme: str) -> str:
-    """Return a problem's key in the store, like ``linear[M=1,K=64,N=32] q8csw``."""
+    """Return the key of a problem in the store, such as ``linear[M=1,K=64,N=32] q8csw``."""
     return f"{problem} {scheme}"
 
 
@@ -225,10 +229,11 @@ def subject(problem: str, scheme: str) -> str:
 
 
 def mode() -> str:
-    """Return the value of VKQ_TUNE. "auto" (the default): measure a device that neither a rule of
-    profiles.yaml nor a file of ``tuned`` covers. "always": measure every device. "fresh": like "auto", but
-    ignore the files of ``tuned``. "off": measure nothing, and ignore stored measurements of families. Raises
-    ArgumentError for other values."""
+    """Return the value of VKQ_TUNE.
+
+    "auto" (the default): measure a device if neither a rule of profiles.yaml nor a file in ``tuned`` covers
+    it. "always": measure every device. "fresh": as "auto", but ignore the files in ``tuned``. "off": measure
+    nothing, and ignore the stored measurements of families. Raises ArgumentError for other values."""
     found = os.environ.get(VARIABLE) or "auto"
     if found not in MODES:
         raise ArgumentError(f"{VARIABLE} is {found!r}; it must be one of {', '.join(MODES)}")
@@ -236,12 +241,13 @@ def mode() -> str:
 
 
 def wanted(c: Capabilities) -> bool:
-    """Return True if VKQ_TUNE asks to measure this device."""
+    """Return True if this device should be measured, according to VKQ_TUNE."""
     return mode() == "always" or (mode() in ("auto", FRESH) and not profile(c).timed)
 
 
 def choices(found: Mapping[str, Measured] | None) -> tuple[tuple[str, Any], ...]:
-    """Return the profile fields that measurements *found* replace, as pairs (`Capabilities.choices`)."""
+    """Return the profile fields that measurements of families (*found*) override, as pairs (field, value) for
+    `Capabilities.choices`."""
     if mode() == "off":
         return ()
     fields: dict[str, Any] = {}
@@ -258,15 +264,15 @@ def choices(found: Mapping[str, Measured] | None) -> tuple[tuple[str, Any], ...]
 
 
 def tuned(c: Capabilities, problem: str, scheme: str) -> contextlib.AbstractContextManager[None]:
-    """Context manager: in the block, use the stored choice for a problem. Do nothing if none is stored, or if
-    a choice is already active, as during a measurement."""
+    """Return a context manager that makes the stored choice for a problem active in the block. It does
+    nothing if no choice is stored, or if a choice is already active, as during a measurement."""
     choice = stored(c).problems.get(subject(problem, scheme))
     return preferred(says(choice)) if choice and preference() is None else contextlib.nullcontext()
 
 
 def outcome_of(name: str, value: Any) -> Outcome:
-    """Return the outcome of candidate *name* from a parsed JSON value. Raises ValueError if its form is
-    wrong."""
+    """Return the outcome of the candidate *name* from a parsed JSON value. Raises ValueError if the value's
+    form is wrong."""
     if isinstance(value, str) or _is_time(value):
         return cast(Outcome, value)
     if table_of(name) and isinstance(value, list) and len(value) == 2 and all(map(_is_time, value)):

@@ -1,6 +1,6 @@
-"""The Khronos validation layer. VKQ_VALIDATION=1 turns it on with synchronization validation; ``printf``
-shows the output of shaders (debugPrintfEXT) instead, and ``bounds`` checks that shaders stay within their
-buffers (GPU-assisted validation)."""
+"""The Khronos validation layer. The environment variable VKQ_VALIDATION turns it on. ``1``: with
+synchronization validation. ``printf``: instead, it shows the output of shaders (debugPrintfEXT). ``bounds``:
+instead, it checks that shaders stay within their buffers (GPU-assisted validation)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INFO, WARNING, ERROR = 0x10, 0x100, 0x1000
 
 
 def wanted() -> bool:
-    """Return True if the environment requests the layer."""
+    """Return True if VKQ_VALIDATION turns the layer on."""
     return os.environ.get("VKQ_VALIDATION", "0") not in ("", "0")
 
 
@@ -21,8 +21,9 @@ def _printing() -> bool:
 
 
 def bounds() -> bool:
-    """Return True if the layer checks the bounds of shaders' accesses. It knows the size of a VkBuffer, not
-    of the bound range, so each vkq buffer must then be a separate VkBuffer."""
+    """Return True if the layer checks that shaders stay within their buffers. In this mode, each buffer of
+    vkq must be a separate VkBuffer, because the layer knows the size of a VkBuffer, but not the size of a
+    bound range."""
     return os.environ.get("VKQ_VALIDATION") == "bounds"
 
 
@@ -32,9 +33,10 @@ def enabled() -> list[int]:
 
 
 def severities() -> int:
-    """Return the VkDebugUtilsMessageSeverityFlagBitsEXT of the messages that are kept."""
+    """Return the severities of the messages that are kept, as VkDebugUtilsMessageSeverityFlagBitsEXT."""
     return (
         ERROR
-        | (0 if bounds() else WARNING)  # bounds mode warns about buffers without descriptors
+        # in the mode "bounds", the layer warns about buffers without descriptors
+        | (0 if bounds() else WARNING)
         | (INFO if _printing() else 0)
     )

@@ -1,10 +1,10 @@
-"""The report of a device's probe (vkq.probe), which runs in a child process; the report is kept on disk.
+"""Run a device's probe (vkq.probe) in a child process, and store its report on disk.
 
-The child reports the begin and end of each stage. If the child dies, the driver failed in the current stage,
-and a new child runs the other stages. Every failed stage is run a second time, unless it was too slow. The
-report is kept for later processes if each failure is the driver's: a wrong result or a crash in both runs. It
-is not kept if a failure may be temporary: the child was slow, killed, out of memory or cut short. A stage
-without a result counts as failed.
+The child process reports the begin and the end of each stage of the probe. If the child dies, the driver
+failed in the current stage, and a new child runs the remaining stages. Every failed stage runs a second time,
+unless it was too slow. The report is stored for later processes if every failure is the driver's: a wrong
+result or a crash in both runs. It is not stored if a failure may be temporary: the child was slow, killed,
+out of memory or cut short. A stage without a result counts as failed.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from . import first_sight, tuner
 from .capabilities import Capabilities
 from .cores import told_cores
 
-FORMAT = 22  # version of the kept report; raise it when a test or a rate changes
-TIMEOUT_S = 60.0
-RESTARTS = 4
-OPENING = "open"  # the stage that loads the driver, opens the device and compiles
-CLEARLY = 1.25  # new rates replace the kept ones only if another arithmetic is faster by this factor
-RATES, LOOPS = "rates", "loops"  # stages that measure rates and the loop limit, and test nothing
+FORMAT = 22  # version of the stored reports; raise it if a test or a rate changes
+TIMEOUT_S = 60.0  # maximum number of seconds of a child process
+RESTARTS = 4  # maximum number of new child processes after stages in which a child died
+OPENING = "open"  # the stage that loads the driver, opens the device and compiles the shaders
+CLEARLY = 1.25  # new rates replace stored rates only if another arithmetic is now faster by this factor
+RATES, LOOPS = "rates", "loops"  # the stages that measure rates and the loop limit; they test nothing
 FORMS = ("s8s8", "u8s8", "u8u8", "float")
 REQUANTIZE, SOFT = "requantize", "requantize_soft"  # a device must pass one of these two stages
-LEAST_LOOPS = 65_535  # loop limit of an invocation that is assumed if it could not be measured
-ALWAYS = ("float", REQUANTIZE, SOFT, "quantize", LOOPS, RATES)  # the stages for every device
-_VERDICTS = ("wrong", "crashed")
+LEAST_LOOPS = 65_535  # the loop limit that is assumed if it could not be measured
+ALWAYS = ("float", REQUANTIZE, SOFT, "quantize", LOOPS, RATES)  # the stages that every device has
+_VERDICTS = ("wrong", "crashed")  # the kinds of outcomes that are the driver's fault
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The result of a probe.
+    """The report of a probe.
 
-    ``failures``: maps a failed test to its error. Tests are dot forms, ``matrices``, ``matrices_half``,
-    ``requantize``, ``quantize``, and ``open`` (opening the device). ``soft_float``: floats must be rounded by
-    integer arithmetic. ``rates``, ``clock``: see `vkq.probe.rates.Rates`; empty if not measured.
-    ``isolated``: the probe ran in a child process. ``cores``: the measured number of cores, or None.
-    ``loop_limit``: the iterations after which the driver ends the loops of an invocation; None if they have
-    no limit.
+    ``failures``: a dict from each failed test to its error. Tests are the dot forms, ``matrices``,
+    ``matrices_half``, ``requantize``, ``quantize``, and ``open`` (opening the device), among others.
+    ``soft_float``: whether shaders must round floats in integer arithmetic. ``rates``, ``clock``: see
+    `vkq.probe.rates.Rates`; empty if they were not measured. ``isolated``: whether the probe ran in a child
+    process. ``cores``: the measured number of cores, or None. ``loop_limit``: the number of iterations after
+    which the driver ends the loops of an invocation; None if there is no such limit.
     """
 
     failures: Mapping[str, str]
@@ -58,7 +58,7 @@ class Verdict:
 
     @property
     def refusal(self) -> str | None:
-        """The reason why nothing may run on the device: it could not be opened, rounds wrongly, or multiplies
+        """The reason why the device must not be used: it could not be opened, rounds wrongly, or multiplies
         wrongly in every dot form. None if the device may be used."""
         for test in (OPENING, REQUANTIZE, "quantize"):
             if test in self.failures:
@@ -91,23 +91,23 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class _Outcome:
-    """The outcome of a stage. kind: "ok" or "wrong", with the stage's result as value; or the kind of the
-    child's end (`spawn.Ended`) or "missing", with the reason as value."""
+    """The outcome of a stage. If *kind* is "ok" or "wrong", *value* is the stage's result. Else *kind* is
+    "missing" or how the child ended (`spawn.Ended`), and *value* is the reason."""
 
     kind: str
     value: Any
 
 
-_reports: dict[str, Verdict] = {}  # key: Capabilities.key
+_reports: dict[str, Verdict] = {}  # the report of each device, by `Capabilities.key`
 _lock = Turns("asking a device", again=True)
 
 
 def report_of(c: Capabilities, here: Callable[[], Verdict] | None = None) -> Verdict | None:
-    """Return the device's report: from this process, from the file, or from a new probe in a child. The probe
-    takes seconds, once for each version of a driver.
+    """Return the device's report: the one that this process has, or the one in the file, or that of a new
+    probe in a child process. A probe takes seconds; it runs once for each version of a driver.
 
-    If no child can be started, *here* runs the probe in this process. Without *here*, return None: nothing is
-    known.
+    *here*: a function that runs the probe in this process, for the case that no child can be started. Without
+    it, return None in this case.
     """
     with _lock:
         found = _reports.get(c.key) or cache.read_json(_place(c), Verdict.parse) or _ask_and_keep(c, here)
@@ -118,8 +118,8 @@ def report_of(c: Capabilities, here: Callable[[], Verdict] | None = None) -> Ver
 
 
 def ask_again(c: Capabilities, here: Callable[[], Verdict]) -> Verdict:
-    """Probe again, and replace the kept report by the new one, which is returned. Measured choices of kernels
-    are measured again, too (`first_sight.look`)."""
+    """Probe the device again, replace the stored report, and return the new one. The kernels are also timed
+    again, if they are due (`first_sight.look`). *here*: see `report_of`."""
     with _lock:
         before = _reports.get(c.key) or cache.read_json(_place(c), Verdict.parse)
         found = _ask_and_keep(c, here, before)
@@ -130,37 +130,36 @@ def ask_again(c: Capabilities, here: Callable[[], Verdict]) -> Verdict:
 
 
 def _look(c: Capabilities, report: Verdict, again: bool = False) -> None:
-    """If the device's kernels should be timed (`first_sight.is_due`) and the device may be used, time
-    them."""
+    """Time the device's kernels if the device may be used, and if timing is due (`first_sight.is_due`)."""
     if report.refusal is None and first_sight.is_due(c, again):
         first_sight.look(c, dataclasses.asdict(report))
 
 
 def believe(c: Capabilities, report: Verdict) -> None:
-    """Use *report* as the device's report in this process, for example the parent's report in a child."""
+    """Make *report* the device's report in this process. A child process so gets the report of its parent."""
     with _lock:
         _reports[c.key] = report
 
 
 def known(c: Capabilities) -> Verdict | None:
-    """Return the device's report if this process has it, or None. In a child, always return None."""
+    """Return the device's report if this process has it, else None. In a child process, return None."""
     return None if spawn.in_child() else _reports.get(c.key)
 
 
 def with_choices(c: Capabilities) -> Capabilities:
-    """Return the capabilities with the choices that were measured on the device, if it has a report and
-    VKQ_TUNE permits them."""
+    """Return the capabilities with the choices that were measured on the device. Choices of kernels are
+    included if the device has a report, and VKQ_TUNE does not forbid them."""
     found = known(c)
     choices = tuner.choices(tuner.stored(c).families if found else None)
     if found and found.cores and told_cores(c) is None:
         choices = (*choices, ("multiprocessors", found.cores))
-    # If nothing was measured, return the same object: lookups in caches whose keys are capabilities then need
-    # not compare all fields.
+    # If nothing was measured, return the same object. Caches have capabilities as keys, and find a key faster
+    # if it is the same object, because they need not compare its fields.
     return dataclasses.replace(c, choices=choices) if choices != c.choices else c
 
 
 def refusal(c: Capabilities) -> str | None:
-    """Return the reason why nothing may run on the device, or None. A child refuses nothing."""
+    """Return the reason why the device must not be used, or None. In a child process, return None."""
     if spawn.in_child():
         return None
     found = report_of(c)
@@ -168,8 +167,9 @@ def refusal(c: Capabilities) -> str | None:
 
 
 def verdict(results: Mapping[str, Any], failed: Mapping[str, str], isolated: bool) -> Verdict:
-    """Return the report. results: maps each completed stage to its result, which for a test is an error text
-    or None. failed: maps each failed stage to the reason."""
+    """Make the report of a probe. *results*: a dict from each completed stage to its result; the result of a
+    test is an error text, or None if it passed. *failed*: a dict from each stage that did not complete to the
+    reason. *isolated*: whether the probe ran in a child process."""
     own = (RATES, REQUANTIZE, SOFT, LOOPS)
     failures = {name: str(said) for name, said in results.items() if said is not None and name not in own}
     failures |= {name: why for name, why in failed.items() if name not in own or name == LOOPS}
@@ -204,8 +204,9 @@ def _ask_and_keep(
 
 
 def _steady(found: Verdict, before: Verdict | None) -> Verdict:
-    """Return *found* with the rates of the earlier report *before*, unless another arithmetic is now clearly
-    the fastest. Other programs' load changes all rates, and must not change the chosen path."""
+    """Return the new report *found*, with the rates of the earlier report *before* unless another arithmetic
+    is now clearly the fastest (`CLEARLY`). So the load of other programs, which changes all rates, does not
+    change the chosen path."""
     old = {form: rate for form, rate in before.rates.items() if form in FORMS} if before else {}
     new = {form: rate for form, rate in found.rates.items() if form in FORMS}
     if before is None or old.keys() != new.keys() or not old:
@@ -221,7 +222,8 @@ def _keep(c: Capabilities, report: Verdict) -> None:
 
 
 def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
-    """Return (the report, True if it should be kept), or None if no child can probe this device."""
+    """Run the probe in child processes. Return (report, whether to store it), or None if no child process can
+    probe this device."""
     first = _round(c, ())
     if first is None:
         return None
@@ -236,7 +238,7 @@ def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
     for stage in bad:
         one, two = first[stage], second.get(stage)
         if stage == OPENING and second and two is None:
-            two = _Outcome("ok", None)  # the second probe could open the device
+            two = _Outcome("ok", None)  # in the second run, the device could be opened
         if one.kind != "wrong" and two is not None and two.kind == "ok":
             found[stage] = two
             sure = sure and one.kind != "crashed"
@@ -250,8 +252,8 @@ def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
 
 
 def _round(c: Capabilities, skip: list[str] | tuple[()]) -> dict[str, _Outcome] | None:
-    """Run the probe without the stages in *skip*, and return the outcome of every other stage. Return None if
-    no child can be started, or if another device has this index in the child."""
+    """Run the probe without the stages *skip*. Return a dict from every other stage to its outcome, or None
+    if no child process can be started, or if another device has this index in the child."""
     found: dict[str, _Outcome] = {}
     expected = set(ALWAYS if not c.features["shaderIntegerDotProduct"] else (*ALWAYS, *FORMS))
     for _ in range(RESTARTS + 1):
@@ -270,8 +272,8 @@ def _round(c: Capabilities, skip: list[str] | tuple[()]) -> dict[str, _Outcome] 
 
 
 def _told(ended: spawn.Ended, found: dict[str, _Outcome], expected: set[str]) -> str:
-    """Add the outcomes that a child reported to *found*, and the names of its stages to *expected*. Return
-    the stage that was running when the child ended."""
+    """Read the messages of a child process. Add the outcomes to *found*, and the names of the child's stages
+    to *expected*. Return the stage that was running when the child ended."""
     stage = OPENING
     for said in ended.said:
         expected.update(map(str, said.get("stages", ())))

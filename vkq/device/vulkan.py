@@ -1,6 +1,8 @@
-"""The process's one VkInstance, its physical devices, and opening a VkDevice with the features that vkq uses.
+"""The VkInstance, of which a process has one, its physical devices, and the opening of a VkDevice with the
+features that vkq uses.
 
-The extension opens libvulkan on first use: ``import vkq`` works on a machine without Vulkan.
+The compiled extension opens libvulkan at the first use, so that ``import vkq`` works on a machine without
+Vulkan.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from .extension import native_module
 from .overlap import long_call
 from .structs import CORE, FEATURES
 
-# The names of libvulkan, in the order in which they are tried. Only the second exists on Android and Termux.
+# The file names of libvulkan, in the order in which they are tried. Android and Termux have only the second.
 LIBRARIES = ("libvulkan.so.1", "libvulkan.so", "libvulkan.1.dylib", "libMoltenVK.dylib")
 VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY, VK_ERROR_DEVICE_LOST = -1, -2, -4
 VK_ERROR_LAYER_NOT_PRESENT, VK_ERROR_EXTENSION_NOT_PRESENT = -6, -7
@@ -38,7 +40,7 @@ _instance: Instance | None = None
 
 @functools.cache
 def loaded() -> Any:
-    """Return the extension, with libvulkan open. Raises NoDeviceError if libvulkan is missing."""
+    """Open libvulkan, and return the extension. Raises NoDeviceError if libvulkan is missing."""
     native = native_module()
     if why := native.load_vulkan(LIBRARIES):
         raise NoDeviceError(
@@ -54,7 +56,8 @@ def result_name(result: int) -> str:
 
 
 def error_for(result: int, call: str) -> VkqError:
-    """Return the exception for a failed Vulkan call; the extension raises it."""
+    """Return the exception for a failed Vulkan call. The extension calls this function and raises the
+    exception."""
     text = f"{call} failed with {result_name(result)} ({result})"
     if result == VK_ERROR_DEVICE_LOST:
         return DeviceLostError(f"the device is lost: {text}; open a new vkq.Device", result, call)
@@ -76,14 +79,14 @@ def never_computed(result: int, call: str) -> VkqError:
 
 
 def check(result: int, call: str) -> None:
-    """Raise the typed error of a negative VkResult."""
+    """Raise the exception for a VkResult if it is an error, that is, negative."""
     if result < 0:
         raise error_for(result, call)
 
 
 class Instance:
-    """The VkInstance, with the Khronos validation layer if VKQ_VALIDATION=1. ``native``: the extension's
-    object, which queries Vulkan."""
+    """The VkInstance. If VKQ_VALIDATION is set, it has the Khronos validation layer. ``native``: the object
+    of the extension through which Vulkan is queried."""
 
     def __init__(self) -> None:
         loaded()
@@ -97,8 +100,9 @@ class Instance:
         if validation.wanted():
             layers, extensions = [validation.LAYER], list(validation.EXTENSIONS)
             checks, severities = validation.enabled(), validation.severities()
-        # Without this flag the loader hides devices such as MoltenVK's. Old loaders do not know the flag; a
-        # query for it would load every driver once more.
+        # Without the flag PORTABILITY, the loader hides devices such as MoltenVK's. Old loaders refuse the
+        # flag, so it is tried first. Asking the loader whether it knows the flag would load every driver once
+        # more.
         result, portability = VK_ERROR_EXTENSION_NOT_PRESENT, ["VK_KHR_portability_enumeration"]
         for more, flags in ((portability, PORTABILITY), ([], 0)):
             create = functools.partial(
@@ -119,14 +123,14 @@ class Instance:
         )
 
     def physical_devices(self) -> list[int]:
-        """Return the handles of the physical devices, in the loader's order; an empty list is no error."""
+        """Return the handles of the physical devices, in the loader's order. The list may be empty."""
         found: list[int] = self.native.physical_devices()
         return found
 
 
 def instance() -> Instance:
-    """Return the process's instance, made on first use. A forked child has none, because Vulkan objects do
-    not survive a fork."""
+    """Return the instance of this process; the first call makes it. Raises DeviceError in a forked child,
+    because Vulkan objects do not survive a fork."""
     global _instance
     with _lock:
         if _instance is None:
@@ -143,24 +147,25 @@ def loader_version() -> str:
 
 
 def refused_drivers() -> tuple[drivers.Refused, ...]:
-    """Return the drivers that crashed or hung in the child that tried them, and are not loaded here."""
+    """Return the drivers that this process does not load, because they failed in the child process that tried
+    them, or because their manifests are invalid."""
     return instance().drivers.refused
 
 
 def validation_messages() -> list[str]:
-    """Return the messages of the Khronos validation layer so far (with VKQ_VALIDATION=1)."""
+    """Return all messages of the Khronos validation layer so far. Without VKQ_VALIDATION=1 there are none."""
     return [text.decode(errors="replace") for text in native_module().messages()] if _instance else []
 
 
 def open_device(
     physical: int, family: int, features: dict[str, bool], extensions: set[str]
 ) -> tuple[int, int]:
-    """Open a VkDevice with one compute queue and every supported feature of the table (``features``); return
-    (device, queue)."""
+    """Open a VkDevice with one queue of the family *family*, and with every feature of `structs.FEATURES`
+    that *features* says is supported. Return (device, queue)."""
     table = [each for each in FEATURES if any(features.get(field) for field in each.fields)]
     wanted = [each.extension for each in table if each.extension in extensions]
-    # Shaders rely on float controls. Vulkan requires that portability_subset is enabled on devices that have
-    # it.
+    # The shaders need float controls. On devices that have the extension portability_subset, Vulkan requires
+    # that it is enabled.
     wanted += [e for e in ("VK_KHR_shader_float_controls", "VK_KHR_portability_subset") if e in extensions]
     create = functools.partial(
         instance().native.create_device, physical, family, wanted, CORE.enabling(features)[1],
