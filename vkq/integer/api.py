@@ -1,22 +1,22 @@
 """Exact integer convolution, correlation and template matching of images, and integer matrix products, on any
 Vulkan device.
 
-There are no scales and no rounding: ``y = sum x * w`` in integers. The result equals NumPy's int64 to the
-last bit, for all shapes and windows of any size. Arrays are NumPy's, of dtype int8, uint8, int16, uint16 or
-int32; ``x`` and ``w`` may have different dtypes. Wider integers are split into bytes, so no 16-bit or 64-bit
-feature of the device is needed. The products run on the packed dot product, 32-bit multiplies, matrix units
-or number-theoretic transforms; the one with the lowest estimated cost is chosen (`explain`).
+There are no scales and no rounding: ``y = sum x * w`` in integers. The result has the same bits as NumPy's in
+int64, for all shapes and for windows of any size. Arrays are NumPy's, of dtype int8, uint8, int16, uint16 or
+int32; ``x`` and ``w`` may have different dtypes. Integers of more than 8 bits are split into bytes, so that
+no 16-bit or 64-bit feature of the device is needed. The kernels use packed dot products, 32-bit multiplies,
+matrix units or number-theoretic transforms; the kernel with the lowest estimated cost is chosen (`explain`).
 `vkq.integer.Templates` keeps templates on the device for repeated use.
 
-The accumulator is checked. Before anything runs, the largest possible sum of each template is computed from
-the range of the image and the sums of the template's taps (see `conv2d`). If this sum exceeds int32,
+Overflow is checked. Before anything runs, the largest possible sum of each template is computed from the
+range of the image and the sums of the template's taps (see `conv2d`). If this sum exceeds int32,
 ``accumulate`` decides:
 
-| accumulate | result | if the sums may exceed int32 |
+| accumulate | dtype of the result | if a sum may exceed int32 |
 | --- | --- | --- |
-| "int32" | int32 | refused, with the numbers |
-| "int64" | int64 | exact in 64 bits (made of 32-bit arithmetic) |
-| "auto" | int32 or int64 | int64 |
+| "int32" | int32 | an error, with the numbers |
+| "int64" | int64 | exact 64-bit sums (computed in 32-bit arithmetic) |
+| "auto" | int32 or int64 | the same, in int64 |
 """
 
 from __future__ import annotations
@@ -54,34 +54,34 @@ def conv2d(
     path: str = "auto",
     device: Device | int | str | None = None,
 ) -> Array:
-    """Return the integer 2-D convolution of x and w, exactly. It is the cross-correlation that PyTorch's
-    conv2d and ONNX ConvInteger compute:
+    """Return the exact 2-D convolution of x and w in integers. As in PyTorch's conv2d and ONNX ConvInteger,
+    it is a cross-correlation:
 
         y[n,o,i,j] = bias[o] + sum_{c,a,b} x[n, c, i*stride + a*dilation - pad, j*stride + b*dilation - pad] *
         w[o,c,a,b]
 
     Args:
         x: (N, C, H, W), int8, uint8, int16, uint16 or int32.
-        w: (OC, C/groups, KH, KW), of any of these dtypes. Windows may be larger than the image if they fit
-            the padded image.
+        w: (OC, C/groups, KH, KW), of any of these dtypes. The window may be larger than the image, but not
+            than the padded image.
         bias: None or integers (OC,).
-        stride, dilation, padding, groups: as `vkq.Conv2d`; padding has the value 0.
+        stride, dilation, padding, groups: as in `vkq.Conv2d`; padding has the value 0.
         accumulate: "int32", "int64" or "auto". All results of a template (output channel o) are in the range
             ``[lo*P + hi*Q + bias, hi*P + lo*Q + bias]``, and both ends must fit the accumulator. Here lo =
             min(x, 0) and hi = max(x, 0) over the given data, P is the sum of the template's positive taps,
             and Q the sum of its negative taps.
-        path: "auto" chooses the path with the lowest estimate (`explain`). "dot", "dot_s8s8", "dot_u8s8",
-            "dot_u8u8" and "portable" choose a form of the dot product. "coopmat" chooses matrix units, and
-            "transform" number-theoretic transforms; both use another path for problems that they do not
-            support. All paths give the same results.
+        path: "auto" chooses the kernel with the lowest estimated cost (`explain`). "dot", "dot_s8s8",
+            "dot_u8s8", "dot_u8u8" and "portable" choose a form of the dot product. "coopmat" chooses matrix
+            units, and "transform" chooses number-theoretic transforms; problems that the chosen one does not
+            support run on another path. All paths give the same results.
         device: None is the default device.
 
     Returns:
         (N, OC, OH, OW), int32 or int64.
 
     Raises:
-        DTypeError: another dtype (floats are not rounded silently).
-        ArgumentError: shapes or options that do not fit.
+        DTypeError: the dtype is none of these (floats are not rounded silently).
+        ArgumentError: shapes or options do not fit together.
         AccumulatorOverflowError: a sum may exceed the accumulator; the message names the template.
 
     https://onnx.ai/onnx/operators/onnx__ConvInteger.html
@@ -106,13 +106,14 @@ def correlate2d(
     path: str = "auto",
     device: Device | int | str | None = None,
 ) -> Array:
-    """Correlate one image with one or many templates in exact integers, as `scipy.signal.correlate2d` does.
-    The border is filled with 0.
+    """Correlate one image with one or more templates in exact integers, as `scipy.signal.correlate2d` does.
+    Outside the image, pixels are 0.
 
-    image: (H, W). templates: (h, w) or (T, h, w), which may be larger than the image unless *mode* is
-    "valid". `conv2d` describes the dtypes, all other arguments and the errors. Returns "full", every
-    overlap (H+h-1, W+w-1); "same", the centre of it (H, W); or "valid", the windows inside the image
-    (H-h+1, W-w+1). If templates have an axis T, it comes first in the result.
+    *image*: (H, W). *templates*: (h, w) or (T, h, w); they may be larger than the image, unless *mode* is
+    "valid". *mode*: "full" returns every position where image and template overlap, (H+h-1, W+w-1); "same"
+    returns the centre of "full", (H, W); "valid" returns the windows inside the image, (H-h+1, W-w+1). If
+    the templates have the axis T, it is the first axis of the result. For the dtypes, the other arguments and
+    the errors see `conv2d`.
 
     >>> correlate2d(np.array([[1, 2, 3]], np.int16), np.array([[1, 10]], np.int8), "valid")
     array([[21, 32]], dtype=int32)
@@ -149,11 +150,11 @@ def matmul(
     path: str = "auto",
     device: Device | int | str | None = None,
 ) -> Array:
-    """Return ``a @ b + bias`` in exact integers, (..., M, N) or (N,). a is (..., M, K) or (K,), b is (K, N),
-    and bias is None or (N,). All sizes may be 0.
+    """Return ``a @ b + bias`` in exact integers, (..., M, N) or (N,). *a* is (..., M, K) or (K,), *b* is
+    (K, N), and *bias* is None or (N,). All sizes may be 0.
 
-    `conv2d` describes the dtypes, *accumulate*, all other arguments and the errors. The function computes
-    ONNX MatMulInteger (https://onnx.ai/onnx/operators/onnx__MatMulInteger.html).
+    For the dtypes, *accumulate*, the other arguments and the errors see `conv2d`. The product is that of ONNX
+    MatMulInteger (https://onnx.ai/onnx/operators/onnx__MatMulInteger.html).
 
     >>> matmul(np.array([[300, -300]], np.int16), np.array([[100], [200]], np.uint8))
     array([[-30000]], dtype=int32)
@@ -167,10 +168,10 @@ def matmul(
     lead = x.shape[:-1]
     m = math.prod(lead)
     offsets = bias_of("matmul", bias, n)
-    if k == 0:  # for K = 0, use one column of zeros: the product is 0, too
+    if k == 0:  # for K = 0, use K = 1 with zeros, which gives the same product: 0
         x, w, k = np.zeros((m, 1), np.int8), np.zeros((1, n), np.int8), 1
-    # The rows of a become the rows of one image of width K, and each column of b becomes a template of that
-    # width. So there is one result for each row and template.
+    # The rows of a are the rows of one image of width K, and each column of b is a template of 1 x K. So each
+    # row has one result for each template.
     problem = Conv2dProblem(1, 1, m, k, n, 1, k) if m else None
     if problem is None:
         return np.zeros((*lead, n), np.int64 if accumulate == "int64" else np.int32)
@@ -192,8 +193,8 @@ def explain(
     path: str = "auto",
     device: Device | int | str | None = None,
 ) -> str:
-    """Return a text on how `conv2d` would compute these operands, and why: digits, kernel, shaders and
-    memory. Nothing is computed."""
+    """Return a text that says how `conv2d` would compute these operands: with which digits, kernel, shaders
+    and memory, and why. Nothing is computed."""
     image, taps = integers("explain", "x", x), integers("explain", "w", w)
     low, high = range_of(image)
     kept = Templates(
@@ -211,7 +212,8 @@ def _correlate(
     name: str, p: Conv2dProblem, x: Array, w: Array, bias: npt.NDArray[np.int64], accumulate: Accumulate,
     path: str, device: Device | int | str | None
 ) -> Array:  # fmt: skip
-    """Check that the sums fit the accumulator. Then return the correlation (N, OC, OH, OW)."""
+    """Check that the sums fit into the accumulator, and return the correlation (N, OC, OH, OW). *name*: the
+    caller's name in error messages."""
     x_range = range_of(x)
     dtype = accumulator(name, x_range, w, bias, accumulate)
     where = opened(device)

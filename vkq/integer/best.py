@@ -1,4 +1,4 @@
-"""Finds the best position of every score map on the device, so that the maps are not downloaded."""
+"""Find the best position of every score map on the device, so that the maps are not downloaded."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .images import Images
 from .phases import Axis
 from .work import Range
 
-SEGMENT = 4096  # number of positions of a map that a workgroup reads (best.comp)
-SQUARES_SEGMENT = 32  # number of windows that an invocation sums (squares.comp)
+SEGMENT = 4096  # number of positions of a map that one workgroup reads (best.comp)
+SQUARES_SEGMENT = 32  # number of windows whose sums one invocation computes (squares.comp)
 
 
 class Best(NamedTuple):
-    """The best window of each template: its ``score``, and its ``place`` (row, column). Of equal scores, the
-    first position counts."""
+    """The best window of each template. ``score``: the window's score. ``place``: the window's (row, column).
+    Of equal scores, the first position counts."""
 
     score: npt.NDArray[Any]
     place: npt.NDArray[np.int64]
 
 
 def best_of_maps(scores: npt.NDArray[Any]) -> Best:
-    """Return the largest score of each map (T, OH, OW), and its position."""
+    """Return the largest score of each of the maps (T, OH, OW), and its position."""
     flat = scores.reshape(len(scores), -1)
     at = flat.argmax(axis=1)
     place = np.stack(np.unravel_index(at, scores.shape[1:]), axis=-1)
@@ -38,16 +38,16 @@ def best_of_maps(scores: npt.NDArray[Any]) -> Best:
 
 
 def keep_better(best: Best, first: int, top: int, found: Best, ssd: bool) -> None:
-    """Update *best* with *found*, the results of the images from *first* on and of the rows from *top* on.
-    Call it for the rows in ascending order, because of equal scores the first position is kept."""
+    """Update *best* with better scores in *found*, the result of a chunk: of the images from *first* on and
+    the rows from *top* on. Call this function with ascending *top*: of equal scores, the first is kept."""
     score, place = (part[first : first + len(found.score)] for part in best)
     better = (found.score < score if ssd else found.score > score) | (top == 0)
     score[better], place[better] = found.score[better], found.place[better] + [top, 0]
 
 
 class Reduction:
-    """The plan that computes `Best` for images of one shape and type. With *ssd* it finds the smallest
-    squared difference, else the largest product."""
+    """The plan that finds the best positions in images of one shape and dtype. With *ssd* it finds the
+    smallest sum of squared differences, else the largest sum of products."""
 
     def __init__(self, owner: Correlation, images: Images, rows: Axis, columns: Axis, ssd: bool):
         self.owner, self.columns, self.ssd, self.shape = owner, columns, ssd, (images.shape[0], rows, columns)
@@ -88,13 +88,15 @@ class Reduction:
         _reduce(b, [y, squares, found], constants, push)
 
     def read(self, found: npt.NDArray[np.int32]) -> Best:
-        """Return `Best`, (N, T) scores and (N, T, 2) positions, from the words that the plan has computed."""
+        """Return the best scores (N, T) and positions (N, T, 2). *found*: the words that the plan computed,
+        which have one entry for each map and segment."""
         scores, places = _entries_of(found)
         n, t = self.shape[0], self.owner.templates
         sign = 1 if self.ssd else -1
         best = np.full((n, t), np.iinfo(np.int64).max), np.zeros((n, t), np.int64)
         first = 0
-        # bands, and the segments of a band, are in the order of positions: the first of equal scores is found
+        # The bands, and the segments of a band, are in the order of positions, so that of equal scores the
+        # first is found.
         for band in self.bands:
             size = (band.last - band.first, t, self._segments(band))
             part = slice(first, first + self._entries(band))
@@ -121,7 +123,7 @@ def _entries_of(found: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int64], np
 
 
 def tensor_range(x: Tensor) -> Range:
-    """Return the smallest and the largest value of an int32 tensor, found on the device."""
+    """Return (smallest, largest) value of an int32 tensor. The device finds them."""
     segments = -(-x.size // SEGMENT)
 
     def make() -> Plan:
@@ -141,7 +143,8 @@ def tensor_range(x: Tensor) -> Range:
 
 
 def window_squares(b: Builder, x: Value, images: Images, band: Band, columns: Axis) -> Value:
-    """Add to a plan the sums of squares over every window of a band, and return them as 64-bit integers."""
+    """Add steps to a plan that compute the sum of squares of every window of a band. Return the sums, which
+    are 64-bit integers."""
     count, rows = band.last - band.first, band.rows
     lines = rows.out + rows.taps - 1
     between, y = (b.words(2 * count * size * columns.out) for size in (lines, rows.out))

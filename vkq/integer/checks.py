@@ -1,4 +1,5 @@
-"""Checks of the integer functions: arrays must be integers, and sums must fit the accumulator."""
+"""Check the arguments of the integer functions: arrays must be integers, and sums must fit into the
+accumulator."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ _LIMITS = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 def accumulator(
     name: str, x_range: Range, w: Array, bias: npt.NDArray[np.int64], accumulate: Accumulate
 ) -> np.dtype[Any]:
-    """Return the accumulator's dtype, int32 or int64, in which every sum fits (see *accumulate* of `conv2d`).
-    Raises AccumulatorOverflowError if neither fits."""
+    """Return the dtype of the accumulator, int32 or int64, by the argument *accumulate* (see `conv2d`).
+    Raises AccumulatorOverflowError if a sum may exceed it. *name*: the caller's name in error messages."""
     if accumulate not in ("int32", "int64", "auto"):
         raise ArgumentError(f"{name}: accumulate is {accumulate!r}; it must be int32, int64 or auto")
     offsets = bias.astype(object)
@@ -45,7 +46,8 @@ def accumulator(
 
 
 def extremes(x_range: Range, w: Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return two arrays of Python integers: the smallest and the largest sum that each template can give."""
+    """Return (smallest sums, largest sums) that each template can give with images in *x_range*. The elements
+    of the two arrays are Python integers."""
     flat, (low, high) = w.reshape(len(w), math.prod(w.shape[1:])), x_range
     total = flat.sum(axis=1, dtype=np.int64)
     above = total if flat.dtype.kind == "u" else np.maximum(flat, 0).sum(axis=1, dtype=np.int64)
@@ -54,8 +56,8 @@ def extremes(x_range: Range, w: Array) -> tuple[npt.NDArray[Any], npt.NDArray[An
 
 
 def integers(name: str, what: str, values: npt.ArrayLike) -> Array:
-    """Return *values* as an array in native byte order. Raises DTypeError unless its dtype is one of
-    DTYPES."""
+    """Return *values* as an array in native byte order. Raises DTypeError if its dtype is none of `DTYPES`.
+    *name*, *what*: the names of function and argument in error messages."""
     array = as_array(values, f"{name}: {what}")
     native = array.dtype.newbyteorder("=")
     if native.name not in DTYPES:
@@ -64,8 +66,8 @@ def integers(name: str, what: str, values: npt.ArrayLike) -> Array:
 
 
 def bias_of(name: str, bias: npt.ArrayLike | None, channels: int) -> npt.NDArray[np.int64]:
-    """Return the bias of each template as int64; zeros if *bias* is None. Raises DTypeError or ArgumentError
-    for a wrong dtype or shape."""
+    """Return the bias of each template as int64, or zeros if *bias* is None. Raises DTypeError for a wrong
+    dtype, and ArgumentError for a wrong shape."""
     if bias is None:
         return np.zeros(channels, np.int64)
     values = np.asarray(bias)
@@ -79,15 +81,16 @@ def bias_of(name: str, bias: npt.ArrayLike | None, channels: int) -> npt.NDArray
 
 
 def range_of(values: Array) -> Range:
-    """Return (smallest, largest) of the values. 0 counts as a value, because padding and lanes beyond an edge
-    are 0."""
+    """Return (smallest, largest) of the values and 0. 0 is included because padding, and elements past the
+    edge of an image, are 0."""
     if values.size == 0:
         return 0, 0
     return min(int(values.min()), 0), max(int(values.max()), 0)
 
 
 def squares_fit(name: str, count: int, x_range: Range, w: Array) -> None:
-    """Raise AccumulatorOverflowError if a sum of *count* squared differences may exceed int64."""
+    """Raise AccumulatorOverflowError if the sum of *count* squared differences between image and template may
+    exceed int64."""
     reach = max(abs(v) for v in (*x_range, *range_of(w)))
     if count * (2 * reach) ** 2 >= 2**63:
         raise AccumulatorOverflowError(

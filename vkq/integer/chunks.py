@@ -1,5 +1,5 @@
-"""Exact integer correlations of arrays of any size. The work is divided into chunks (some images and result
-rows, or some templates), which the device computes one after the other."""
+"""Compute exact integer correlations of arrays of any size. The work is divided into chunks of templates,
+images and result rows, which the device computes one after the other."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .correlation import Correlation, Sums, axes
 from .images import Images, words
 from .phases import Axis
 
-CHUNK_BYTES = 256 << 20  # maximum bytes of a chunk's results, and also of its templates
+CHUNK_BYTES = 256 << 20  # maximum number of bytes of a chunk's results, and also of its images and templates
 
 
 def correlate(
     device: Device, path: str, sums: Sums, p: Conv2dProblem, x: npt.NDArray[Any], w: npt.NDArray[Any],
     bias: npt.NDArray[np.int64]
 ) -> npt.NDArray[Any]:  # fmt: skip
-    """Return the correlation of arrays, computed in chunks that fit `CHUNK_BYTES`. Its dtype is int64 if the
-    sums are wide, else int32."""
+    """Return the correlation of the images x with the templates w, computed in chunks of at most
+    `CHUNK_BYTES`. The dtype is int64 if the sums need 64 bits, else int32."""
     y = np.empty(p.y_shape, np.int64 if sums.wide else np.int32)
     for first, last, groups in _template_chunks(p, sums, _most_bytes(device)):
         one_group = p.oc // p.groups
@@ -37,7 +37,8 @@ def correlate(
 
 
 def correlate_arrays(owner: Correlation, p: Conv2dProblem, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
-    """Correlate an array with templates that are on the device, in chunks, and write the result into *y*."""
+    """Correlate the images x with the templates of *owner*, which are on the device, in chunks of images and
+    result rows. Write the result into *y*."""
     _, columns = axes(p)
     for n, top, chunk, rows in image_chunks(owner.device, p, x, 8 if owner.sums.wide else 4):
         sent = Tensor.from_numpy(words(chunk), owner.device)
@@ -48,8 +49,9 @@ def correlate_arrays(owner: Correlation, p: Conv2dProblem, x: npt.NDArray[Any], 
 def image_chunks(
     device: Device, p: Conv2dProblem, x: npt.NDArray[Any], result_bytes: int
 ) -> Iterator[tuple[int, int, npt.NDArray[Any], Axis]]:
-    """Yield (first image, first result row, array of the images, their vertical axis) for each chunk of
-    images and result rows. *result_bytes*: the size of one result on the device."""
+    """Divide the images x into chunks of images and result rows. For each, yield (first image, first result
+    row, the part of x that the chunk reads, vertical axis of this part). *result_bytes*: the number of bytes
+    of one result on the device."""
     rows, _ = axes(p)
     images, lines = _image_chunk(p, result_bytes, x.itemsize, _most_bytes(device))
     for n in range(0, p.n, images):
@@ -59,19 +61,20 @@ def image_chunks(
 
 
 def numbers(y: Tensor, wide: bool) -> npt.NDArray[Any]:
-    """Return a result of the device as an array. If *wide*, its words are 64-bit sums and become int64."""
+    """Download a result. *wide*: the last axis has the two words of 64-bit sums, which become int64."""
     raw = y.numpy()
     return raw.view("<i8")[..., 0] if wide else raw
 
 
 def _most_bytes(device: Device) -> int:
-    """Return `CHUNK_BYTES`, or the largest range of a storage buffer (often 128 MiB) if that is smaller."""
+    """Return the smaller of `CHUNK_BYTES` and the device's largest range of a storage buffer (often 128
+    MiB)."""
     return min(CHUNK_BYTES, int(device.capabilities.properties["maxStorageBufferRange"]))
 
 
 def _template_chunks(p: Conv2dProblem, sums: Sums, most_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Divide the templates into chunks. Yield (first template, last template + 1, number of channel groups)
-    for each. A chunk has all templates of one or more groups; a single group may be divided."""
+    """Divide the templates into chunks. For each, yield (first template, last template + 1, number of groups
+    of channels). With several groups, a chunk has all templates of one or more groups."""
     template = max(1, p.gemm_k // p.kw * (p.kw + 16) * 4)
     result = p.ow * min(p.oh, 64) * (8 if sums.wide else 4)
     most = max(8, most_bytes // max(template, result) // 8 * 8)
@@ -83,7 +86,7 @@ def _template_chunks(p: Conv2dProblem, sums: Sums, most_bytes: int) -> Iterator[
 
 
 def _image_chunk(p: Conv2dProblem, result_bytes: int, itemsize: int, most_bytes: int) -> tuple[int, int]:
-    """Return the number of images and the number of result rows in a chunk."""
+    """Return (number of images, number of result rows) of a chunk."""
     images, lines = p.n, p.oh
 
     def fits() -> bool:

@@ -1,5 +1,5 @@
-"""Exact integer correlation on a device. A correlation keeps its templates in device memory, and one plan for
-each image shape."""
+"""Exact integer correlation on a device. An object `Correlation` keeps its templates in device memory, and
+one plan for each shape and dtype of images."""
 
 from __future__ import annotations
 
@@ -29,32 +29,33 @@ from .work import DigitArithmetic, Place, Range, Sizes, arithmetic, multiplies
 
 
 class Correlator(Protocol):
-    """A kernel with its templates on a device. It adds the steps that correlate images with the templates to
-    a plan."""
+    """A kernel with its templates on a device. It adds steps to a plan, which correlate images with the
+    templates."""
 
     def cost(self, s: Sizes) -> float:
-        """Return the estimated cost in units of the time of one multiply-add in `Tiles`."""
+        """Return the estimated cost. The unit is the time of one multiply-add in `Tiles`."""
 
     def describe(self, s: Sizes) -> str:
-        """Return a description of the kernel, as a text."""
+        """Return a text that describes the kernel."""
 
     def numbers(self) -> str:
-        """Return a description of the arithmetic, as a text."""
+        """Return a text that describes the arithmetic."""
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
-        """Return the bytes of scratch memory that the kernel needs besides images, templates and results."""
+        """Return the number of bytes of scratch memory that the kernel needs, in addition to the images, the
+        templates and the results."""
 
     def adds(self, s: Sizes) -> bool:
-        """Return True if workgroups add to the results, so that the results must be set to zero before."""
+        """Return True if workgroups add to the results, which must then be set to zero first."""
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
-        """Add the correlation of the images *part* to a plan. *to* is the position of its results in *y*."""
+        """Add the correlation of the images *part* of x to a plan. *to*: where the results are in *y*."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sums:
-    """The ranges of x, of w and of their sums, and True (``wide``) if the sums need 64 bits. Every range
-    includes 0."""
+    """The ranges of x, of w and of the sums of their products. Every range includes 0. ``wide``: whether the
+    sums need 64 bits."""
 
     x_range: Range
     w_range: Range
@@ -70,8 +71,8 @@ class Sums:
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """A part of the work that is computed together: images [first, last) and result rows [top, top +
-    rows.out)."""
+    """A part of the work that is computed at once: the images [first, last) and the result rows from *top*
+    on. *rows*: the vertical axis with these rows only."""
 
     first: int
     last: int
@@ -82,9 +83,9 @@ class Band:
 class Correlation:
     """Templates on a device, and the plans that correlate images with them.
 
-    w is (OC, IC/groups, KH, KW), and bias is int64 (OC,). *p* has the stride, dilation, padding and groups.
-    The number and the size of images may change from call to call: each call states the axes *rows* and
-    *columns* of its images.
+    *w*: the templates (OC, IC/groups, KH, KW). *bias*: int64 (OC,). *p*: the problem, for its stride,
+    dilation, padding and groups. The number and the size of images may change from call to call, so each
+    call gets the axes *rows* and *columns* of its images.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Correlation:
         self._plans: dict[tuple[Images, Axis, Axis], Plan] = {}
 
     def shape(self, images: int, rows: Axis, columns: Axis) -> Sizes:
-        """Return the sizes of the plain correlation (`phases`) for *images* images."""
+        """Return the sizes of the plain correlation (`phases`) that computes *images* images."""
         return Sizes(
             images=images * rows.residues * columns.residues, groups=self.groups,
             templates=self.templates // self.groups,
@@ -109,8 +110,8 @@ class Correlation:
         )  # fmt: skip
 
     def tiles(self) -> Tiles:
-        """Return the kernel with the arithmetic of the path: a dot product, float lanes or 32-bit
-        multiplies."""
+        """Return the kernel without matrix units. The path decides its arithmetic: a dot product, float lanes
+        or 32-bit multiplies."""
         return self._tiles(arithmetic(self.sums.x_range, self.sums.w_range, self.sums.wide, self.choice.form))
 
     def _tiles(self, how: DigitArithmetic) -> Tiles:
@@ -126,7 +127,7 @@ class Correlation:
         return found
 
     def kernel(self, s: Sizes) -> Correlator:
-        """Return the kernel with the lowest estimated cost."""
+        """Return the kernel that computes these sizes (`chosen`)."""
         return self.chosen(s)[0]
 
     def transform(self) -> Transform:
@@ -139,7 +140,8 @@ class Correlation:
         return found  # type: ignore[no-any-return]
 
     def chosen(self, s: Sizes) -> tuple[Correlator, str]:
-        """Return the kernel with the lowest estimated cost, and the reason for the choice, as a text."""
+        """Return (kernel for these sizes, text with the reason). The kernel is the one that the path
+        requests, or, if the path does not decide, the one with the lowest estimated cost."""
         if self.path not in ("auto", COOPMAT, TRANSFORM):
             return self.tiles(), f"{self.tiles()}: {self.choice.path}, {self.choice.reason}"
         able = dict(self._able(s))
@@ -172,12 +174,12 @@ class Correlation:
         return self._kernels[name]
 
     def run(self, x: Tensor, images: Images, rows: Axis, columns: Axis) -> Tensor:
-        """Return the result (N, OC, OH, OW) in int32. 64-bit sums have two int32 words on an additional last
-        axis, the low word first."""
+        """Return the result, int32 (N, OC, OH, OW). For 64-bit sums it is (N, OC, OH, OW, 2): the last axis
+        has two words, the low word first."""
         return run(self.plan(images, rows, columns), [x])
 
     def plan(self, images: Images, rows: Axis, columns: Axis) -> Plan:
-        """Return the plan for images of this shape and type. It is created at the first call."""
+        """Return the plan for images of this shape and dtype. The first call makes it."""
         key = images, rows, columns
         found = self._plans.get(key)
         if found is None:
@@ -187,7 +189,7 @@ class Correlation:
         return found
 
     def build(self, b: Builder, x: Value, images: Images, rows: Axis, columns: Axis) -> Value:
-        """Add the correlation to a plan, in bands of images and rows. Return the result."""
+        """Add the correlation to a plan, divided into bands of images and rows. Return the result."""
         n, oc = images.shape[0], self.templates
         shape = (n, oc, rows.out, columns.out)
         y = b.new(Spec((*shape, 2) if self.sums.wide else shape, "int32"))
@@ -206,8 +208,8 @@ class Correlation:
         self, b: Builder, kernel: Correlator, x: Value, images: Images, band: Band, columns: Axis, y: Value,
         first: int, plane: int
     ) -> None:  # fmt: skip
-        """Add one band to a plan. Its results begin at element *first* of y, and the results of consecutive
-        templates are *plane* elements apart."""
+        """Add one band to a plan. The band's results begin at element *first* of y. The results of
+        consecutive templates are *plane* elements apart."""
         rows, count = band.rows, band.last - band.first
         residues = rows.residues, columns.residues
         to = Place(residues, first, rows.out, columns.out, self.templates, plane)
@@ -217,8 +219,9 @@ class Correlation:
     def bands(
         self, kernel: Correlator, images: Images, rows: Axis, columns: Axis, result_bytes: int = 0
     ) -> list[Band]:
-        """Divide the images and rows into bands whose scratch memory fits `BAND_BYTES`. *result_bytes*: the
-        bytes of a result that count as scratch memory."""
+        """Divide the images and rows into bands whose scratch memory has at most `BAND_BYTES`.
+        *result_bytes*: the number of bytes for each result position that are added to the kernel's scratch
+        memory."""
         total = n = images.shape[0]
         lines = rows.out
 
@@ -239,12 +242,12 @@ class Correlation:
 
 
 def choice_of(device: Device, path: str) -> Choice:
-    """Return the `Choice` for a path. For `TRANSFORM`, return the choice for "auto", because only the
-    transform kernel has that path. Raises an error for an unknown path."""
+    """Return the `Choice` for a path. For `TRANSFORM`, which is no path of products, return the choice for
+    "auto". Raises an error for an unknown path."""
     return choose_path(device, "auto" if path == TRANSFORM else path)
 
 
 def axes(p: Conv2dProblem) -> tuple[Axis, Axis]:
-    """Return the vertical and the horizontal axis of a problem."""
+    """Return (vertical axis, horizontal axis) of a problem."""
     rows = Axis(p.h, p.kh, p.oh, p.stride[0], p.dilation[0], p.padding[0])
     return rows, Axis(p.w, p.kw, p.ow, p.stride[1], p.dilation[1], p.padding[1])

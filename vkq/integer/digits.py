@@ -1,14 +1,14 @@
-"""Integers as signed base-256 digits, so that 16-bit and 32-bit data become operands of exact int8 dot
+"""Write integers as signed base-256 digits, so that 16-bit and 32-bit data become operands of exact int8 dot
 products.
 
-A number v in [lo, hi] is ``v = offset + sum_i 256**i * d_i`` with digits d_i in [-128, 127]. ``n`` digits
-represent the 256**n integers from ``-128 * ones`` to ``127 * ones`` with ones = 1 + 256 + ... The offset is
-0 if this range contains [lo, hi]. Otherwise the offset shifts the range, so that it contains [lo, hi].
-Then, for a sum over any set of positions,
+A number v in [lo, hi] is written as ``v = offset + sum_i 256**i * d_i`` with digits d_i in [-128, 127]. With
+offset 0, n digits represent the 256**n integers from ``-128 * ones`` to ``127 * ones``; ones is the sum of
+256**i over the n digits. If this range does not contain [lo, hi], the offset shifts it so that it does. With
+the digits x_i of x and w_j of w, a sum of products over any set of positions is
 
     sum x w = sum_ij 256**(i+j) sum x_i w_j  +  w_offset * sum (x - x_offset)  +  x_offset * sum w
 
-where the second term is a window sum of the image, and the third is a constant.
+The second term contains a window sum of the image. The third term is a constant.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class Digits:
-    """The digits of an array's elements: ``count`` digits of ``bits`` bits each (8, or one digit of 16), and
-    the offset."""
+    """How the elements of an array are written: ``count`` digits of ``bits`` bits, and the ``offset``. There
+    are one or more digits of 8 bits, or one digit of 16 bits."""
 
     count: int
     offset: int
@@ -35,7 +35,7 @@ class Digits:
 
     @property
     def ones(self) -> int:
-        """1 + 256 + ...: the number by which the value grows if each digit grows by 1."""
+        """1 + 256 + ...: how much the value grows if each digit grows by 1."""
         return sum(1 << (self.bits * i) for i in range(self.count))
 
     @property
@@ -48,13 +48,13 @@ class Digits:
         return np.dtype(np.int8 if self.bits == 8 else np.int16)
 
     def of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the digits of *values*, (count, ...), least significant first. They are the bytes of
-        ``values - least``, each with its top bit flipped."""
+        """Return the digits of *values* (count, ...), the least significant first. Digit i is byte i (or the
+        16-bit word) of ``values - least``, with its highest bit inverted."""
         if self.count == 1 and self.offset == 0 and values.dtype == self.dtype:
             return values[None]
         word = np.dtype(next(f"<u{n}" for n in (1, 2, 4) if 8 * n >= self.bits * self.count))
-        # values - least is in [0, 2**(bits * count)). The word type has at least as many bits, so the
-        # difference is exact even if it wraps.
+        # values - least is in [0, 2**(bits * count)). The type *word* has at least bits * count bits, so the
+        # difference is exact even if its operands wrap.
         moved = values.astype(word) - word.type(self.least % 2 ** (8 * word.itemsize))
         parts = np.ascontiguousarray(moved, word).view("<u1" if self.bits == 8 else "<u2")
         parts = parts.reshape(*values.shape, 8 * word.itemsize // self.bits)[..., : self.count]
@@ -63,12 +63,12 @@ class Digits:
         return digits
 
     def of_zero(self) -> list[int]:
-        """Return the digits of the number 0, with which padding is filled."""
+        """Return the digits of the number 0, which are the digits of padding."""
         return [int(d) for d in self.of(np.zeros(1, np.int32)).reshape(-1)]
 
 
 def digits_for(low: int, high: int, bits: int = 8) -> Digits:
-    """Return the smallest number of digits that represent 0 and every number of [low, high].
+    """Return the `Digits` with the fewest digits that represent 0 and every number in [low, high].
 
     >>> digits_for(-128, 127), digits_for(0, 255)
     (Digits(count=1, offset=0, bits=8), Digits(count=1, offset=128, bits=8))

@@ -1,4 +1,4 @@
-"""Explains which kernel computes an exact integer correlation, and why."""
+"""Explain which kernel computes an exact integer correlation, and why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .images import Images
 
 
 def explained(owner: op.Correlation, p: Conv2dProblem, images: Images) -> str:
-    """Return a text of a few lines that describes the plan for these images. Nothing runs."""
+    """Return a few lines that describe the plan for these images. The plan is not run."""
     rows, columns = op.axes(p)
     plan = owner.plan(images, rows, columns)
     sums, kernel = owner.sums, owner.kernel(owner.shape(p.n, rows, columns))

@@ -1,4 +1,4 @@
-"""Images on a device, and the packing of their elements into the digits that the correlation shaders read."""
+"""Images on a device, and the packing of their elements into digits, which the correlation shaders read."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Shape4 = tuple[int, int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """Images (N, C, H, W) of *dtype* on a device. *spec* describes their buffer: a tensor in its layout, or
-    32-bit words that hold the elements in row-major order."""
+    """Images (N, C, H, W) of *dtype* on a device. *spec*: the contents of their buffer, which are a tensor in
+    its layout, or 32-bit words with the elements in row-major order."""
 
     shape: Shape4
     dtype: str
@@ -28,7 +28,7 @@ class Images:
 
     @classmethod
     def of_array(cls, x: npt.NDArray[Any]) -> Images:
-        """Return the images of an array whose bytes are uploaded as they are (`words`)."""
+        """Return the description of an array whose bytes are uploaded without a change (`words`)."""
         n, c, h, w = x.shape
         return cls((n, c, h, w), x.dtype.name, Spec((-(-x.nbytes // 4),), "int32"))
 
@@ -48,7 +48,7 @@ class Images:
 
 
 def words(x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """Return the bytes of an array as int32 words; zeros fill the last word."""
+    """Return the bytes of an array as int32 words. The last word is filled up with zeros."""
     raw = np.ascontiguousarray(x, x.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
     if raw.size % 4:
         raw = np.concatenate((raw, np.zeros(-raw.size % 4, np.uint8)))
@@ -57,8 +57,8 @@ def words(x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """The part of each sub-image (`phases`) that is packed: its size in rows and words, and its first row and
-    word."""
+    """The part of each sub-image (`phases`) that is packed. ``x_rows``, ``x_words``: its size.
+    ``x_first_row``, ``x_first_word``: its first row, and its first word in a row."""
 
     x_rows: int
     x_words: int
@@ -73,15 +73,15 @@ class Stored:
         return cls(max(last_row - first_row, 1), max(last_word - first_word, 1), first_row, first_word)
 
     def words(self, images: int, channels: int, rows: Axis, columns: Axis) -> int:
-        """Return the number of words that the packed images take for one digit."""
+        """Return the number of words of the packed images, for one digit."""
         planes = rows.residues * columns.residues * rows.phases * columns.phases
         return images * channels * planes * self.x_rows * self.x_words
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The images [first, first + count) that a kernel processes at a time, and their vertical and horizontal
-    axes."""
+    """The images that a kernel processes at a time: *count* of the *images*, from index *first* on. ``rows``,
+    ``columns``: their vertical and horizontal axis."""
 
     images: Images
     first: int
@@ -90,17 +90,18 @@ class Part:
     columns: Axis
 
     def stored(self, digits: Digits) -> Stored:
-        """Return the part of each sub-image that is packed in digits of this width."""
+        """Return the part of each sub-image that is packed. *digits*: their width decides how many elements
+        fit into a word."""
         return Stored.of(self.rows, self.columns, 32 // digits.bits)
 
     def words(self, digits: Digits) -> int:
-        """Return the number of words of all packed digits."""
+        """Return the number of words of the packed images, for all digits."""
         channels = self.images.shape[1]
         return digits.count * self.stored(digits).words(self.count, channels, self.rows, self.columns)
 
 
 def pack(b: Builder, x: Value, part: Part, digits: Digits) -> Value:
-    """Add the packing of images into digits to a plan, and return the packed digits."""
+    """Add the step to a plan that packs the images of *part* into digits. Return the packed images."""
     images, channels, h, w = part.images.shape
     stored, y = part.stored(digits), b.words(part.words(digits))
     push = {
@@ -122,7 +123,8 @@ def pack(b: Builder, x: Value, part: Part, digits: Digits) -> Value:
 
 
 def fill_word(digits: Digits) -> int:
-    """Return the word with which padding is filled: byte i has digit i of the number 0."""
+    """Return a word with the digits of padding, that is, of the number 0. Byte i is digit i; a digit of 16
+    bits is the whole word."""
     values = digits.of_zero()
     if digits.bits == 16:
         return values[0]
@@ -130,6 +132,6 @@ def fill_word(digits: Digits) -> int:
 
 
 def signed_word(value: int) -> int:
-    """Return the int32 that is equal to an integer modulo 2**32."""
+    """Return the int32 that equals *value* modulo 2**32."""
     word = value % 2**32
     return word - 2**32 if word >= 2**31 else word

@@ -1,4 +1,4 @@
-"""Template matching: scores that are computed from exact integer sums."""
+"""Template matching, with scores that are computed from exact integer sums."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def match_template(
     | "ccoeff_normed" | cov(I, T) / sqrt(var(I) * var(T)) | float64 | largest; 1 where I = a*T + b, a > 0 |
       cv2.TM_CCOEFF_NORMED, skimage.feature.match_template |
 
-    The products run on the device. "ccoeff_normed" divides exact integers in float64 on the host. As in
-    scikit-image, it is 0 where the window or the template is constant. Its best position is also found on the
-    host, because Vulkan does not guarantee equal float64 rounding on all devices.
+    The device computes the sums of products. For "ccoeff_normed", the host divides exact integers in float64
+    and finds the best position, because Vulkan does not guarantee equal float64 rounding on all devices. As
+    in scikit-image, this score is 0 where the window or the template is constant.
 
     Args:
         image: (H, W) or (C, H, W), an array or Tensor of the dtypes of `conv2d`.
         templates: (h, w) or (T, h, w) for an image (H, W); (C, h, w) or (T, C, h, w) for an image (C, H, W).
-            They must not be larger than the image. Or `Templates` of (T, h, w) or (T, C, h, w) without
-            options, which stay on the device.
-        best: if True, return ``Best(score, place)`` of each template instead of the maps: arrays (T,) and
-            (T, 2), or one number and (2,) for a single template. For "ccorr" and "ssd" the device finds the
-            best window, so that no map is downloaded.
-        path, device: as `conv2d`.
+            They must not be larger than the image. Or an object `Templates` of (T, h, w) or (T, C, h, w),
+            made without bias and options, whose templates stay on the device.
+        best: if True, return ``Best(score, place)`` instead of the maps of scores: the best score of each
+            template (T,) and its position (T, 2); for a single template, a number and an array (2,). For
+            "ccorr" and "ssd" the device finds the best window, so that no map is downloaded.
+        path, device: as in `conv2d`.
 
     Returns:
         (T, H-h+1, W-w+1), without T if a single template was given. The value at [i, j] belongs to the window
         with the top left pixel (i, j).
 
     Raises:
-        DTypeError, ArgumentError: as `conv2d`. AccumulatorOverflowError: sums of squares beyond int64, which
-        only 32-bit data can cause.
+        DTypeError, ArgumentError: as in `conv2d`. AccumulatorOverflowError: a sum of squares may exceed
+        int64; only 32-bit data can cause this.
 
     >>> image = np.arange(20, dtype=np.uint8).reshape(4, 5) ** 2
     >>> score = match_template(image, image[1:3, 2:4], "ssd")
@@ -93,8 +93,8 @@ def match_template(
 def _templates(
     a: Array | Tensor, templates: npt.ArrayLike | Templates, path: str, device: Device | int | str | None
 ) -> tuple[Templates, bool]:
-    """Return the templates as `Templates`, and True if the caller gave a single template without an axis
-    T."""
+    """Return (the templates as an object `Templates`, whether the caller gave a single template without the
+    axis T)."""
     if isinstance(templates, Templates):
         if templates.plain and len(a.shape) in (2, 3):
             return templates, False

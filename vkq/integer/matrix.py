@@ -1,5 +1,5 @@
-"""The exact integer correlation on matrix units: the packing of templates for its shader, its tiles, and its
-dispatches."""
+"""The exact integer correlation on matrix units: packs templates for the shader, chooses tiles, and adds the
+dispatches to a plan."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .images import Part, fill_word, pack
 from .work import DigitArithmetic, Place, Range, Sizes
 
 SHADER = "integer_correlate__coopmat"
-RUN = 16  # window columns in a word of a tile; elements along k in a run of packed templates
-MOST_WORDS = 8  # maximum number of words in a window row of a chunk
-MOST_AT_ONCE = 8  # number of parts that combine.comp loads before it adds them
+RUN = 16  # number of window columns in a word of a tile, and of elements along K in a run of packed templates
+MOST_WORDS = 8  # maximum number of words in each window row of a chunk
+MOST_AT_ONCE = 8  # maximum number of parts that combine.comp loads before it adds them
 
 
 def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabilities) -> DigitArithmetic:
-    """Return the digit arithmetic on signed or unsigned matrices. Prefer a form in which templates need no
-    offset."""
+    """Return the arithmetic with digits on the device's matrices, which are signed or unsigned. A form in
+    which templates need no offset is preferred."""
     x, w = digits_for(*x_range), digits_for(*w_range)
     forms = list(dict.fromkeys(matrices.form for matrices in advertised(capabilities)))
     ways = [DigitArithmetic(form, x, w, wide) for form in forms]
@@ -42,9 +42,10 @@ def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabil
 
 @dataclasses.dataclass(frozen=True)
 class MatrixTiles:
-    """The division of a correlation among workgroups: the tile and its matrices, the window rows and words
-    that are summed at a time (a chunk), and the number of chunks in a part of the sum. A part has so few
-    chunks that its sums fit int32."""
+    """The division of a correlation among workgroups. ``variant``, ``matrices``: the tile, and the shape of
+    its matrices. ``rows``, ``words``: the part of a window that is summed at a time (a chunk).
+    ``chunks_per_part``: the number of chunks that a workgroup sums (a part), so few that the sums of a part
+    fit into int32."""
 
     variant: Variant
     matrices: Matrices
@@ -61,7 +62,7 @@ class MatrixTiles:
 
     @property
     def tile(self) -> tuple[int, int, int]:
-        """The numbers of result rows, of result columns, and of columns of the matrix product in a tile."""
+        """The size of a tile: (result rows, result columns, columns of the matrix product)."""
         d = self.variant.sizes
         return int(d["TH"]), int(d["TW"]), int(d["BN"])
 
@@ -83,19 +84,19 @@ class MatrixTiles:
         return -(-s.oh // self.tile[0]), -(-s.ow // self.tile[1])
 
     def columns(self, columns: int) -> int:
-        """Return the number of columns after padding to whole tiles."""
+        """Round a number of columns of the matrix product up to whole tiles."""
         return -(-columns // self.tile[2]) * self.tile[2]
 
 
 def column_count(templates: int, how: DigitArithmetic) -> int:
-    """Return the number of columns of the matrix product: for each digit the number of templates, rounded up
-    to four, and one column of ones if window sums are needed."""
+    """Return the number of columns of the matrix product. Each digit of w has a column for each template,
+    rounded up to a multiple of 4. One column of ones follows if window sums are needed."""
     return 4 * (-(-templates // 4)) * how.w.count + (how.w_offset != 0)
 
 
 def tilings(s: Sizes, how: DigitArithmetic, capabilities: Capabilities) -> Iterator[MatrixTiles]:
-    """Yield all tilings that the device can run. There are none if the device needs the trip counts of loops
-    as pipeline constants."""
+    """Yield all tilings that the device can run. There are none if loops in shaders with matrices need their
+    trip counts as literals (`counted`)."""
     if counted(capabilities):
         return
     words_all = -(-s.kw // RUN)
@@ -115,7 +116,8 @@ def tilings(s: Sizes, how: DigitArithmetic, capabilities: Capabilities) -> Itera
 
 
 def _fits(variant: Variant, matrices: Matrices) -> bool:
-    """Return True if each subgroup computes whole matrices and whole columns of the tile."""
+    """Return True if the tile can be divided among the subgroups so that each computes whole matrices, and
+    whole columns of pixels."""
     found = matrices.constants(variant)
     th, tw, bn = (int(variant.sizes[name]) for name in ("TH", "TW", "BN"))
     down, across = int(found["WGM"]), int(found["WGN"])
@@ -126,7 +128,8 @@ def _fits(variant: Variant, matrices: Matrices) -> bool:
 
 
 def cost(t: MatrixTiles, s: Sizes, how: DigitArithmetic, known: Profile) -> float:
-    """Return the estimated cycles of one multiprocessor: for its workgroups, and for adding the parts."""
+    """Return the estimated number of cycles of one multiprocessor, for its workgroups and for the addition of
+    the parts."""
     th, tw, bn = t.tile
     columns = t.columns(column_count(s.templates, how))
     places = math.prod(t.tiles(s)) * th * tw * s.images * s.groups
@@ -141,17 +144,18 @@ def cost(t: MatrixTiles, s: Sizes, how: DigitArithmetic, known: Profile) -> floa
 
 
 class Matrix:
-    """Templates (G, T, C, KH, KW) on a device, packed for its matrix units."""
+    """The kernel on matrix units, with the templates (G, T, C, KH, KW) on the device."""
 
     def __init__(self, device: Device, taps: npt.NDArray[Any], how: DigitArithmetic, constants: Resident):
         self.device, self.how, self.taps, self._constants = device, how, taps, constants
         self._weights: dict[tuple[int, int, int, int], Resident] = {}
-        # if tests or measurements set a tiling, it is used for all sizes
+        # Tests and measurements may set a tiling here, which is then used for all sizes.
         self.tiling: MatrixTiles | None = None
 
     def best(self, s: Sizes) -> MatrixTiles | None:
-        """Return the tiling with the lowest estimated cost; None if the device can run none. Of equal
-        estimates, prefer matrices with fewer columns (n), which were up to 4 % faster (benchmarks/log.md)."""
+        """Return the tiling with the lowest estimated cost, or None if the device can run no tiling. Of equal
+        estimates, the one with the smallest n of its matrices is preferred: it was up to 4 % faster
+        (benchmarks/log.md)."""
         if self.tiling is not None:
             return self.tiling
         c = self.device.capabilities
@@ -176,31 +180,32 @@ class Matrix:
         return self.how.x.count * t.splits * s.groups * s.images * places * columns
 
     def describe(self, s: Sizes) -> str:
-        """Return a description of the tiling, as a text."""
+        """Return a text that describes the tiling."""
         return str(self._chosen(s))
 
     def cost(self, s: Sizes) -> float:
-        """Return the estimated cost in units of the time of one multiply-add in `Tiles`."""
+        """Return the estimated cost. The unit is the time of one multiply-add in `Tiles`."""
         known = profile(self.device.capabilities)
         return (
             cost(self._chosen(s), s, self.how, known) * known.multiprocessors * known.integer_costs["tiles"]
         )
 
     def numbers(self) -> str:
-        """Return a description of the arithmetic, as a text."""
+        """Return a text that describes the arithmetic."""
         return str(self.how)
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
-        """Return the bytes of the packed images and of the sums of all parts."""
+        """Return the number of bytes of the packed images and of the sums of all parts."""
         return 4 * (part.words(self.how.x) + self._parts_words(s, self._chosen(s)))
 
     def adds(self, s: Sizes) -> bool:
-        """Return False: parts have memory of their own, and combine.comp adds them at the end."""
+        """Return False: each part writes its own scratch memory, and combine.comp adds the parts at the
+        end."""
         return False
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
-        """Add the correlation of images to a plan: the products of all parts, and the addition of the
-        parts."""
+        """Add the correlation of images to a plan: the packing of the images, the products of all parts, and
+        the addition of the parts."""
         how, t = self.how, self._chosen(s)
         tiles_h, tiles_w = t.tiles(s)
         columns = t.columns(column_count(s.templates, how))
@@ -248,8 +253,9 @@ class Matrix:
 def _words(
     taps: npt.NDArray[Any], how: DigitArithmetic, t: MatrixTiles, runs: int, columns: int
 ) -> npt.NDArray[np.int32]:
-    """Pack taps as bytes [group][chunk][run][column][16], where a chunk is (channel, block of rows, block
-    of words), and a run has 16 consecutive bytes along k. Padding is the operand that stands for 0."""
+    """Pack taps as bytes in the order [group][chunk][run][column][16]. A chunk is a channel, a block of rows
+    and a block of words. A run is 16 consecutive bytes along K. Taps that the templates do not have are zero
+    bytes."""
     g, templates, c, kh, kw = taps.shape
     quads, digits = 4 * -(-templates // 4), how.w.count
     row_blocks = -(-kh // t.rows)

@@ -1,10 +1,12 @@
-"""Strided and dilated correlations as plain correlations on rearranged images, one axis at a time.
+"""Rewrite correlations with stride and dilation as plain correlations (without them) on rearranged images.
+Each axis is treated alone.
 
-Output o reads the positions ``o*s + k*d - pad`` for the taps k, with stride s and dilation d. Divide s and d
-by their greatest common divisor g. With o = r + d*m and k = s*a + b (r < d, b < s), the position is ``g*s*d *
-(m + a) + g*(s*r + d*b) - pad``. So each residue r and phase b give a plain correlation over a sub-image:
-every (g*s*d)-th position. Residues are independent images; phases are summed, like channels. No position is
-stored twice, because s and d, divided by g, have no common divisor.
+Output o reads, for each tap k, the position ``o*stride + k*dilation - pad``. Let g be the greatest common
+divisor of stride and dilation, s = stride / g and d = dilation / g. With o = r + d*m and k = s*a + b (r < d,
+b < s), the position is ``g*s*d * (m + a) + g*(s*r + d*b) - pad``. So each pair of a residue r and a phase b
+gives a plain correlation over a sub-image, which has every (g*s*d)-th position. Residues are independent,
+like images. Phases are summed, like channels. No position is in two sub-images, because s and d have no
+common divisor.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """One axis of a correlation: image size, number of taps and of outputs, stride, dilation and padding. A
-    negative *pad* crops the image."""
+    """One axis of a correlation. ``size``: the image's size. ``taps``, ``out``: the numbers of taps and of
+    outputs. ``pad``: the padding before the image; a negative number crops the image."""
 
     size: int
     taps: int
@@ -35,12 +37,12 @@ class Axis:
 
     @property
     def residues(self) -> int:
-        """The number of residues: independent sub-images of the outputs."""
+        """The number of residues, that is, of independent sub-images of the outputs."""
         return min(self.dilation // self.common, self.out)
 
     @property
     def phases(self) -> int:
-        """The number of phases: sub-images that are summed for an output."""
+        """The number of phases, that is, of sub-images that are summed for each output."""
         return min(self.stride // self.common, self.taps)
 
     @property
@@ -50,7 +52,7 @@ class Axis:
 
     @property
     def plain_taps(self) -> int:
-        """The number of taps of each phase. The last tap of some phases may be a zero."""
+        """The number of taps of each phase. The last tap of some phases may be a padding zero."""
         return -(-self.taps // (self.stride // self.common))
 
     @property
@@ -58,12 +60,13 @@ class Axis:
         return self.stride * self.dilation // self.common
 
     def start(self, residue: int, phase: int) -> int:
-        """Return the image position of element 0 of a sub-image. It is negative in the padding."""
+        """Return the position in the image of element 0 of a sub-image. It is negative if the element is
+        padding."""
         return self.stride * residue + self.dilation * phase - self.pad
 
     def stored(self) -> tuple[int, int]:
-        """Return (first, last): the elements [first, last) of sub-images that hold image data in at least one
-        residue and phase."""
+        """Return (first, last): only the elements [first, last) of a sub-image are stored. All other elements
+        are padding in every sub-image."""
         starts = [self.start(r, b) for r in range(self.residues) for b in range(self.phases)]
         length = self.plain_out + self.plain_taps - 1
         first = min(max(0, -(start // self.step)) for start in starts)
@@ -71,12 +74,12 @@ class Axis:
         return (first, last) if last > first else (0, 0)
 
     def band(self, first: int, last: int) -> Axis:
-        """Return the axis for the outputs [first, last) only. The image stays the whole image."""
+        """Return the axis that has only the outputs [first, last), and reads the whole image."""
         return dataclasses.replace(self, out=last - first, pad=self.pad - first * self.stride)
 
     def part(self, first: int, last: int) -> tuple[slice, Axis]:
-        """Return, for the outputs [first, last), the slice of the image that they read, and the axis for this
-        slice."""
+        """Return (slice of the image that the outputs [first, last) read, axis that computes these outputs
+        from the slice)."""
         low = first * self.stride - self.pad
         high = (last - 1) * self.stride + (self.taps - 1) * self.dilation + 1 - self.pad
         begin, end = min(max(low, 0), self.size), max(min(high, self.size), 0)
@@ -88,8 +91,8 @@ class Axis:
 
 
 def pack_taps(w: npt.NDArray[Any], rows: Axis, columns: Axis) -> npt.NDArray[Any]:
-    """Return the taps w (T, C, KH, KW) divided into phases, (T, C, Ph, Pw, KH', KW'). Missing taps of a phase
-    are zero."""
+    """Divide the taps w (T, C, KH, KW) into phases. Return (T, C, phases of rows, phases of columns, taps of
+    rows, taps of columns). Missing taps of a phase are zero."""
     t, c = w.shape[:2]
     if (rows.phases, columns.phases) == (1, 1) and (rows.plain_taps, columns.plain_taps) == w.shape[2:]:
         return w.reshape(t, c, 1, 1, *w.shape[2:])

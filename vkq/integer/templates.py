@@ -1,4 +1,4 @@
-"""``vkq.integer.Templates``: templates that stay on a device and are used for many images."""
+"""``vkq.integer.Templates``: templates that stay on a device, to be used for many images."""
 
 from __future__ import annotations
 
@@ -32,19 +32,21 @@ class Templates:
     """The templates of `conv2d`, packed once on a device.
 
     Args:
-        w, bias, stride, padding, dilation, groups, accumulate, path, device: as `conv2d`. w is (OC, C/groups,
-            KH, KW), or (T, h, w) for images of one channel, as in `match_template`.
-        x_dtype: the images' dtype: "int8", "uint8", "int16", "uint16" or "int32". The accumulator is checked
-            for the whole range of this dtype.
-        x_range: the (smallest, largest) value of the images, if narrower: (0, 4095) for a 12-bit camera needs
-            fewer products and a smaller accumulator. Images with other values are refused.
+        w, bias, stride, padding, dilation, groups, accumulate, path, device: as in `conv2d`. w is (OC,
+            C/groups, KH, KW), or (T, h, w) for images of one channel, as in `match_template`.
+        x_dtype: the dtype of the images: "int8", "uint8", "int16", "uint16" or "int32". Overflow is checked
+            for the whole range of this dtype, unless x_range is given.
+        x_range: (smallest, largest) value of the images, if their range is smaller than that of the dtype,
+            such as (0, 4095) for a 12-bit camera. A smaller range needs fewer products and may need only an
+            int32 accumulator. Images with values outside of it are refused.
 
-    ``templates(x)`` is `conv2d` of x (N, C, H, W). For a NumPy array it returns an array. For a Tensor (int8,
-    uint8 or int32) it returns a Tensor (N, OC, OH, OW) of int32; 64-bit sums are int32 words (N, OC, OH, OW,
-    2), the low word first: ``y.numpy().view("<i8")[..., 0]``. `best` finds the best positions on the device.
+    ``templates(x)`` computes `conv2d` of x (N, C, H, W). For a NumPy array it returns an array. For a Tensor
+    (int8, uint8 or int32) it returns a Tensor (N, OC, OH, OW) of int32. If sums have 64 bits, this Tensor is
+    (N, OC, OH, OW, 2): two words for each sum, the low word first; ``y.numpy().view("<i8")[..., 0]`` converts
+    it. The method `best` finds the best positions on the device.
 
     Raises:
-        DTypeError, ArgumentError, AccumulatorOverflowError: as `conv2d`, when the object is made.
+        DTypeError, ArgumentError, AccumulatorOverflowError: as in `conv2d`, when the object is made.
 
     >>> t = Templates(np.array([[[[1, 2]]], [[[-1, 1]]]], np.int8))
     >>> t(np.array([[[[10, 20, 250]]]], np.uint8))[0, :, 0]
@@ -88,7 +90,7 @@ class Templates:
         offsets = bias_of("Templates", bias, len(self.w))
         self._bias = offsets
         wide = accumulator("Templates", self.x_range, self.w, offsets, accumulate) == np.int64
-        # Check the options with an image that is as large as the window. The images are checked in each call.
+        # Check the options now, with an image as large as the window. Calls check the shapes of their images.
         options = ConvOptions.of("Templates", self.w.shape, *self._options)
         reach = [(k - 1) * d + 1 for k, d in zip(self.w.shape[2:], options.dilation, strict=True)]
         self._problem = p = self.problem((1, self.w.shape[1] * groups, *reach))
@@ -98,11 +100,11 @@ class Templates:
         self._reductions: dict[tuple[Images, Axis, Axis, bool], Reduction] = {}
 
     def problem(self, x_shape: Sequence[int]) -> Conv2dProblem:
-        """Return the convolution problem of images of this shape with the templates."""
+        """Return the convolution problem for images of this shape and these templates."""
         return Conv2dProblem.of(x_shape, self.w.shape, *self._options)
 
     def __call__(self, x: npt.ArrayLike | Tensor) -> Any:
-        """Return `conv2d` of x (N, C, H, W) with these templates, as the class describes."""
+        """Return `conv2d` of x (N, C, H, W) with these templates (see the class)."""
         if isinstance(x, Tensor):
             images = self._of_tensor(x, x.shape)
             p = self.problem(images.shape)
@@ -118,20 +120,21 @@ class Templates:
         return y
 
     def best(self, x: npt.ArrayLike | Tensor, method: Literal["ccorr", "ssd"] = "ccorr") -> Best:
-        """Return the best position of each template in each image, found on the device. Only positions and
-        scores are downloaded.
+        """Return the best position of each template in each image. The device finds it, so that only
+        positions and scores are downloaded.
 
         Args:
-            x: as for a call.
-            method: "ccorr" for the largest sum, "ssd" for the smallest sum of squared differences. "ssd"
-                requires stride, dilation and groups of 1 and no bias. In it, pixels outside the image are 0.
+            x: as in a call of the object.
+            method: "ccorr" finds the largest sum of products, "ssd" the smallest sum of squared differences.
+                "ssd" requires stride, dilation and groups of 1 and no bias; pixels outside the image count as
+                0.
 
         Returns:
-            ``Best(score, place)``: scores int64 (N, OC), and places (N, OC, 2), the row and column in the
-            result. Of equal scores, the first position counts.
+            ``Best(score, place)``: the scores, int64 (N, OC), and the positions (N, OC, 2), which are rows
+            and columns of the result. Of equal scores, the first position counts.
 
         Raises:
-            As a call; ArgumentError also if the result has no positions.
+            The errors of a call of the object; ArgumentError also if the result has no positions.
         """
         if method not in ("ccorr", "ssd"):
             raise ArgumentError(f"Templates.best: method is {method!r}; it must be ccorr or ssd")
@@ -139,8 +142,8 @@ class Templates:
         return self.best_of(given, given.shape, method == "ssd")
 
     def best_of(self, x: Tensor | Array, shape: Sequence[int], ssd: bool) -> Best:
-        """Return `best` for images of the shape *shape* (N, C, H, W). Large arrays are processed in
-        chunks."""
+        """Return the result of `best`. *shape*: the shape (N, C, H, W) of the images in x. *ssd*: whether the
+        method is "ssd". Large arrays are processed in chunks."""
         p = self.problem(shape)
         if 0 in p.y_shape:
             raise ArgumentError(f"Templates.best: the result has shape {p.y_shape}, and no place")
@@ -162,15 +165,15 @@ class Templates:
         return Best(best.score + own, best.place)
 
     def _found(self, x: Tensor, images: Images, rows: Axis, columns: Axis, ssd: bool) -> Best:
-        """Return the best scores and positions for images on the device. With *ssd*, the templates' own sums
-        of squares are not yet added to the scores."""
+        """Return the best scores and positions for images that are on the device. With *ssd*, the scores lack
+        the templates' sums of squares, which the caller adds."""
         key = images, rows, columns, ssd
         reduction = self._reductions.get(key) or keep(self._reductions, key, Reduction(self._owner, *key))
         return reduction.read(run(reduction.plan, [x]).numpy())
 
     @property
     def plain(self) -> bool:
-        """True if the templates have no bias, and all options have their defaults."""
+        """True if there is no bias, and stride, padding, dilation and groups have their defaults."""
         p = self._problem
         return (p.stride, p.dilation, p.groups, p.padding) == ((1, 1), (1, 1), 1, (0,) * 4) and not (
             self._bias.any()
@@ -178,7 +181,8 @@ class Templates:
 
     @checked
     def explain(self, x_shape: Sequence[int]) -> str:
-        """Return a text on the kernel for images of this shape, the reason for its choice, and its memory."""
+        """Return a text that describes the kernel for images of this shape, the reason for the choice, and
+        the scratch memory."""
         p = self.problem(x_shape)
         image = np.broadcast_to(np.zeros((), self.x_dtype), tuple(x_shape))
         return explained(self._owner, p, Images.of_array(image))

@@ -1,5 +1,4 @@
-"""The computation of an integer correlation: its arithmetic, its sizes, and the division of its reduction
-among workgroups."""
+"""The arithmetic of an integer correlation, its sizes, and the division of its reduction among workgroups."""
 
 from __future__ import annotations
 
@@ -12,26 +11,32 @@ import numpy.typing as npt
 
 from .digits import Digits, digits_for
 
-INVOCATIONS = 64
-TILE_WORDS = 2048  # number of words in shared memory, both for the image tile and for the template tile
-# maximum loop iterations of an invocation in a dispatch, because drivers may abort longer loops
+INVOCATIONS = 64  # invocations of a workgroup
+TILE_WORDS = 2048  # number of words of shared memory for the image tile, and also for the template tile
+# Maximum number of loop iterations of an invocation in a dispatch. Drivers may end longer loops.
 LONGEST = 60_000
-STEP_WORDS = 256  # maximum words of a window in one step, for which no sum of a float lane exceeds 2**24
+# Maximum number of words of a window in one step. With so few words, the sums of float lanes are below 2**24.
+STEP_WORDS = 256
+# A kernel adds its partial sum to the total and clears it after this number of words, so that it stays
+# exact. For int32 partial sums of a 64-bit total, 4096 * 4 * 255**2 < 2**31. For float lanes, 256 * 4 *
+# 2**14 = 2**24.
 FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
     4096,
     256,
     2**32 - 1,
-)  # words after which a sum is flushed: 4096 * 4 * 255**2 < 2**31, and 256 * 4 * 2**14 = 2**24
-LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))  # few choices, because each needs its own pipeline
-BAND_BYTES = 60 << 20  # maximum scratch memory; more work is divided into bands of images and rows
-Range = tuple[int, int]
-TEMPLATES = {"one": 1, "four": 4, "eight": 8}
+)
+# The workgroup sizes. There are few, because each needs its own pipeline.
+LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))
+BAND_BYTES = 60 << 20  # maximum number of bytes of scratch memory; larger work is divided into bands
+Range = tuple[int, int]  # the smallest and the largest value
+TEMPLATES = {"one": 1, "four": 4, "eight": 8}  # from the values of the shader's axis `templates` to numbers
 
 
 @dataclasses.dataclass(frozen=True)
 class DigitArithmetic:
-    """The arithmetic of the sums: the form of the shader (a form of the dot product, or ``mul32``), the
-    digits of x and w, and True (``wide``) if sums have 64 bits."""
+    """The arithmetic of the sums. ``form``: the form of the shader, which is a form of the dot product, or
+    ``mul32`` (32-bit multiplies). ``x``, ``w``: the digits of the operands. ``wide``: whether sums have 64
+    bits."""
 
     form: str
     x: Digits
@@ -48,12 +53,13 @@ class DigitArithmetic:
 
     @property
     def x_shift(self) -> int:
-        """The number that the kernel adds to x: 128 for each digit if the form has unsigned digits of x."""
+        """The number that the kernel adds to x: each digit grows by 128 if the form reads unsigned digits of
+        x."""
         return 128 * self.x.ones if self.form in ("u8s8", "u8u8") else 0
 
     @property
     def w_offset(self) -> int:
-        """The factor by which window sums of the shifted x are multiplied in the result."""
+        """The result contains the window sums of the shifted x, multiplied by this factor."""
         return self.w.offset - (128 * self.w.ones if self.form == "u8u8" else 0)
 
     @property
@@ -61,8 +67,8 @@ class DigitArithmetic:
         return FLUSH_FLOAT if self.form == "float" else FLUSH_WIDE if self.wide else NEVER
 
     def constants(self, w: npt.NDArray[Any], bias: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Return the constants of the shader as (low, high) words modulo 2**64. The first are bias +
-        (x_offset - x_shift) * sum w of each template, and the last is w_offset."""
+        """Return the constants of the shader: numbers modulo 2**64, each as two words (low, high). There is
+        one for each template, bias + (x_offset - x_shift) * sum w, and then w_offset."""
         sums = w.reshape(len(w), -1).sum(axis=1, dtype=np.int64)
         factor = np.uint64((self.x.offset - self.x_shift) % 2**64)
         numbers = bias.astype(np.uint64) + sums.astype(np.uint64) * factor
@@ -71,18 +77,18 @@ class DigitArithmetic:
 
 
 def arithmetic(x_range: Range, w_range: Range, wide: bool, form: str) -> DigitArithmetic:
-    """Return the cheapest exact arithmetic with the form *form* for values in these ranges.
+    """Return the cheapest exact arithmetic with the form *form*, for values in these ranges.
 
-    The form "float" uses 32-bit multiplies for two 16-bit values, because one multiply is cheaper than the
-    float products of four pairs of digits.
+    In place of the form "float", 32-bit multiplies are used if x and w have 16 bits: one multiply is cheaper
+    than four float products of digits.
     """
     multiplied = multiplies(x_range, w_range, wide) if form == "float" else None
     return multiplied or DigitArithmetic(form, digits_for(*x_range), digits_for(*w_range), wide)
 
 
 def multiplies(x_range: Range, w_range: Range, wide: bool) -> DigitArithmetic | None:
-    """Return the arithmetic of one 32-bit multiply for each product, which is exact modulo 2**32. Return None
-    if sums need 64 bits, if both operands fit 8 bits, or if one needs more than 16 bits."""
+    """Return the arithmetic with one 32-bit multiply for each product, which is exact modulo 2**32. Return
+    None if sums need 64 bits, if both operands fit into 8 bits, or if an operand needs more than 16 bits."""
     x, w = digits_for(*x_range, bits=16), digits_for(*w_range, bits=16)
     narrow = digits_for(*x_range).count == digits_for(*w_range).count == 1
     return None if wide or narrow or x.count > 1 or w.count > 1 else DigitArithmetic("mul32", x, w, wide)
@@ -90,8 +96,8 @@ def multiplies(x_range: Range, w_range: Range, wide: bool) -> DigitArithmetic | 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The sizes of a plain correlation (`phases`): templates and channels of one group, window (kh, kw) and
-    result (oh, ow)."""
+    """The sizes of a plain correlation (without stride and dilation, see `phases`). The window has kh x kw
+    taps, and the result oh x ow elements."""
 
     images: int
     groups: int
@@ -104,7 +110,8 @@ class Sizes:
 
     @property
     def column(self) -> bool:
-        """True if results are one pixel wide. Then the four pixels of an invocation form a column."""
+        """True if results are one pixel wide. The four pixels of an invocation are then a column, not a
+        row."""
         return self.ow == 1
 
     def words(self, how: DigitArithmetic) -> int:
@@ -113,8 +120,8 @@ class Sizes:
 
     @staticmethod
     def block_of(templates: int) -> str:
-        """Return the number of templates for each invocation, as a key of `TEMPLATES`. It is the cheapest
-        choice if loading an image word costs as much as two templates."""
+        """Return the number of templates that an invocation computes, as a key of `TEMPLATES`. It is the
+        cheapest number, if loading a word of the image costs as much as computing two templates."""
         return min(
             TEMPLATES,
             key=lambda name: (-(-templates // TEMPLATES[name]) * (TEMPLATES[name] + 2), -TEMPLATES[name]),
@@ -130,20 +137,21 @@ class Sizes:
 
     @property
     def local(self) -> tuple[int, int]:
-        """The workgroup size (across, down) that leaves the fewest pixels unused."""
+        """The workgroup size (across, down) whose tiles extend the least past the edges of the result."""
         if self.column:
             return 1, INVOCATIONS
         return min(LOCAL_SIZES, key=lambda size: math.prod(self.tiles(size)))
 
     def tiles(self, local: tuple[int, int]) -> tuple[int, int]:
-        """Return the number of workgroups (across, down) with the workgroup size *local*."""
+        """Return the number of workgroups (across, down) that cover the result, if *local* is the workgroup
+        size."""
         width, height = (1, 4 * local[1]) if self.column else (4 * local[0], local[1])
         return -(-self.ow // width), -(-self.oh // height)
 
 
 def step_size(shape: Sizes, how: DigitArithmetic, most_words: int) -> tuple[int, int, int]:
-    """Return the part of the window (channels, rows, words) in one step: the largest that shared memory and
-    *most_words* allow."""
+    """Return the part of the window that one step adds up, as (channels, rows, words). It is the largest part
+    that fits into shared memory and has at most *most_words* words."""
     local = shape.local
     rows = 4 * local[1] if shape.column else local[1]
     across = local[0] * (4 if how.form == "mul32" else 1)
@@ -165,18 +173,19 @@ def step_size(shape: Sizes, how: DigitArithmetic, most_words: int) -> tuple[int,
 
 
 def _even(total: int, most: int) -> int:
-    """Return the size of the parts if *total* is divided into the fewest equal parts of at most *most*."""
+    """Divide *total* into the fewest parts of at most *most*, as equal as possible. Return the size of a
+    part."""
     return -(-total // -(-total // most))
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The position of a plain correlation's results in the whole result.
+    """Where the results of a plain correlation (`phases`) are in the whole result.
 
-    The correlation computes *residues* (vertical, horizontal) sub-images of each image of the result.
-    Interleaved, the sub-images form an image of *rows* x *columns*. *first* is the index of the first
-    element, *channels* the number of all templates, and *plane* the number of elements between the results of
-    consecutive templates."""
+    *residues*: the numbers (vertical, horizontal) of sub-images of each result image. The sub-images are
+    interleaved to an image of *rows* x *columns*. *first*: the index of the first element. *channels*: the
+    number of all templates. *plane*: the distance, in elements, between the results of consecutive
+    templates."""
 
     residues: tuple[int, int]
     first: int
@@ -197,8 +206,12 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Division:
-    """The division of the reduction into steps of a *block* (channels, rows, words), and the number of steps
-    for each workgroup, which is small enough that the device gets enough workgroups."""
+    """The division of the reduction (the sum over a window) among workgroups.
+
+    *tiles*: the numbers of workgroups (across, down) that cover the result. *block*: the part of the window
+    in a step, as (channels, rows, words). *steps*: the number of steps, over all pairs of digits.
+    *per_split*: the number of steps of one workgroup, small enough that the device gets enough workgroups.
+    *macs*: the multiply-adds of the dispatch."""
 
     tiles: tuple[int, int]
     block: tuple[int, int, int]
@@ -208,7 +221,7 @@ class Division:
 
     @classmethod
     def of(cls, s: Sizes, how: DigitArithmetic, busy: int) -> Division:
-        """Return the division for a device that is fully used by *busy* workgroups."""
+        """Return the division for a device that *busy* workgroups keep busy."""
         tiles = s.tiles(s.local)
         alone = tiles[0] * tiles[1] * s.blocks * s.groups * s.images
         pairs = how.x.count * how.w.count
@@ -217,13 +230,13 @@ class Division:
         block = step_size(s, how, max(8, min(STEP_WORDS, pairs * words // wanted)))
         steps = pairs * -(-s.channels // block[0]) * -(-s.kh // block[1]) * -(-s.words(how) // block[2])
         macs = pairs * words * how.word_taps * alone * INVOCATIONS * 4 * TEMPLATES[s.block]
-        # The number of loop iterations in one step (correlate.yaml).
+        # The maximum number of loop iterations of an invocation in one step (correlate.yaml).
         rounds = 2 * block[0] * (block[1] * (block[2] + 2) + 2) + 512
         return cls(tiles, block, steps, max(1, min(steps // wanted, LONGEST // rounds)), macs)
 
     @property
     def splits(self) -> int:
-        """The number of workgroups that add to each result."""
+        """The number of workgroups that share the reduction of each result (split-K)."""
         return -(-self.steps // self.per_split)
 
     @property

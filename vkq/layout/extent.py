@@ -1,5 +1,5 @@
-"""The description of an array on a device (shape, dtype, layout and quantization parameters), and the only
-function that maps a shape to a layout's extent."""
+"""The description of an array on a device: shape, dtype, layout and quantization parameters. Also the only
+function that converts a shape to the extent of a layout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTIGUOUS = "contiguous"
 MATRIX = "kPackedInt8_4H4W"
 IMAGE = "kPackedInt8_4W4C"
 BLOCKED = "kPackedInt8_16C"
-# The name in shader variants of each layout whose vectors are whole pixels.
+# The layouts whose vectors are whole pixels, with their names in shader variants.
 PIXELS = {IMAGE: "4w4c", BLOCKED: "16c"}
 NUMBERS: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"), "int32": np.dtype("<i4"), "float16": np.dtype("<f2"),
@@ -28,11 +28,11 @@ Extent = tuple[int, int, int, int]
 
 
 class Spec:
-    """An array without its content: ``shape``, ``dtype``, ``layout`` and ``qparams``, as in `vkq.Tensor`.
+    """The description of an array: ``shape``, ``dtype``, ``layout`` and ``qparams``, as in `vkq.Tensor`.
 
-    Immutable, compared by value, and hashed once: the key of cached plans.
+    Specs are immutable and compared by value. Their hash is computed once, because they are keys of caches.
 
-    Raises ArgumentError or DTypeError if dtype, layout and rank do not go together.
+    Raises ArgumentError or DTypeError if dtype, layout and rank do not fit together.
 
     >>> Spec((2, 5, 3, 3), "int8").layout, Spec((2, 5), "int8").nbytes
     ('kPackedInt8_4W4C', 32)
@@ -73,12 +73,12 @@ class Spec:
 
     @property
     def extent(self) -> Extent:
-        """The shape as the layout's four sizes (n, c, h, w); see `extent_of`."""
+        """The shape converted to the four sizes (n, c, h, w) of the layout; see `extent_of`."""
         return extent_of(self.shape, self.layout)
 
     @property
     def nbytes(self) -> int:
-        """Device bytes of the elements, with the layout's padding."""
+        """The number of bytes of the array on the device, with the layout's padding."""
         if self._nbytes < 0:
             packed = self.packed
             itemsize = 4 if packed else NUMBERS[self.dtype].itemsize
@@ -87,27 +87,27 @@ class Spec:
 
     @property
     def folded(self) -> bool:
-        """True if the extent is (1, 1, rows, last axis); False if it is the array's own four axes."""
+        """True if the axes are folded into rows (`extent_of`); False if the extent is the array's shape."""
         return len(self.shape) != 4 or self.layout == MATRIX
 
     @property
     def image_layout(self) -> str:
-        """The array's layout if its vectors are pixels (`PIXELS`), else kPackedInt8_4W4C."""
+        """The array's layout if it is one of `PIXELS`, else kPackedInt8_4W4C."""
         return self.layout if self.layout in PIXELS else IMAGE
 
 
 def default_layout(dtype: str, rank: int) -> str:
-    """Return the default layout. For 8-bit dtypes it is the image layout if the array has four dims, else
-    the matrix layout. Arrays of other dtypes are row-major."""
+    """Return the default layout: for 8-bit dtypes the image layout (`IMAGE`) if the array has four dims, else
+    the matrix layout (`MATRIX`); for other dtypes `CONTIGUOUS`."""
     if dtype not in BYTES:
         return CONTIGUOUS
     return IMAGE if rank == 4 else MATRIX
 
 
 def extent_of(shape: Sequence[int], layout_name: str) -> Extent:
-    """Return a shape as (n, c, h, w). A 4-D shape is unchanged, except in the matrix layout. Otherwise, all
-    axes but the last are folded into rows: h counts the rows and w their elements; in layouts with blocks
-    of channels, n counts the rows and c their elements."""
+    """Convert a shape to the sizes (n, c, h, w) of a layout. A 4-D shape is returned without a change, except
+    for the layout `MATRIX`. Otherwise all axes except the last are folded into rows. h is then the number of
+    rows, and w the number of elements of a row; in the layout `BLOCKED`, these are n and c instead."""
     if len(shape) == 4 and layout_name != MATRIX:
         n, c, h, w = shape
         return (n, c, h, w)
@@ -117,12 +117,12 @@ def extent_of(shape: Sequence[int], layout_name: str) -> Extent:
 
 @functools.cache
 def layout_number(name: str) -> int:
-    """Return a layout's number in the shaders' ``layout/any.glslh``."""
+    """Return the number of a layout in ``layout/any.glslh``, with which shaders choose a layout."""
     return next(i for i, one in enumerate(activation_layouts()) if one.name == name)
 
 
 def check_layout(dtype: str, layout_name: str, shape: Sequence[int]) -> None:
-    """Raise an error if dtype, layout and rank do not go together."""
+    """Raise ArgumentError or DTypeError if dtype, layout and rank do not fit together."""
     if min(shape, default=0) < 0:
         raise ArgumentError(f"Tensor: shape {tuple(shape)} has a negative dim; each must be at least 0")
     if dtype not in BYTES and dtype not in NUMBERS:

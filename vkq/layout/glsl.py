@@ -6,16 +6,16 @@ from vkq.layout.pack import activation_layouts, layouts
 
 
 def glsl_includes() -> dict[str, str]:
-    """Return the text of each include file by its name: ``layout/<name>.glslh`` for each layout, and
-    ``layout/any.glslh``."""
+    """Return a dict from the names of the include files to their texts. There is a file
+    ``layout/<name>.glslh`` for each layout, and ``layout/any.glslh``."""
     return {f"layout/{name}.glslh": found.glsl() for name, found in layouts().items()} | {
         "layout/any.glslh": _any_glsl()
     }
 
 
 def _any_glsl() -> str:
-    """Return GLSL index functions that take the layout's number, for shaders that support every layout by a
-    specialization constant."""
+    """Return GLSL index functions that have the number of the layout as an argument. Shaders whose layout is
+    a specialization constant use them."""
     names = [found.name for found in activation_layouts()]
     text = (
         "// The index functions of the activation layouts, chosen by number"

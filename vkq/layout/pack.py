@@ -1,8 +1,8 @@
-"""Layouts: the order of an array's int8 elements in the words of a device buffer.
+"""Layouts: the order of the int8 elements of an array in the words of a device buffer.
 
-A layout is one YAML file under ``layouts/``. The NumPy functions ``pack`` and ``unpack``, the GLSL index
-functions of the shaders (``#include "layout/<name>.glslh"``) and the drawings in ``layouts/README.md`` are
-all made from it, so they cannot disagree.
+Each layout is a YAML file in ``layouts/``. From this file come the NumPy functions ``pack`` and ``unpack``,
+the GLSL index functions (``#include "layout/<name>.glslh"``) and the drawings in ``layouts/README.md``, so
+that they cannot disagree.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ def int8x4_pack(lanes: ArrayLike) -> NDArray[np.int32]:
     """Join groups of four int8 into Int8x4 words.
 
     Args:
-        lanes: int8 array of shape (..., 4); index 0 goes to the lowest byte. It is copied, never modified.
+        lanes: int8 array of shape (..., 4). Element 0 of the last axis becomes the lowest byte. The array is
+            not modified.
 
     Returns:
         A new array of ``Int8x4`` (int32), shape (...).
 
     Raises:
         DTypeError: the dtype is not int8.
-        ArgumentError: the last axis is not 4 long.
+        ArgumentError: the size of the last axis is not 4.
 
     >>> hex(int(int8x4_pack(np.array([1, 2, 3, 4], np.int8))))
     '0x4030201'
@@ -50,10 +51,11 @@ def int8x4_pack(lanes: ArrayLike) -> NDArray[np.int32]:
 
 
 def int8x4_unpack(words: ArrayLike) -> NDArray[np.int8]:
-    """Split Int8x4 words into their four int8, lowest byte first; the inverse of :func:`int8x4_pack`.
+    """Split Int8x4 words into four int8 each, the lowest byte first. This is the inverse of
+    :func:`int8x4_pack`.
 
     Args:
-        words: int32 array of any shape (...), either byte order. It is copied, never modified.
+        words: int32 array of any shape (...), in either byte order. The array is not modified.
 
     Returns:
         A new int8 array of shape (..., 4).
@@ -69,14 +71,15 @@ def int8x4_unpack(words: ArrayLike) -> NDArray[np.int8]:
 
 
 class Layout(LayoutSpec):
-    """A layout of int8 elements in Int8x4 words; immutable. Get one with :func:`layout`.
+    """A layout of int8 elements in Int8x4 words. Layouts are immutable; :func:`layout` returns them.
 
     Attributes:
-        name: such as ``kPackedInt8_4W4C``.
-        summary: one line, what it is for.
-        dims: names of the dims of the logical array, such as ``("n", "c", "h", "w")``.
-        order: the parts (`vkq.layout.spec`) whose row-major index is the word index, outermost first.
-        lane: the part that selects the byte of the word.
+        name: the name, such as ``kPackedInt8_4W4C``.
+        summary: one line that says what the layout is for.
+        dims: the names of the dims of an array, such as ``("n", "c", "h", "w")``.
+        order: the parts of an element's position (`vkq.layout.spec`), outermost first. The index of a word is
+            the row-major index over these parts.
+        lane: the part that selects the byte in the word.
 
     >>> image = np.arange(6, dtype=np.int8).reshape(1, 1, 2, 3)
     >>> words = layout("kPackedInt8_4W").pack(image, fill=-1)
@@ -87,15 +90,16 @@ class Layout(LayoutSpec):
     """
 
     def pack(self, array: ArrayLike, fill: int = 0) -> NDArray[np.int32]:
-        """Put an int8 array into words.
+        """Pack an int8 array into words.
 
         Args:
-            array: int8, one axis per dim of the layout, any strides, read-only or memory-mapped; it is never
-                modified.
-            fill: value of the padding lanes, in [-128, 127]: 0 for weights, the zero point for activations.
+            array: int8 array with one axis for each dim of the layout. It may have any strides, and be
+                read-only or memory-mapped. It is not modified.
+            fill: the value of the padding bytes, in [-128, 127]: 0 for weights, the zero point for
+                activations.
 
         Returns:
-            A new one-dimensional array of ``words(array.shape)`` ``Int8x4`` (int32).
+            A new one-dimensional array of ``words(array.shape)`` words, of dtype ``Int8x4`` (int32).
 
         Raises:
             DTypeError: the array is not int8, or *fill* is not a whole number.
@@ -112,19 +116,21 @@ class Layout(LayoutSpec):
         return words
 
     def unpack(self, words: ArrayLike, shape: Sequence[int]) -> NDArray[np.int8]:
-        """Take an array of *shape* out of words; the inverse of :meth:`pack`. Padding lanes are dropped.
+        """Unpack an array of *shape* from words. This is the inverse of :meth:`pack`; padding bytes are
+        dropped.
 
         Args:
-            words: int32, one-dimensional, ``words(shape)`` long, either byte order; it is never modified.
-            shape: one size per dim of the layout.
+            words: one-dimensional int32 array of ``words(shape)`` elements, in either byte order. It is not
+                modified.
+            shape: one size for each dim of the layout.
 
         Returns:
             A new C-contiguous int8 array of *shape*.
 
         Raises:
             DTypeError: the words are not int32.
-            ArgumentError: the number of words is not ``words(shape)``, or *shape* does not have one size
-                per dim.
+            ArgumentError: the number of words is not ``words(shape)``, or *shape* does not have one size for
+                each dim.
         """
         source = _array(words, Int8x4, f"{self.name}.unpack: words")
         shape = self.checked_shape(shape, "unpack: shape")
@@ -143,9 +149,10 @@ class Layout(LayoutSpec):
         return array
 
     def drawing(self, shape: Sequence[int]) -> str:
-        """The words of an array of *shape* as text, one line for all values of the innermost part of the
-        index, highest byte first. For small shapes. Each element shows as its own number in hexadecimal,
-        padding as ``--``.
+        """Return a text that shows the words of an array of *shape*, which should be small. A line has the
+        words for all values of the innermost part of ``order``. A word is written with its highest byte
+        first: each element as its row-major number in hexadecimal (see the line above the words), and padding
+        as ``--``.
         """
         shape = self.checked_shape(shape, "drawing: shape")
         strides = _drawing_strides(shape)
@@ -176,12 +183,12 @@ class Layout(LayoutSpec):
             )
 
     def _digits(self) -> list[Part]:
-        """Return the parts of ``order`` in the order of the logical array: dim by dim, each from outermost to
-        innermost."""
+        """Return the parts of ``order`` in the order of the dims of the array. The parts of one dim are in
+        the order from outermost to innermost."""
         return sorted(self.order, key=lambda part: (part.dim, -part.divisor))
 
     def _word_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the padded shape with the lane's dim counted in words."""
+        """Return the padded shape, with the size of the lane's dim counted in words."""
         return [
             size // LANES if dim == self.lane.dim else size for dim, size in enumerate(self.padded(shape))
         ]
@@ -189,13 +196,13 @@ class Layout(LayoutSpec):
     def _lane_regions(
         self, lanes: NDArray[np.int8], shape: Sequence[int]
     ) -> Iterator[tuple[Any, NDArray[np.int8]]]:
-        """Yield pairs (index into an array of this shape, view of *lanes*). Index and view of a pair select
-        the same elements, and the pairs together cover the array. *lanes* (word shape..., 4) has the bytes
-        of the array's words."""
+        """Yield pairs (index into an array of this shape, view of *lanes*). The index and the view of a pair
+        select the same elements. Together, the pairs cover the array. *lanes*: the bytes of the array's
+        words, of shape (word shape..., 4)."""
         inside: list[slice | int] = [slice(size) for size in shape]
         dim = self.lane.dim
-        # The lanes of a word are adjacent in the array: the array is one region, which is copied in long
-        # runs.
+        # If the bytes of a word are adjacent in the array, the whole array is one region, which NumPy copies
+        # in long runs.
         if dim == len(shape) - 1:
             yield tuple(inside), lanes.reshape(self.padded(shape))[tuple(inside)]
             return
@@ -207,7 +214,7 @@ class Layout(LayoutSpec):
 
 
 def layouts_folder() -> Path:
-    """The folder of the layout files: ``vkq/layouts`` in an installed package, else ``layouts`` in the
+    """Return the folder of the YAML files: ``vkq/layouts`` in an installed package, else ``layouts`` in the
     checkout."""
     package = Path(__file__).resolve().parents[1]
     return package / "layouts" if (package / "layouts").is_dir() else package.parent / "layouts"
@@ -219,7 +226,7 @@ def _read_all() -> dict[str, Layout]:
 
 
 def layouts() -> dict[str, Layout]:
-    """Every layout by name. The files are read once.
+    """Return a dict from the name of each layout to the layout. The files are read only once.
 
     >>> "kPackedInt8_4W4C" in layouts()
     True
@@ -228,8 +235,8 @@ def layouts() -> dict[str, Layout]:
 
 
 def layout(name: str) -> Layout:
-    """Return the layout called *name*. Raises ArgumentError, which lists the existing names, for any other
-    name.
+    """Return the layout called *name*. Raises ArgumentError if there is none; the message lists the existing
+    names.
 
     >>> layout("kPackedInt8_4W4C").words((1, 5, 2, 3))
     16
@@ -242,8 +249,8 @@ def layout(name: str) -> Layout:
 
 @functools.cache
 def activation_layouts() -> tuple[Layout, ...]:
-    """Return the layouts of activations (dims n, c, h, w) by name. A layout's index here is its number in
-    ``layout/any.glslh``."""
+    """Return the layouts of activations, which have the dims n, c, h, w, sorted by name. The index of a
+    layout is its number in ``layout/any.glslh``."""
     return tuple(found for _, found in sorted(_read_all().items()) if found.dims == ("n", "c", "h", "w"))
 
 
@@ -265,8 +272,8 @@ def _int8(value: int, what: str) -> int:
 
 
 def _drawing_strides(shape: Sequence[int]) -> list[int]:
-    """Return the row-major strides of *shape* with its sizes rounded up to powers of 4, so that an
-    element's number in hexadecimal shows its coordinates."""
+    """Return the row-major strides of *shape*, with its sizes rounded up to powers of 4, so that the
+    coordinates of an element can be read from its number in hexadecimal."""
     strides = [1]
     for size in reversed(shape[1:]):
         strides.insert(0, strides[0] * next(power for power in (4**i for i in range(32)) if power >= size))

@@ -1,10 +1,11 @@
-"""The formula of a layout: read it from a YAML file, check it, evaluate it for an element, and write it as
+"""The formula of a layout: it is read from a YAML file and checked, evaluated for an element, and written as
 GLSL.
 
-The YAML lists *parts*, outermost first; the word index is the row-major index over the parts. A part of the
-dim ``c`` is ``c``, ``c/4`` (blocks of 4), ``c%4`` (inside a block of 4) or ``c%32/4`` (blocks of 4 inside a
-block of 32). ``lane`` is the part that selects the byte of the word. `vkq.layout.pack` has the NumPy
-functions; ``layouts/README.md`` explains the files.
+The YAML file lists *parts* of an element's position, outermost first. The index of a word is the row-major
+index over these parts. The parts of the dim ``c`` have these forms: ``c``; ``c/4``, the index of a block of
+4; ``c%4``, the position inside a block of 4; ``c%32/4``, the index of a block of 4 inside a block of 32. The
+part ``lane`` selects the byte in the word. `vkq.layout.pack` has the NumPy functions; ``layouts/README.md``
+explains the files.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ uint {name}_words({vec} extent) {{
 
 @dataclass(frozen=True)
 class Part:
-    """One digit of an element's position along the dim number ``dim``: ``position % modulus / divisor``.
+    """A part of an element's position along dim number ``dim``: the digit ``position % modulus / divisor``.
 
-    ``modulus`` is None for the outermost digit of a dim, the only one whose extent depends on the array.
+    ``modulus`` is None for the outermost part of a dim. Only the extent of this part depends on the array.
     """
 
     dim: int
@@ -76,12 +77,12 @@ class Part:
     divisor: int
 
     def value(self, element: Sequence[int]) -> int:
-        """Return the digit of *element*."""
+        """Return the value of this part for *element*, the positions along all dims."""
         position = element[self.dim]
         return (position if self.modulus is None else position % self.modulus) // self.divisor
 
     def extent(self, shape: Sequence[int]) -> int:
-        """Return the number of values that the digit has in an array of *shape*."""
+        """Return the number of values that this part can have in an array of *shape*."""
         return -(-(shape[self.dim] if self.modulus is None else self.modulus) // self.divisor)
 
     def text(self, dims: Sequence[str]) -> str:
@@ -90,26 +91,27 @@ class Part:
         return dims[self.dim] + modulus + (f"/{self.divisor}" if self.divisor > 1 else "")
 
     def glsl_value(self) -> str:
-        """Return ``value`` as GLSL for the element ``e``."""
+        """Return a GLSL expression for ``value`` of the element ``e``."""
         modulus = "" if self.modulus is None else f" % {self.modulus}u"
         return f"e.{'xyzw'[self.dim]}{modulus}" + (f" / {self.divisor}u" if self.divisor > 1 else "")
 
     def glsl_extent(self) -> str:
-        """Return ``extent`` as one GLSL operand, in parentheses if needed; the GLSL variable ``extent`` has
-        the sizes."""
+        """Return a GLSL operand for ``extent``, in parentheses if needed. The sizes of the array are in the
+        GLSL variable ``extent``."""
         if self.modulus is not None:
             return f"{self.modulus // self.divisor}u"
         size = f"extent.{'xyzw'[self.dim]}"
         return size if self.divisor == 1 else f"(({size} + {self.divisor - 1}u) / {self.divisor}u)"
 
     def glsl_add(self, digit: str) -> str:
-        """Return the statement that adds *digit*, one GLSL operand, to the element ``e``."""
+        """Return a GLSL statement that adds this part to the element ``e``. *digit*: a GLSL operand with the
+        part's value."""
         return f"e.{'xyzw'[self.dim]} += {digit}" + (f" * {self.divisor}u;" if self.divisor > 1 else ";")
 
 
 @dataclass(frozen=True)
 class LayoutSpec:
-    """The content of a layout's YAML. Attributes and use: :class:`vkq.layout.Layout`."""
+    """The contents of a layout's YAML file. :class:`vkq.layout.Layout` describes the attributes."""
 
     name: str
     summary: str
@@ -119,7 +121,7 @@ class LayoutSpec:
 
     @classmethod
     def load(cls: type[AnyLayout], path: Path) -> AnyLayout:
-        """Read a layout's YAML file; raises SpecError with file:line if it breaks a rule of
+        """Read a layout's YAML file. Raises SpecError, with file and line, if it breaks a rule of
         ``layouts/README.md``."""
         return cls(*_parse(yamlfile.load(path), path.stem))
 
@@ -128,20 +130,21 @@ class LayoutSpec:
         return [part.extent(shape) for part in self.order]
 
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return *shape* with every split dim rounded up to whole blocks, so that every word is full."""
+        """Return *shape* with padding: the size of every dim that is split into blocks is rounded up to whole
+        blocks."""
         shape = self.checked_shape(shape, "padded: shape")
         block = {part.dim: part.divisor for part in self.order if part.modulus is None}
         return tuple(-(-size // block[dim]) * block[dim] for dim, size in enumerate(shape))
 
     def words(self, shape: Sequence[int]) -> int:
-        """Return the number of Int8x4 words of an array of *shape*; 0 if a size is 0."""
+        """Return the number of Int8x4 words of an array of *shape*. It is 0 if a size is 0."""
         return math.prod(self.extents(self.checked_shape(shape, "words: shape")))
 
     def index(self, *element: int, shape: Sequence[int]) -> tuple[int, int]:
-        """Return the word index and the lane (byte, 0..3) of one element of an array of *shape*, directly
-        from the formula.
+        """Return (index of the word, byte in the word) of one element of an array of *shape*, directly from
+        the formula. Bytes are counted from 0, the lowest.
 
-        This simple, slow implementation is the reference in tests of the NumPy and GLSL functions.
+        Tests compare the NumPy and GLSL functions with this implementation, which is simple and slow.
 
         >>> from vkq.layout.pack import layout
         >>> layout("kPackedInt8_4C").index(0, 5, 1, 2, shape=(1, 6, 2, 3))
@@ -161,8 +164,8 @@ class LayoutSpec:
         return word, self.lane.value(element)
 
     def glsl(self) -> str:
-        """Return GLSL functions ``<name>_word``, ``_lane``, ``_words``, ``_element``, described in
-        ``layouts/README.md``."""
+        """Return the text of the GLSL functions ``<name>_word``, ``<name>_lane``, ``<name>_words`` and
+        ``<name>_element``, which ``layouts/README.md`` describes."""
         first, *rest = self.order
         fold = [f"  word = word * {part.glsl_extent()} + {part.glsl_value()};" for part in rest]
         unfold = [
@@ -186,12 +189,12 @@ class LayoutSpec:
         )
 
     def dims_text(self) -> str:
-        """Return the dims for a message, such as ``(n, c, h, w)``."""
+        """Return a text with the names of the dims, such as ``(n, c, h, w)``."""
         return f"({', '.join(self.dims)})"
 
     def checked_shape(self, shape: Sequence[int], what: str) -> tuple[int, ...]:
-        """Return *shape* as plain ints: one for each dim, none negative. Error messages call
-        the shape *what*."""
+        """Return *shape* as a tuple of ints. Raises an error unless there is one size for each dim, and none
+        is negative. *what*: the name of the shape in error messages."""
         try:
             sizes = tuple(map(operator.index, shape))
         except TypeError as error:
@@ -207,8 +210,8 @@ class LayoutSpec:
 
 
 def _parse(root: Node, stem: str) -> tuple[str, str, tuple[str, ...], tuple[Part, ...], Part]:
-    """Return the fields of a LayoutSpec from the YAML's top value; *stem* is the file's name without
-    ``.yaml``."""
+    """Return the fields of a LayoutSpec. *root*: the top value of the YAML file. *stem*: the name of the file
+    without ``.yaml``."""
     entries = root.mapping({"name", "summary", "dims", "split", "order", "lane"})
     name, summary = entries["name"].str(), entries["summary"].str()
     if name != f"kPackedInt8_{stem}" or not re.fullmatch("[0-9A-Za-z]+", stem):
@@ -239,8 +242,8 @@ def _parse(root: Node, stem: str) -> tuple[str, str, tuple[str, ...], tuple[Part
 
 
 def _check_cover(dim: int, split: int, parts: Sequence[Part], dims: Sequence[str], order: Node) -> None:
-    """Raise an error unless the parts of *dim* chain as d/a, d%a/b, d%b/..., d%z with a = *split*, so that
-    each position occurs once."""
+    """Raise an error unless the parts of dim number *dim* together give each position exactly once. They must
+    be d/a, d%a/b, d%b/c, ..., d%z, where a is *split*, and each divisor divides the previous one."""
     chain = sorted((part for part in parts if part.dim == dim), key=lambda part: -part.divisor)
     divisors = [part.divisor for part in chain]
     nested = all(outer > inner and outer % inner == 0 for outer, inner in pairwise(divisors))
