@@ -23,7 +23,8 @@ from vkq.yamlfile import Node, load
 MAX_CASES = 10_000  # maximum number of cases of one sweep, or of one list and all lists that it includes
 MAX_LISTS = 100  # maximum number of lists that a list may include
 MAX_DEPTH = 16  # maximum number of levels of includes
-# Lists without a file, which a file may include by these names: the cases that `vkq check` and the tests use.
+# Lists that have no file, but that other lists may include by name: the cases of `vkq check` and of the
+# tests.
 CHECKED: Mapping[str, list[Case]] = {
     f"checked_{op}": [case for case in (*CASES, *TRANSPOSED) if case.op == op and case.problem.macs]
     for op in ("linear", "conv2d", "conv_transpose2d")

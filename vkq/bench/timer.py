@@ -33,7 +33,7 @@ class Settings:
     submission_us: float = 50_000
     time_s: float = 10.0
     precision: float = 0.02
-    enough_s: float = 0.25  # seconds for which an arm without a second arm is sampled
+    enough_s: float = 0.25  # seconds for which an arm is sampled if it is the only arm
 
     MOST = 400  # maximum number of samples
     LEAST = 3  # minimum number of samples, even when the time is over

@@ -114,7 +114,7 @@ class Check:
         )
 
     def input(self, data: Data) -> npt.NDArray[Any]:
-        """Return the layer's input: 8-bit x, or float values that are not multiples of its scale."""
+        """Return the layer's input: 8-bit x, or float values that are not multiples of the scale of x."""
         if self.integer and not self.float_in:
             return data.x
         rng = np.random.default_rng(self.seed)
@@ -123,8 +123,8 @@ class Check:
         return given.astype(np.float16 if self.scheme in GROUPED_HALF else np.float32)
 
     def expected(self, data: Data, given: npt.NDArray[Any], device: Device | None = None) -> Expected:
-        """Return the reference's result for the input *given*. A bound is that of the kernels which run on
-        *device*; None: on a device with float16 matrix units."""
+        """Return the reference's result for the input *given*. If it has an error bound, this is the bound of
+        the kernels on *device*; None: on a device with float16 matrix units."""
         if self.scheme in CHANNELS:
             compute = CHANNELS[self.scheme]
             sums = float_sums(device, compute) if device else compute

@@ -32,8 +32,8 @@ def values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Arra
 
 
 def random_case(seed: int) -> tuple[Conv2dProblem, Array, Array, Array]:
-    """Return (problem, x, w, bias) of a seed. Shapes are small, and often no multiples of a tile or
-    degenerate. All options are random."""
+    """Return (problem, x, w, bias) of a seed. Shapes are small; many are degenerate, or not multiples of a
+    tile. All options are random."""
     rng = np.random.default_rng(seed)
     while True:
         groups, channels = int(rng.choice([1, 1, 1, 2, 3])), int(rng.choice([1, 1, 2, 3, 6]))

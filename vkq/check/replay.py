@@ -29,8 +29,8 @@ GARBAGE = (0xA5, 0x5C)  # bytes written to results and scratch memory before a r
 LEAST = 2 * INPUTS  # minimum number of runs of each workload, however slow it is
 POWER_S = 1.0  # the load, and also the rest, last this many seconds
 POWERED = 2  # number of large workloads that are replayed after the load and after the rest
-# The small workloads (some hundred) must end at this share of the time, and the large ones at this share. The
-# rest of the time is for the runs after the load and after the rest.
+# SMALL: the small workloads (some hundred) must end at this share of the time. LARGE: the large workloads
+# must end at this share. The remaining time is for the runs after the load and after the rest.
 SMALL, LARGE = 0.5, 0.75
 # A workload may use this share of the time that remains: a small workload the first, a large one the second.
 SHARE = 1 / 30, 1 / 4
@@ -146,7 +146,7 @@ class Replayer:
 
 
 def _poisoned(got: Array, byte: int, dtype: str) -> Array:
-    """Return the array that is read if no kernel overwrites the bytes *byte*. A device stores uint8 values
-    minus 128, so their bytes are read with the highest bit inverted."""
+    """Return the array that is read back if no kernel wrote the result, so that each of its bytes is still
+    *byte*. A device stores uint8 values minus 128, so their bytes are read with the highest bit inverted."""
     seen = byte ^ 0x80 if dtype == "uint8" else byte
     return np.full(got.nbytes, seen, np.uint8).view(got.dtype).reshape(got.shape)

@@ -9,7 +9,7 @@ from typing import Any
 
 # Keys whose values may identify a single device: drivers may derive them from a serial number.
 UNITS = {"uuid", "device_uuid", "pipeline_cache_uuid"}
-# Matches an absolute path. The separator at its begin must not follow a word (as in GB/s), a URL's scheme
+# Matches an absolute path. Its first separator must not follow a word (as in GB/s), the scheme of a URL
 # (https://) or another separator.
 _PATH = re.compile(
     r"""(?<![\w.:/\\])(?:[A-Za-z]:|~)?[\\/](?:[^\s\\/:'",;()<>]+[\\/]+)+([^\s\\/:'",;()<>]*)"""

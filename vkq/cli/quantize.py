@@ -203,7 +203,7 @@ def quantize_activations(
 
 
 def _check_targets(options: argparse.Namespace) -> None:
-    """Raise ArgumentError if options about targets contradict each other."""
+    """Raise ArgumentError if --least is given without --target, or a target together with --fast."""
     if options.least is not None and options.target is None:
         raise ArgumentError("--least is the number that a script must print; name the script with --target")
     targets = options.target_db, options.target_agreement, options.target

@@ -1,5 +1,5 @@
 """``vkq report``: write one HTML file about a device, to attach to an issue. The file also contains the data
-as JSON. Neither page nor data tells the user, the host, a folder, or which single device was used."""
+as JSON. Neither the page nor the data identifies a user, a host, a folder or a single device."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from vkq.shader.rules import check_module, check_sources
 from vkq.shader.spec import Variant
 
 COMPILE_SECONDS = 10.0  # a kernel that takes longer to compile is reported as worse
-# Names of statistics that are not printed: hashes, and figures that only a compiler's authors can use.
+# Matches the names of statistics that are not printed: hashes, and internal figures of the compiler.
 _HIDDEN = re.compile(r"hash|pre-sched|clause|copies|latency|throughput", re.IGNORECASE)
 
 

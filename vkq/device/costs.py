@@ -58,8 +58,8 @@ Numbers = Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Costs:
-    """The cost tables. A table named ``*_part_cycles`` has three costs of split-K: cycles for the product,
-    cycles for each part, and cycles for each million sums of a part."""
+    """The cost tables. A table named ``*_part_cycles`` has three costs of split-K: cycles for the whole
+    product, cycles for each part, and cycles for each million sums of a part."""
 
     # int8 products. The costs of a tile with the suffix _short are the cycles for all of K; with the suffix
     # _wide, the cycles for 512 elements along K. If a file in ``tuned`` has no entry for a tile, the tile is
@@ -121,8 +121,9 @@ def _tiles(names: str, step: float, end: float = 0.0, *more: float) -> CostTable
     """Return a table with the seeds of tiles. *names*: the names of the tiles, separated by spaces.
 
     A tile's cost for a workgroup that shares the core is *step* times the square root of the tile's number of
-    results. The cost for a workgroup that runs alone is `LONE` times as much. *end*: if it is not 0, the
-    third number of a tile is *end* times its number of results. *more*: further numbers of every tile."""
+    results. The cost for a workgroup that runs alone is `LONE` times as much, or the same for tiles of more
+    than `ROOM` results. *end*: if it is not 0, the third number of a tile is *end* times its number of
+    results. *more*: further numbers of every tile."""
     found = CostTable()
     for name in names.split():
         results = math.prod(int(size) for size in name.partition("_")[0].split("x"))

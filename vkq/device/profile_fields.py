@@ -1,5 +1,5 @@
-"""Read the values of fields in profiles.yaml. The text of a field's annotation in
-`vkq.device.profiles.Profile` says how."""
+"""Read the values of fields in profiles.yaml. How a value is read depends on the annotation of the field in
+`vkq.device.profiles.Profile`."""
 
 from __future__ import annotations
 

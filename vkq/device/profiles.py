@@ -23,7 +23,7 @@ from .cores import told_cores
 from .profile_fields import FEW, Registers, value_of
 
 FILE = Path(__file__).with_name("profiles.yaml")
-PICKS = "picks"  # the key under which a `preferred` block gives the value of `picks`
+PICKS = "picks"  # among the overrides of a `preferred` block, the key whose value `picks` returns
 
 
 # eq=False: profiles are compared and hashed by identity. `_merged` makes only one for the same arguments.

@@ -17,7 +17,7 @@ from .capabilities import DOT_ACCELERATED
 @dataclasses.dataclass(frozen=True)
 class Struct:
     """A struct. ``number``: its VkStructureType. ``words``: its number of 32-bit words. ``fields``: the
-    positions of the fields that vkq uses. ``core``: the Vulkan version from which on it is included.
+    positions of the fields that vkq uses. ``core``: the first Vulkan version that includes the struct.
     ``extension``: the extension that provides it in older versions. ``wide``: whether fields have 64 bits."""
 
     name: str
@@ -57,7 +57,8 @@ class Struct:
 
 
 def _flags(*names: str) -> dict[str, int]:
-    """Return the positions of fields that follow each other from the struct's first word, as VkBool32 do."""
+    """Return the positions 0, 1, 2, ... of the fields *names*, which are all fields of the struct up to the
+    last of them, in order. Each is a VkBool32."""
     return {name: place for place, name in enumerate(names)}
 
 

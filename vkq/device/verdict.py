@@ -136,7 +136,7 @@ def _look(c: Capabilities, report: Verdict, again: bool = False) -> None:
 
 
 def believe(c: Capabilities, report: Verdict) -> None:
-    """Make *report* the device's report in this process. A child process so gets the report of its parent."""
+    """Make *report* the device's report in this process. In a child process, this is the parent's report."""
     with _lock:
         _reports[c.key] = report
 

@@ -1,4 +1,4 @@
-"""The VkInstance, of which a process has one, its physical devices, and the opening of a VkDevice with the
+"""The only VkInstance of the process and its physical devices. This module also opens VkDevices, with the
 features that vkq uses.
 
 The compiled extension opens libvulkan at the first use, so that ``import vkq`` works on a machine without

@@ -106,8 +106,9 @@ def default_layout(dtype: str, rank: int) -> str:
 
 def extent_of(shape: Sequence[int], layout_name: str) -> Extent:
     """Convert a shape to the sizes (n, c, h, w) of a layout. A 4-D shape is returned without a change, except
-    for the layout `MATRIX`. Otherwise all axes except the last are folded into rows. h is then the number of
-    rows, and w the number of elements of a row; in the layout `BLOCKED`, these are n and c instead."""
+    for the layout `MATRIX`. In all other cases, all axes except the last are folded into rows: h is the
+    number of rows, and w is the number of elements of a row; in the layout `BLOCKED`, n and c are these
+    numbers."""
     if len(shape) == 4 and layout_name != MATRIX:
         n, c, h, w = shape
         return (n, c, h, w)

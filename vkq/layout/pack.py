@@ -151,8 +151,8 @@ class Layout(LayoutSpec):
     def drawing(self, shape: Sequence[int]) -> str:
         """Return a text that shows the words of an array of *shape*, which should be small. A line has the
         words for all values of the innermost part of ``order``. A word is written with its highest byte
-        first: each element as its row-major number in hexadecimal (see the line above the words), and padding
-        as ``--``.
+        first: each element as a number in hexadecimal, whose formula is in the first line, and padding as
+        ``--``.
         """
         shape = self.checked_shape(shape, "drawing: shape")
         strides = _drawing_strides(shape)
