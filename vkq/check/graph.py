@@ -1,7 +1,8 @@
 """Run a graph in NumPy. The results are the reference for devices, and also for graph passes, because a pass
 must not change the results of a graph.
 
-Operators on real numbers are computed here, most in float64. Quantized operators use `vkq.reference`.
+Convolutions and average pools of real numbers are computed in float64. Quantized operators use
+`vkq.reference`. All other operators use the functions of constant folding (`vkq.graph.operators`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measure the speed of kernels on a device. `vkq.device.first_sight` runs this module in a child process,
 which times the candidates of each family of kernels and the int8 tiles of matrix units. `vkq tune --export`
-uses it to measure the costs of all tiles.
+measures the costs of all tiles with functions of this module.
 
 The child sends its parent one JSON object a line. The first line is ``{"device": key}``. Each candidate has
 two lines, ``{"begin": [family, name]}`` and ``{"end": name}``. The second line contains the result:

@@ -1,5 +1,5 @@
-"""Measure choices of kernels for a problem on a device. A `Trial` runs, verifies and times one choice. It is
-used by `vkq tune`, and by the measurement of a new device (measuring.py)."""
+"""Measure choices of kernels for a problem on a device. A `Trial` runs, verifies and times one choice.
+`vkq tune` and the measurement of a new device (measuring.py) use this module."""
 
 from __future__ import annotations
 

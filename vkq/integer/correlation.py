@@ -141,7 +141,7 @@ class Correlation:
 
     def chosen(self, s: Sizes) -> tuple[Correlator, str]:
         """Return (kernel for these sizes, text with the reason). The kernel is the one that the path
-        requests, or, if the path does not decide, the one with the lowest estimated cost."""
+        requests, if it can compute these sizes, or else the one with the lowest estimated cost."""
         if self.path not in ("auto", COOPMAT, TRANSFORM):
             return self.tiles(), f"{self.tiles()}: {self.choice.path}, {self.choice.reason}"
         able = dict(self._able(s))
@@ -242,8 +242,8 @@ class Correlation:
 
 
 def choice_of(device: Device, path: str) -> Choice:
-    """Return the `Choice` for a path. For `TRANSFORM`, which is no path of products, return the choice for
-    "auto". Raises an error for an unknown path."""
+    """Return the `Choice` for a path. For `TRANSFORM`, which `choose_path` does not know, return the choice
+    for "auto". Raises an error for an unknown path."""
     return choose_path(device, "auto" if path == TRANSFORM else path)
 
 
