@@ -105,8 +105,8 @@ class Costs:
     # Cycles of the dispatch that prepares x for gathering. `once`: cycles for the dispatch. `f16`, `bf16`:
     # cycles for each element that is packed to this dtype.
     gathered_before_cycles: Numbers
-    # 1x1 convolutions on images that are not packed: float16 images, float32 images, float32 images as
-    # bf16x3.
+    # 1x1 convolutions on images that are not packed: with float16 arithmetic on float16 images, the same on
+    # float32 images, and bf16x3 on float32 images.
     half_plane_cycles: Tiles
     float32_plane_cycles: Tiles
     parts_plane_cycles: Tiles

@@ -72,7 +72,7 @@ class Tiles:
         b.dispatch(self.device.program(variant, constants), slots, push, work.macs)
 
     def work(self, s: Sizes) -> Division:
-        """Return the division of the reduction among workgroups."""
+        """Return how the reduction is divided among workgroups."""
         return Division.of(s, self.how, profile(self.device.capabilities).busy_workgroups)
 
     def adds(self, s: Sizes) -> bool:

@@ -17,9 +17,9 @@ TILE_WORDS = 2048  # number of words of shared memory for the image tile, and al
 LONGEST = 60_000
 # Maximum number of words of a window in one step. With so few words, the sums of float lanes are below 2**24.
 STEP_WORDS = 256
-# A kernel adds its partial sum to the total and clears it after this number of words, so that it stays
-# exact. For int32 partial sums of a 64-bit total, 4096 * 4 * 255**2 < 2**31. For float lanes, 256 * 4 *
-# 2**14 = 2**24.
+# A kernel adds its partial sum to the total, and clears it, after this number of words, so that the partial
+# sum stays exact. FLUSH_WIDE: int32 partial sums of a 64-bit total, because 4096 * 4 * 255**2 < 2**31.
+# FLUSH_FLOAT: partial sums of float lanes, because 256 * 4 * 2**14 = 2**24.
 FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
     4096,
     256,
