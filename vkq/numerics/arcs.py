@@ -1,5 +1,5 @@
 """Inverse trigonometric, hyperbolic and inverse hyperbolic functions, in steps that give the same bits on
-every device. `exponential` defines the unit ulp of the errors.
+every device. The module `exponential` defines ulp, the unit of the stated errors.
 
 Near zero, an odd function is computed as x + x^3 P(x^2). The coefficients of P are from mpmath.chebyfit.
 """

@@ -1,11 +1,11 @@
 """Attention without the matrix of scores (online softmax). Keys are processed in tiles, one after the other,
-with a running maximum of the scores. NumPy and devices execute one sequence of steps, which depends only on
-the sizes (`Tile`).
+with a running maximum of the scores. NumPy and devices execute the same sequence of steps, which depends only
+on the sizes (`Tile`).
 
-A score is a sum over the elements of a head, from first to last. Several lanes (invocations) share a row, the
-scores of one query: each lane adds the weights of every lanes-th key, and a tree of additions joins the
-lanes. A result adds weight * value, key by key. If a tile raises the maximum, all sums of earlier tiles are
-first multiplied by exp(old - new maximum).
+A score is a sum over the elements of a head, from first to last. A row is the scores of one query. Several
+lanes (invocations) share a row: each lane adds the weights of every lanes-th key, and a tree of additions
+adds the sums of the lanes. A result adds weight * value, key by key. If a tile raises the maximum, all sums
+of earlier tiles are first multiplied by exp(old maximum - new maximum).
 
 The keys are divided into parts (`span_of`), and the results of the parts are joined in order. The fewer tiles
 of rows there are, the smaller are the parts, so that many workgroups share the keys of a few queries.
@@ -27,7 +27,7 @@ from .exponential import exp
 from .rational import add, divide, multiply, subtract
 from .steps import INFINITY, Array, Number, computed, is_nan, magnitude
 
-SPAN = 128  # minimum number of keys of a part, a multiple of the keys of every tile
+SPAN = 128  # minimum number of keys of a part; a multiple of the number of keys of every tile
 LANES = 128  # number of invocations of a workgroup
 MOST_WIDTH = 512  # maximum number of elements of a value vector (of one head)
 # (maximum elements of a value vector, maximum rows of a tile)
@@ -58,8 +58,8 @@ class Tile:
 
 
 def span_of(lines: int, width: int) -> int:
-    """Return the number of keys that are accumulated together, a power of two. It is `SPAN` for one tile of
-    rows, and grows with the number of tiles."""
+    """Return the number of keys of a part, a power of two. It is `SPAN` for one tile of rows, and grows with
+    the number of tiles."""
     tiles = -(-lines // Tile.of(lines, width).rows)
     return SPAN << (tiles - 1).bit_length()
 
@@ -122,7 +122,8 @@ def attention(
 
     q (B, H, S, d), k (B, G, T, d) and v (B, G, T, e) are float32, and H is a multiple of G. bias broadcasts
     to (B, H, S, T). guarded: replace NaN weights by 0; a query that attends to no key has NaN weights.
-    places: int32 (B or 1, S), positions of the queries, which replace those of a causal *seen*."""
+    places: int32 (B or 1, S), the positions of the queries, used instead of seen.start if *seen* is
+    causal."""
     (batch, heads, queries, d), (groups, keys) = q.shape, k.shape[1:3]
     lines, count = heads // groups * queries, batch * groups
     flags = (seen or Seen()).flags(queries, keys, places).reshape(-1, 1, 1, queries, keys)
@@ -164,8 +165,8 @@ def accumulated(
     """Return (largest score, sums of weights, sums of factor * value) over the keys in *span*, for each of
     *lines* rows. v: (count, keys, width).
 
-    ``scores_of(part)`` returns the scores (count, lines, keys) of some of the keys. ``kept(weights, part)``
-    returns the factors by which the values of these keys are multiplied; by default they are the weights."""
+    ``scores_of(part)`` returns the scores (count, lines, keys) of the keys in the slice *part*.
+    ``kept(weights, part)`` returns the factors of the values of these keys; by default, the weights."""
     count, _, width = v.shape
     largest = np.full((count, lines, 1), HIDDEN, np.float32)
     sums, found = (np.zeros((count, lines, n), np.float32) for n in (tile.lanes, width))
@@ -200,8 +201,8 @@ def _scores(q: Array, k: Array, scale: np.float32, bias: Array | None) -> Array:
 
 
 def joined(states: list[tuple[Array, Array, Array]], sink: Array | None, guarded: bool) -> Array:
-    """Return the results of attention to all keys. *states* has the results of `accumulated` for each part of
-    the keys."""
+    """Return the results of attention to all keys. *states*: the results of `accumulated` for each part of
+    the keys. *sink*: the score of an additional key whose value is 0, or None."""
     largest = np.full_like(states[0][0], HIDDEN) if sink is None else sink
     for one, _, _ in states:
         largest = computed(maximum, largest, one)

@@ -1,10 +1,10 @@
 """Attention to an int8 cache (`attention_cache`). The number of tokens in the cache is an input, and it
-determines the positions of the queries. NumPy and devices execute one sequence of steps.
+determines the positions of the queries. NumPy and devices execute the same sequence of steps.
 
-A score is ``(sum of query * code) * key scale * scale``; then follow the softcap and a bias. A weight is
-multiplied by the scale of its value, and the product by the codes. Keys are accumulated in parts
-(`vkq.numerics.attention.span_of`). A sink is joined before the first part: it is the score of an additional
-key whose value is 0.
+A score is ``(sum of query * code) * key scale * scale``, to which the softcap and then the bias are applied.
+A weight is multiplied by the scale of its value, and the product by the codes. Keys are accumulated in parts
+(`vkq.numerics.attention.span_of`). A sink is the score of an additional key whose value is 0; it is added
+before the first part.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def score_of(total: Number, key_scale: Number, scale: Number, softcap: float, bi
 
 
 def factor_of(weight: Number, value_scale: Number) -> Number:
-    """Return weight * scale, but 0 for a weight of 0: a hidden key may have a NaN scale."""
+    """Return weight * value_scale. Return 0 for a weight of 0, because a hidden key may have a NaN scale."""
     return weight.u.equals(0).where(0.0, multiply(weight, value_scale))
 
 

@@ -1,4 +1,4 @@
-"""Quantization and dequantization of 8-bit values in steps (`vkq.numerics.steps`), with the bits of
+"""Quantization and dequantization of 8-bit values in steps (`vkq.numerics.steps`), with the same results as
 `vkq.numerics.quantize`. Bytes are in the form in which a device stores them (`vkq.numerics.stored`).
 
 Scales and zero points are inputs of the steps, so that a kernel can read them from push constants and serve
@@ -17,7 +17,8 @@ from .rational import divide
 from .steps import HIDDEN, INFINITY, SIGN, Number, is_nan, magnitude
 
 MOST = 512.0  # quotients of a larger magnitude saturate for every zero point
-# outside [2^-LARGE, 2^LARGE], a scale's reciprocal may overflow or be subnormal: x is divided instead
+# The reciprocal of a scale outside [2^-LARGE, 2^LARGE] may overflow or be subnormal. x is divided by such a
+# scale, and multiplied by the reciprocal of any other scale.
 LARGE = 100
 ONE = 0x3F800000  # the bits of 1.0
 MIDDLE, MIDDLE_BITS = 1.5 * 2.0**23, 0x4B400000  # adding MIDDLE to a smaller float rounds it to an integer
@@ -50,7 +51,7 @@ class Quantizer:
         self._scale, self._reciprocal, self._zero, self._divides = scale, reciprocal, zero, divides
         self._power = ((scale.of(254, "u") - (scale.u >> 23)) << 23).f  # scale * power is in [1, 2)
         whole = ((scale.u & (HIDDEN - 1)) | ONE).f
-        # The upper 12 bits of the significand. Their product with a tie, which has at most 11 bits, is exact.
+        # The upper 12 bits of the significand. A tie has at most 11 bits, so its product with them is exact.
         self._upper = whole & 0xFFFFF000
         self._lower, self._half_unit = whole - self._upper, whole * 2.0**-24
         self._inverse = self._power * reciprocal
@@ -64,12 +65,12 @@ class Quantizer:
         return (most < -128).where(-128, most)
 
     def quick(self, x: Number) -> tuple[Number, Number]:
-        """Return (result, correct): the result is computed in fewer steps. The Boolean *correct* is False
-        if x is NaN, very large, or near a tie. Only for scales for which `divides` returns False; x need
-        not be flushed.
+        """Return (result, correct) in fewer steps than a call takes. The Boolean *correct* is False if x is
+        NaN, very large, or near a tie. Only for scales for which `divides` returns False; x need not be
+        flushed.
 
-        A product with the reciprocal below 257 is within 2^-14 of the float32 quotient. A larger product, up
-        to 2^21, is within 1/2 of it, and both saturate.
+        If x times the reciprocal is below 257, it is within 2^-14 of the float32 quotient. A larger product,
+        up to 2^21, is within 1/2 of the quotient, and quotient and product both saturate.
         """
         quotient = x * self._inverse
         whole = quotient + MIDDLE
@@ -88,9 +89,9 @@ class Quantizer:
 
         Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2, and the difference x -
         (k + 1/2) * scale is exact if it is small. Let u be half an ulp of the tie. The float32 quotient
-        equals the tie if the difference is smaller than u * scale in magnitude. Both cannot be equal: x would
-        be (tie +- u) * scale, where tie +- u is an odd 25-bit integer times a power of two, so x would need
-        more than the 24 bits of float32.
+        equals the tie if the difference is smaller than u * scale in magnitude. The difference cannot equal
+        +-u * scale: x would be (tie +- u) * scale, where tie +- u is an odd 25-bit integer times a power of
+        two, so x would need more than the 24 bits of float32.
         """
         top = self._scale * MOST
         a = (magnitude(x).u < top.u).where(magnitude(x), top) * self._power

@@ -1,4 +1,5 @@
-"""Quantization before inference: of weights and biases, and from observed ranges of activations."""
+"""Quantization before inference: int8 and int4 weights, int32 biases, and the parameters of activations from
+their observed ranges."""
 
 from __future__ import annotations
 
@@ -57,8 +58,8 @@ def quantize_weight(
     K; the last group may have fewer. Each scale is rounded to *scale_dtype* ("float16" or "float32"), and a
     scale of 0 becomes 1. For each group:
 
-        symmetric: scale = w of the largest |w| / -2**(bits - 1), which keeps that number; zero_point =
-                   2**(bits - 1)
+        symmetric: scale = m / -2**(bits - 1), where m is the w with the largest |w|, so that m is exact;
+                   zero_point = 2**(bits - 1)
         otherwise: scale = (max(0, w) - min(0, w)) / (2**bits - 1); zero_point = saturate(round(-min / scale))
         q = saturate(round_half_even(w / scale) + zero_point)
 
@@ -121,13 +122,13 @@ def rounded_bias(
 
 
 class Calibrator:
-    """The range of an activation over sample data, and the `QParams` for it.
+    """Observes the range of an activation over sample data, and computes the `QParams` for this range.
 
     Call ``observe`` with one batch after the other. ``qparams`` returns the parameters for the observed
-    range, or for the part of it that contains *percentile* per cent of the values. In the second case a few
-    outliers saturate, and all other values get a smaller step. The data are kept only as a histogram of 4096
-    bins, whose width is a power of two. When the range grows, neighbouring bins are merged. So counts are
-    exact, and a percentile is exact to one bin.
+    range, or for the part of it that contains *percentile* per cent of the values. With a part of the range,
+    a few outliers saturate, and all other values get a smaller step. The data are kept only as a histogram
+    of 4096 bins, whose width is a power of two. When the range grows, neighbouring bins are merged. So counts
+    are exact, and a percentile is exact to one bin.
 
     ``vkq quantize`` calibrates whole ONNX models with onnxruntime.quantization.
 
@@ -187,8 +188,8 @@ class Calibrator:
         return QParams.from_range(low, high, dtype, symmetric)
 
     def _between(self, percentile: float) -> tuple[float, float]:
-        """Return the outer edges of the bins that contain the lower and the upper percentile, but no number
-        outside the observed range."""
+        """Return the outer edges of the bins that contain the lower and the upper percentile, clipped to the
+        observed range."""
         width = self._reach / HALF_BINS
         below = np.cumsum(self._bins)
         beyond = self._bins.sum() * (1 - percentile / 100)

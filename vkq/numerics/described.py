@@ -1,8 +1,9 @@
 """Element-wise operators on float32, float16, int32 and bool by their ONNX names. NumPy and devices use the
 same description (`vkq.numerics.steps`).
 
-float16 operands are computed in float32, and each operator's result is rounded to float16 (`halves`: in fewer
-steps, with the same bits). int32 arithmetic wraps, and a division by zero gives 0.
+float16 operands are computed in float32, and each operator's result is rounded to float16. For some of these
+operators, `halves` has a form with fewer steps and the same bits. int32 arithmetic wraps, and an int32
+division by zero gives 0.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _plain(f: Callable[..., Number]) -> Function:
 
 
 def _with(f: Callable[..., Number], *names: str) -> Function:
-    """Return an operator that calls f with the attributes *names* of the node, rounded to float32."""
+    """Return an operator that passes the node's attributes with these *names* to f, rounded to float32."""
     return lambda a, x: f(x, **{name: float(np.float32(a[name])) for name in names if name in a})
 
 
@@ -67,8 +68,8 @@ def _gelu(a: Attributes, x: Number) -> Number:
 
 
 def _clip(a: Attributes, x: Number, *bounds: Number) -> Number:
-    """Clip x. *bounds* has the operands that exist, and the attribute ``bounds`` their names ("min",
-    "max")."""
+    """Clip x. *bounds*: the bounds that the node has as operands. The attribute ``bounds`` has their names
+    ("min", "max")."""
     for name, bound in zip(a["bounds"], bounds, strict=True):
         x = (e.maximum if name == "min" else e.minimum)(x, bound)
     return x
@@ -157,8 +158,8 @@ LOGIC: dict[str, Function] = {
 
 
 def takes(op: str, dtype: str) -> bool:
-    """Return True if an operator supports operands of type *dtype*. For Where, this is the type of the two
-    values."""
+    """Return True if an operator supports operands of type *dtype*. For Where, *dtype* is the type of the
+    two values, not of the condition."""
     if dtype not in KINDS:
         return False
     if op in ("Where", "Cast"):
@@ -187,8 +188,8 @@ def applied(op: str, attributes: Attributes, dtype: str, *x: Number) -> Number:
 
 
 def cast(x: Number, dtype: str, to: str) -> Number:
-    """Convert x from *dtype* to *to*. Floats are truncated toward zero to int32. Values that are not 0 become
-    True."""
+    """Convert x from the type *dtype* to the type *to*. A float becomes an int32 by truncation toward zero.
+    As bool, every value but 0 becomes True."""
     if KINDS[dtype] == "b":
         x = x.where(1, 0, "i")
         dtype = "int32"
@@ -213,7 +214,7 @@ def number_of(array: Array) -> Number:
 
 
 def array_of(value: Number, dtype: str) -> Array:
-    """Return a `Number` as an array of type *dtype*. Every NaN gets one bit pattern."""
+    """Return a `Number` as an array of type *dtype*. All NaNs get the same bit pattern."""
     assert isinstance(value, Computed)
     array = value.array
     if KINDS[dtype] == "f":

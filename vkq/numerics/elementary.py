@@ -69,8 +69,8 @@ def minimum(a: Number, b: Number) -> Number:
 
 
 def _folded(x: Number) -> Number:
-    """Return the mask to XOR with the bits of a float, such that the results compare as int32 like the
-    floats."""
+    """Return a mask for the bits of a float. If the bits of floats are XORed with their masks, the int32
+    results compare as the floats do."""
     return (x.i >> 31) & MAGNITUDE
 
 
@@ -146,7 +146,7 @@ def halved(x: Number) -> Number:
     """Return x rounded to float16, as float32."""
     a = magnitude(x)
     power = a.u & INFINITY
-    # A sum with this power of 2 is rounded to the distance between the float16 values next to x.
+    # Adding this power of 2 rounds x to a multiple of the distance between the float16 values next to x.
     step = ((power < (113 << 23)).where(113 << 23, power) + (13 << 23)).f
     found = (a.u > INFINITY).where(a, (a.u < LEAST_INFINITE).where((a + step) - step, np.inf))
     found = found | (x.u & SIGN)

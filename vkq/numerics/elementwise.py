@@ -109,8 +109,8 @@ def _sum(op: BinaryOp, a: Array, b: Array, aq: QParams, bq: QParams, yq: QParams
 
 
 def swaps(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
-    """Return True if ONNX Runtime reads a as the scalar in its inner loop. This is the case if a has size 1
-    along the last axis that is longer than 1."""
+    """Return True if ONNX Runtime's inner loop reads a as a scalar. It does if a has size 1 along the last
+    axis along which the result is longer than 1."""
     if not a_shape or not b_shape:
         return not a_shape or a_shape[-1] == 1
     for a, b in zip(reversed(a_shape), reversed(b_shape), strict=False):
@@ -132,8 +132,8 @@ def float_sum(
 ) -> tuple[QParams, QParams] | None:
     """Return parameters of a and b with which `binary` gives the bytes of these float32 operators:
     dequantize a and b, add, clamp to *bounds*, quantize. The returned scales are the given scales or
-    neighbouring floats. Return None if every choice gives a wrong byte for some pair, for example because
-    of ties and an odd zero point of y.
+    neighbouring floats. Return None if every choice of scales gives a wrong byte for some pair of codes,
+    for example because of ties and an odd zero point of y.
 
     >>> float_sum(QParams(0.25), QParams(0.5), QParams(0.75), (0.0, 6.0))
     (QParams(scale=0.25, zero_point=0, dtype='int8'), QParams(scale=0.5, zero_point=0, dtype='int8'))
@@ -143,7 +143,8 @@ def float_sum(
     with np.errstate(over="ignore", invalid="ignore"):
         sums = dequantize(left, a) + dequantize(right, b)
         wanted = quantize(np.clip(sums, *np.array(bounds, np.float32)), y)
-    # Pairs for which some scales were wrong. Test them first, because other scales often fail there, too.
+    # The pairs of codes for which earlier scales gave wrong bytes. Test these pairs first, because the next
+    # scales often fail there, too.
     hard = np.zeros(wanted.shape, bool)
     given = np.array([a.scale, b.scale], np.float32)
     for steps in sorted(itertools.product(range(-3, 4), repeat=2), key=lambda pair: sum(map(abs, pair))):
@@ -160,8 +161,8 @@ def float_sum(
 
 
 def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
-    """Return ``x_scale / (y_scale * pixels)``. Return 0, with which every result is y_zp, if this is
-    subnormal: a device may flush subnormal numbers."""
+    """Return ``x_scale / (y_scale * pixels)``. Return 0 if this number is subnormal, because a device may
+    flush it; with 0, every result is y_zp."""
     with np.errstate(over="ignore", under="ignore"):
         m = np.float32(xq.scale) / np.float32(np.float32(yq.scale) * np.float32(pixels))
     if not np.isfinite(m):
@@ -176,7 +177,7 @@ def offset_of_mean(pixels: int, xq: QParams, yq: QParams, total: bool = False) -
     to float32.
 
     ``m = (x_scale / y_scale) * (1 / pixels)`` and ``offset = y_zp - (x_zp * pixels) * m``. With *total*,
-    return m and offset of a sum, where ``m = x_scale / y_scale``."""
+    return m and offset of a sum, where ``m = x_scale / y_scale``. Return (0, y_zp) if m is subnormal."""
     with np.errstate(over="ignore", under="ignore"):
         m = np.float32(xq.scale) / np.float32(yq.scale)
         m = m if total else m * (np.float32(1) / np.float32(pixels))

@@ -1,4 +1,4 @@
-"""The exponential, the logarithm and functions made of them, in steps that give the same bits on every
+"""The exponential, the logarithm, and functions computed from them, in steps that give the same bits on every
 device.
 
 Each function states the largest error in ulp. One ulp (unit in the last place) is the distance between the
@@ -24,7 +24,8 @@ from .steps import (
     scaled,
 )
 
-# Chebyshev fits by mpmath.chebyfit. Each comment states the function and the interval of the fit.
+# EXP, LOG and TANH are Chebyshev fits by mpmath.chebyfit. The comments state the functions that they fit.
+# (exp(r) - 1 - r) / r^2 for |r| <= log(2) / 2
 EXP = (1.9891970e-4, 1.3934532e-3, 8.3333100e-3, 4.1666457e-2, 1.6666667e-1, 0.5)
 # (log(1 + f) - f + f^2 / 2) / f^3 for f on [sqrt(1/2) - 1, sqrt(2) - 1]
 LOG = (
@@ -225,8 +226,8 @@ def mish(x: Number) -> Number:
 
 
 def _bent(x: Number, argument: Number, more: Number | None, factor: float, slope: float) -> Number:
-    """Return x if x > 0, else factor * (e^(argument + more) - 1). If argument is near 0, the result for x
-    <= 0 is slope * x."""
+    """Return x if x > 0, else factor * (e^(argument + more) - 1). If *argument* is near 0, return slope * x
+    instead of the latter."""
     high, low = exp_minus_1(clamped(argument, -110.0, 0.0), more)
     product, lost = exact_product(high, x.of(factor))
     found = product + (lost + low * factor)
@@ -235,19 +236,19 @@ def _bent(x: Number, argument: Number, more: Number | None, factor: float, slope
 
 
 def elu(x: Number, alpha: float = 1.0) -> Number:
-    """Return x above 0 and alpha (e^x - 1) below, within 0.9 ulp."""
+    """Return x for x > 0, else alpha (e^x - 1), within 0.9 ulp."""
     return _bent(x, x, None, alpha, alpha)
 
 
 def selu(x: Number, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Number:
-    """Return gamma x above 0 and gamma alpha (e^x - 1) below, within 0.9 ulp. The product gamma alpha is
+    """Return gamma x for x > 0, else gamma alpha (e^x - 1), within 0.9 ulp. The product gamma alpha is
     rounded to float32."""
     factor = float(np.float32(alpha) * np.float32(gamma))
     return (x > 0.0).where(multiply(x, x.of(gamma)), _bent(x, x, None, factor, factor))
 
 
 def celu(x: Number, alpha: float = 1.0) -> Number:
-    """Return x above 0 and alpha (e^(x / alpha) - 1) below, within 0.9 ulp."""
+    """Return x for x > 0, else alpha (e^(x / alpha) - 1), within 0.9 ulp."""
     argument = divide(x, x.of(alpha))
     product, lost = exact_product(argument, x.of(alpha))
     more = ((x - product) - lost) * (1.0 / alpha)

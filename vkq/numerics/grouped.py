@@ -36,8 +36,9 @@ class GroupedWeight:
     Args:
         packed: (N, groups, group * bits / 8), uint8: the codes along K, the first in the lowest bits.
         scale: (N, groups), or flat; float16 or float32, of any sign. Magnitudes below 2**-126 count as 0.
-        zero_point: None for the default. Or uint8 (N, ceil(groups * bits / 8)) or flat: the integers,
-            packed along K like the codes. Or (N, groups) of the scale's dtype: any finite values.
+        zero_point: None for the default, or an array. A uint8 array of shape (N, ceil(groups * bits / 8)), or
+            flat, has integers packed along K like the codes. An array of the scale's dtype, (N, groups) or
+            flat, has any finite values.
         bits: 4 or 8.
         k: K, if the last group is not full; codes beyond K are ignored.
 

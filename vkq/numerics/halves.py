@@ -1,5 +1,5 @@
-"""Element-wise operators on float16 values in fewer steps than on float32. A value is held as float32; the
-results have the same bits as the float32 operators, rounded to float16."""
+"""Element-wise operators on float16 values, which are held as float32. They have fewer steps than the float32
+operators. After rounding to float16, the results of both have the same bits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from .steps import Number, is_nan, magnitude, polynomial
 
 EXP = (8.3590886e-3, 4.1847032e-2, 1.6666625e-1, 0.49999708)  # a fit of (e^r - 1 - r) / r^2
 NEAR = (1 / 480, -1 / 48, 0.25)  # the series of (1 / (1 + e^-x) - 0.5) / x, in powers of x^2
-ROUNDER = 12582912.0  # 1.5 * 2^23: added to a smaller number, it rounds this number to an integer
+ROUNDER = 12582912.0  # 1.5 * 2^23; adding and subtracting it rounds a smaller number to an integer
 
 
 def sigmoid(x: Number) -> Number:
-    """Return 1 / (1 + e^-x). Rounded to float16, it is right for every float16 x (tests/numerics)."""
+    """Return 1 / (1 + e^-x). For every float16 x, the result rounded to float16 has the bits of the float32
+    operator's result rounded to float16 (tests/numerics)."""
     t = clamped(-x, -20.0, 20.0)
     sum_ = t * 1.4426950408889634 + ROUNDER
     n = sum_ - ROUNDER

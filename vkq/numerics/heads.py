@@ -1,5 +1,6 @@
-"""Heads of a product: columns of x (batch, tokens, columns), each part of them the queries, keys or values of
-several heads. A part may be rotated (`vkq.numerics.rotary`), converted, and written into a cache."""
+"""Splits x (batch, tokens, columns), the result of a linear layer, into attention heads. A part of the
+columns is the queries, keys or values of several heads. A part may be rotated (`vkq.numerics.rotary`),
+converted, and written into a cache."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ Order = Literal["tokens", "heads", "cache"]
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """*heads* heads of *width* numbers each, which are the columns from *first* on. rotated: the first
+    """The columns from *first* on, which belong to *heads* heads of *width* numbers each. rotated: the first
     numbers of each head are rotated in pairs. dtype: the type of the result. order: the result is (batch,
     tokens, heads, width) ("tokens"), (batch, heads, tokens, width) ("heads"), or a cache (batch, heads, rows,
     width), in which the tokens replace rows ("cache")."""

@@ -12,9 +12,9 @@ from .described import KINDS, REAL, WHOLE, array_of, number_of
 from .elementary import order
 from .steps import Array, Number, computed
 
-# Reduction of a scatter -> ONNX operator that combines two values.
+# For each reduction of a scatter: the ONNX operator that combines two values.
 REDUCTIONS = {"none": "", "add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
-# Kind of running result (CumSum, CumProd) -> ONNX operator that adds the next element to it.
+# For each kind of running result (CumSum, CumProd): the ONNX operator that joins the next element to it.
 JOINS = {"add": "Add", "mul": "Mul"}
 IDENTITY = {"add": 0, "mul": 1}
 
@@ -26,8 +26,8 @@ def joined(op: str, kind: str) -> Callable[[Number, Number], Number]:
 
 
 def running(how: str, x: Array, exclusive: bool) -> Array:
-    """Return running sums (*how* is "add") or products along the last axis. Result i includes element i,
-    unless *exclusive*."""
+    """Return running sums or products along the last axis. *how*: "add" or "mul". Result i includes element
+    i, unless *exclusive*."""
     if x.dtype.name not in KINDS or x.dtype == bool:
         function: Any = np.cumsum if how == "add" else np.cumprod
         found = function(x, -1, dtype=x.dtype)
@@ -47,16 +47,16 @@ def running(how: str, x: Array, exclusive: bool) -> Array:
 
 
 def keys(x: Array) -> Array:
-    """Return integers that compare as the elements of x do. NaN is the largest, NaN with a sign bit the
-    smallest."""
+    """Return integers that compare as the elements of x do. A NaN is the largest element; a NaN with the sign
+    bit set is the smallest."""
     if x.dtype.kind != "f":
         return x
     return computed(order, x.astype(np.float32))
 
 
 def scattered(reduction: str, x: Array, ids: Array, updates: Array) -> Array:
-    """Return x after all updates, in the order of i. Update i combines row ``ids[i]`` of x with the row
-    ``updates[i]``; with the reduction "none", ``updates[i]`` replaces the row of x."""
+    """Return x after all updates, which are made one after the other. Update i combines row ``ids[i]`` of x
+    with the row ``updates[i]``; with the reduction "none", ``updates[i]`` replaces the row of x."""
     found: Array = x.copy()
     if reduction == "none":
         for place, row in zip(ids, updates, strict=True):

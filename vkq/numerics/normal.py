@@ -1,5 +1,5 @@
-"""The error function and functions made of it, in steps that give the same bits on every device.
-`exponential` defines the unit ulp of the errors."""
+"""The error function and GELU, in steps that give the same bits on every device. The module `exponential`
+defines ulp, the unit of the stated errors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ERF = (
     -0.0007662388980759672, 0.005198567799899659, -0.02686277648107458, 0.11283771087395732,
     -0.37612638445533736, 0.1283791670789938,
 )  # fmt: skip
-# W(z) = exp(z^2) erfc(z) on the intervals between EDGES. With c the middle of an interval, MIDDLES has W(c)
-# as a pair, and SLOPES has the polynomial (W(c + u) - W(c)) / u.
+# W(z) = exp(z^2) erfc(z) on the intervals between EDGES. For an interval with the middle c, MIDDLES has W(c)
+# as a sum of two floats, and SLOPES has the coefficients of (W(c + u) - W(c)) / u as a polynomial in u.
 EDGES = (0.0, 0.5, 1.0, 1.5, 2.25, 3.25, 4.75, 6.75, 9.75)
 MIDDLES = (
     (0.7703465223312378, 2.539975895094799e-08), (0.5069376230239868, 2.7269157989385183e-08),
@@ -59,7 +59,7 @@ TANH_CUBE = (0.07135481387376785, 2.3988324659995897e-09)  # 0.044715 * 2 sqrt(2
 
 def erf(x: Number) -> Number:
     """Return erf(x), 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x, within 0.8 ulp."""
-    small = magnitude(x) < 2.0**-60  # scale up smaller values, because their products would be subnormal
+    small = magnitude(x) < 2.0**-60  # scale such values up, because their products would be subnormal
     y = small.where(x * 2.0**60, x)
     near = scaled(y + y * polynomial(x * x, *ERF), small.where(-60, 0, "i"))
     z = clamped(magnitude(x), 0.5, 6.0)
@@ -98,8 +98,8 @@ def gelu_tanh(x: Number) -> Number:
 
 
 def _upper(square: Pair, z: Number, more: Number) -> tuple[Pair, Number]:
-    """Return (q, n) with erfc(z + more) = q * 2^n, for z in [0, 9.75]. q is a pair; *square* is z^2 as a
-    pair."""
+    """Return (q, n) with erfc(z + more) = q * 2^n, for z in [0, 9.75]. q is a pair. *square*: (z + more)^2
+    as a pair."""
     s, t, n = exp_parts(-square[0], -square[1])
     u = (z - _piece(z, [(a + b) / 2 for a, b in itertools.pairwise(EDGES)])) + more
     slope = _piece(z, [row[0] for row in SLOPES])

@@ -1,5 +1,5 @@
-"""Powers of float32 values, in steps that give the same bits on every device. `exponential` defines the unit
-ulp of the errors."""
+"""Powers of float32 values, in steps that give the same bits on every device. The module `exponential`
+defines ulp, the unit of the stated errors."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _endless(size: Number, y: Number) -> Number:
 
 
 def _parity(y: Number) -> tuple[Number, Number]:
-    """Return two Booleans: True if y is an integer, and True if y is an odd integer."""
+    """Return (whether y is an integer, whether y is an odd integer)."""
     large = magnitude(y).u >= 0x4B800000  # every float of at least 2^24 in magnitude is an even integer
     cut = large.where(0.0, y).as_int()
     whole = large | cut.as_float().equals(large.where(0.0, y)) | magnitude(y).u.equals(0)

@@ -19,12 +19,13 @@ from vkq.numerics.qparams import SMALLEST_SCALE, QParams
 from vkq.numerics.quantize import quantize
 
 Activation = Literal["relu", "relu6"] | tuple[float, float] | None
-# a layer refuses weights with which an accumulator could exceed int32, or its sums wrap
+# What a layer does with weights whose accumulator could exceed int32: refuse them, or let the sums wrap.
 OVERFLOW = ("refuse", "wrap")
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 
-# The largest possible |x_q - zero_point|, for rows whose zero points are computed at run time.
+# The parameters with the largest possible |x_q - zero_point|, 255. They bound the accumulators of rows whose
+# zero points are computed at run time.
 WORST_CASE = QParams(1.0, 127)
 
 
@@ -76,8 +77,8 @@ def activation_range(activation: Activation) -> tuple[float, float]:
 
 
 def activation_bounds(activation: Activation, y: QParams) -> tuple[int, int]:
-    """Return (quantize(lo), quantize(hi)) for the bounds of a fused activation. Clamping y_q to them gives
-    the result of applying the activation before the quantization.
+    """Return (quantize(lo), quantize(hi)) for the bounds of a fused activation. Clamping y_q to these bounds
+    gives the same codes as applying the activation and then quantizing.
 
     >>> activation_bounds("relu", QParams(0.1, -20)), activation_bounds(None, QParams(0.1))
     ((-20, 127), (-128, 127))
@@ -147,7 +148,7 @@ def overflowing(
 
 
 def wrapped(acc: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return int64 sums as they are after wrapping in an int32 accumulator."""
+    """Return int64 sums modulo 2**32, in the range of int32, like the sums of an int32 accumulator."""
     return acc.astype(np.int32).astype(np.int64)
 
 
@@ -159,8 +160,8 @@ def _reach(x: QParams) -> int:
 def _bounds(
     weight: npt.NDArray[Any], x: QParams, bias: npt.NDArray[Any] | None, w_zero_point: npt.ArrayLike | None
 ) -> npt.NDArray[np.int64]:
-    """Return the largest magnitude that each output channel's accumulator could have. Return zeros if the
-    shapes and dtypes alone exclude an overflow."""
+    """Return the largest magnitude that each output channel's accumulator could have. Return zeros if no
+    weights of this shape and dtype could overflow it (`_cannot_overflow`)."""
     length, reach = prod(weight.shape[1:]), _reach(x)
     if weight.size and _cannot_overflow(weight, reach * length, bias, w_zero_point):
         return np.zeros(weight.shape[0], np.int64)
@@ -174,8 +175,8 @@ def _bounds(
 def _cannot_overflow(
     weight: npt.NDArray[Any], steps: int, bias: npt.NDArray[Any] | None, w_zero_point: npt.ArrayLike | None
 ) -> bool:
-    """Return True if the largest weights of the dtype could not overflow. This is so for most layers, and
-    saves reading their weights."""
+    """Return True if the accumulator could not overflow even with the largest weights of the dtype. This
+    holds for most layers, whose weights are then not read."""
     zeros = np.zeros(1, np.int64) if w_zero_point is None else np.asarray(w_zero_point, np.int64)
     low, high = np.iinfo(weight.dtype).min, np.iinfo(weight.dtype).max
     largest = max(abs(w - int(z)) for w in (low, high) for z in (zeros.min(), zeros.max()))

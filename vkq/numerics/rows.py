@@ -27,7 +27,7 @@ MOST_LANES = 128
 LANE_RUNS = 3
 RUN = 4  # number of neighbouring elements that a lane reads at a time: a run
 MOST_NORMAL = 1 << 23  # longest row for which `always_normal` may return True
-SMALL = 2.0**-100  # the rounding errors of smaller sums are left out, because they may be subnormal
+SMALL = 2.0**-100  # rounding errors of sums of smaller numbers are ignored, because they may be subnormal
 Got = Sequence[Number]  # the results of earlier passes; each has one value for each row
 Attributes = Mapping[str, float]
 IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -np.inf, "min": np.inf}
@@ -152,8 +152,8 @@ def lane_result(op: str, state: tuple[Number, Number]) -> Number:
 
 
 def finished(got: Got) -> Number:
-    """Return the result of a reduction. It is the result of the only pass, or the sum of both passes
-    (ReduceLogSumExp)."""
+    """Return the result of a reduction: the result of its only pass, or the sum of the results of its two
+    passes (ReduceLogSumExp)."""
     return add(got[0], got[1]) if len(got) > 1 else got[0]
 
 

@@ -126,8 +126,8 @@ class Number(abc.ABC):
         return self._with("eq", other, "b")
 
     def where(self, yes: Any, no: Any, kind: Kind = "f") -> Number:
-        """Return *yes* where this bool is True, else *no*. Give *kind* if both are Python numbers that are
-        not floats."""
+        """Return *yes* where this bool is True, else *no*. Give *kind* if *yes* and *no* are Python numbers
+        that are not floats."""
         known = next((v for v in (yes, no) if isinstance(v, Number)), None)
         kind = known.kind if known else kind
         return self.emit(f"{kind}select", kind, self, self.of(yes, kind), self.of(no, kind))
@@ -232,7 +232,7 @@ def computed(function: Callable[..., Number], *arrays: npt.ArrayLike) -> Array:
     return result.array
 
 
-# --------------------------------------------------------------------------------------- what functions share
+# ------------------------------------------------------------------------------------------- shared functions
 
 
 def flushed(x: Number) -> Number:

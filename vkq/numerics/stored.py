@@ -15,9 +15,9 @@ Int8 = npt.NDArray[np.int8]
 
 
 def owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a read-only array with these values. It is the array itself if nobody can write to its memory
-    (that of bytes, or a read-only memory map), else a copy: a caller may write to its array after the
-    call."""
+    """Return a read-only array with these values: *values* itself if nothing can write to its memory (it owns
+    the memory and is read-only, or the memory is that of bytes or of a read-only memory map). Else return a
+    copy, because the caller may write to its array later."""
     owner: Any = values
     while isinstance(owner, np.ndarray) and not owner.flags.writeable:
         owner = owner.base
@@ -31,8 +31,8 @@ def owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def signed(values: npt.NDArray[Any]) -> Int8:
-    """Return 8-bit values as int8: uint8 values minus 128, int8 values unchanged. With `signed_zero_point`,
-    they stand for the same real numbers."""
+    """Return 8-bit values as int8: uint8 values minus 128, int8 values unchanged. With the zero point from
+    `signed_zero_point`, the returned values stand for the same real numbers."""
     if values.dtype == np.uint8:
         values = (values ^ np.uint8(0x80)).view(np.int8)
     return np.asarray(values, np.int8)

@@ -132,16 +132,16 @@ def exponentials_litert(scale: float) -> npt.NDArray[np.float32]:
 
 @dataclasses.dataclass(frozen=True)
 class SoftmaxTerms:
-    """The values that softmax_sum.glslh reads: the 256 terms of the sum, and *steps*. The latter is ``floor(1
-    / y_scale)`` for ONNX Runtime's softmax, and y_scale for LiteRT's."""
+    """The values that softmax_sum.glslh reads. terms: the 256 terms of the sum. steps: ``floor(1 / y_scale)``
+    for ONNX Runtime's softmax, and y_scale for LiteRT's."""
 
     terms: npt.NDArray[np.float32]
     steps: float
 
     @classmethod
     def of(cls, litert: bool, x_scale: float, y_scale: float, count: int) -> SoftmaxTerms:
-        """Return the terms for rows of *count* elements with LiteRT's results if *litert*, else ONNX
-        Runtime's."""
+        """Return the terms for rows of *count* elements: those of LiteRT's softmax if *litert*, else those of
+        ONNX Runtime's."""
         if litert:
             return cls(exponentials_litert(x_scale), y_scale)
         steps = np.floor(np.float32(1) / np.float32(y_scale))
@@ -172,8 +172,8 @@ def fixed_point(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int32], 
 
 
 def mean_multiplier(exponent: int, pixels: int, y: QParams) -> float:
-    """Return ``2**-exponent / (pixels * y_scale)`` as float32. If it is subnormal, return 0. Then every
-    result is y_zp."""
+    """Return ``2**-exponent / (pixels * y_scale)`` as float32. Return 0 if this number is subnormal; with 0,
+    every mean is y_zp."""
     exact = math.ldexp(1.0, -exponent) / (pixels * y.scale)
     if exact > float(np.finfo(np.float32).max):
         raise ArgumentError(f"the mean's scale over that of {y} is {exact}, above the largest float32")
