@@ -1,4 +1,4 @@
-"""The builder of plans (`vkq.runtime.plan`): steps on numbered slots, for a device and its limits."""
+"""Builds plans (`vkq.runtime.plan`): adds steps on numbered slots, within the limits of a device."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Value:
 
 
 class Builder:
-    """The builder of one plan: add the inputs, then the steps in order, then call `plan`. *alone*: the plan
-    is one layer, whose choice of kernels counts a repack of its input. In a network, other layers write the
-    input in the layout that the layer needs."""
+    """Builds one plan: add the inputs, then the steps in order, then call `plan`. *alone*: True if the plan
+    is for a single layer. The choice of the layer's kernels then counts the time to repack its input. In a
+    network, other layers write the input in the layout that the layer needs."""
 
     def __init__(self, device: Device, alone: bool = False):
         self.device, self.alone = device, alone
@@ -56,7 +56,8 @@ class Builder:
         self._wholes: set[int] = set()  # the slots of joined arrays
         self.reasons: dict[str, str] = {}
         self._over: dict[int, int] = {}
-        self._shorter: dict[int, tuple[Step, dict[int, int]]] = {}  # index of a step -> see `may_overwrite`
+        # Index of a step -> (the step to run instead if each y has the memory of its x, the slots y -> x).
+        self._shorter: dict[int, tuple[Step, dict[int, int]]] = {}
 
     def input(self, spec: Spec) -> Value:
         """Add the next input of the plan and return its value."""
@@ -86,10 +87,11 @@ class Builder:
         return value.slot not in self._residents and value.slot not in self._given
 
     def joined(self, parts: Sequence[Value], spec: Spec) -> Value | None:
-        """Return an array that occupies the memory of *parts*, one part after the other. Return None if
-        this is impossible: steps of this plan must write each part (or the array), no part may belong to
-        another array, and each part must begin at an offset that the device allows. No step may write a
-        part with another spec, and neither a part nor the array may be a result."""
+        """Return an array that occupies the memory of *parts*, one part after the other. Return None if a
+        part is an input or a constant, belongs to another joined array, or would begin at an offset that the
+        device does not allow, or if the sizes do not add up to that of *spec*. The caller ensures that steps
+        write each part (or the whole array), that no step writes a part with another spec, and that neither
+        a part nor the array is a result."""
         unit = self.device.capabilities.buffer_alignment
         *offsets, size = itertools.accumulate((part.bytes for part in parts), initial=0)
         able = all(self.made(part) and not self.shares(part) for part in parts)
@@ -140,9 +142,9 @@ class Builder:
     def may_overwrite(
         self, pairs: Sequence[tuple[Value, Value]], push: Mapping[str, int | float] | None = None
     ) -> None:
-        """Allow results to overwrite inputs: the last step reads each x and writes each y of the *pairs* (y,
-        x), and gives correct results even if y and x share memory. *push*: other push constants for the
-        step, used if all these y and x share memory, so that it does not copy what is in place already."""
+        """Allow results to overwrite inputs. For each pair (y, x) in *pairs*, the last step reads x and
+        writes y, and is correct even if y and x share memory. *push*: the push constants of the step for the
+        case that every y shares the memory of its x. With them, it does not copy data that are in place."""
         slots = {y.slot: x.slot for y, x in pairs}
         self._over |= slots
         step = self._steps[-1]

@@ -11,13 +11,14 @@ from ..turns import Turns
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-# maximum number of plans in the cache of a layer, or of a device (all operators without weights)
+# Maximum number of plans in a cache. Each layer has one cache; each device has one cache for all operators
+# without weights.
 PLANS_KEPT = 1024
 
 
 def keep(values: dict[K, V], key: K, value: V) -> V:
     """Cache a value under a key without a lock, for values that are read often. If `PLANS_KEPT` values are
-    cached, drop all of them first; this happens if images always have new sizes."""
+    cached already (for example because every image has a new size), drop all of them first."""
     if len(values) >= PLANS_KEPT:
         values.clear()
     values[key] = value
@@ -33,8 +34,9 @@ class LruCache(Generic[V]):
         self._lock = Turns("what a device keeps", again=True)
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        """Return the value of a key; compute it with *make* if there is none. *make* is called without the
-        lock: two threads may compute a value at the same time, but both get the one that is stored first."""
+        """Return the value of a key; if there is none, compute it with *make*. *make* is called without the
+        lock: two threads may compute a value at the same time, but both get the value that is stored
+        first."""
         with self._lock:
             found = self._values.get(key)
             if found is not None:
@@ -60,8 +62,8 @@ class WeakLruCache(Generic[V]):
     def __init__(self, most: int):
         self._most = most
         self._latest: OrderedDict[Hashable, V] = OrderedDict()
-        # A WeakValueDictionary would remove entries in callbacks, and an exception of Ctrl-C there would be
-        # lost.
+        # A WeakValueDictionary would remove entries in callbacks, and a KeyboardInterrupt in a callback would
+        # be lost.
         self._living: dict[Hashable, weakref.ref[V]] = {}
         self._limit = 2 * most  # dead weak references are removed if there are more references than this
         self._lock = Turns("the list of latest values", again=True)
@@ -72,7 +74,7 @@ class WeakLruCache(Generic[V]):
             return len(self._alive())
 
     def get(self, key: Hashable) -> V | None:
-        """Return the value of a key, which becomes the latest; None if there is none."""
+        """Return the value of a key, or None. A value that is found becomes the latest."""
         known = self._living.get(key)
         found = None if known is None else known()
         return None if found is None else self.put(key, found)

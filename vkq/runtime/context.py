@@ -1,4 +1,4 @@
-"""The opening of a device: its choice, its VkDevice, and its context in the extension."""
+"""Opens a device: chooses it, and makes its VkDevice and its context in the extension."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..device.watchdog import LONGEST_S
 from ..errors import ArgumentError, DTypeError, NoDeviceError
 
 OPERATIONS_BEFORE_SUBMIT = 256
-SUBMISSIONS_IN_FLIGHT = 4  # maximum number of submissions in flight, which hold memory; then the host waits
+SUBMISSIONS_IN_FLIGHT = 4  # submissions in flight hold memory; with more than this, the host waits for one
 
 
 class Closes(Protocol):
@@ -64,7 +64,7 @@ def open_context(
 
 
 def close_at_exit(device: Closes) -> None:
-    """Close a device that is still open at exit, before the interpreter destroys objects that it uses."""
+    """Register a device: if it is open at exit, close it before the interpreter destroys objects it uses."""
     _open.add(device)
 
 

@@ -33,7 +33,7 @@ CONSTANTS_KEPT = 64  # maximum number of tables that operators share; the larges
 P = TypeVar("P")
 
 
-# Returns the probe's report on a device. vkq.probe sets this function, because it cannot be imported here.
+# Returns the probe's report on a device. vkq.probe sets it, because this module cannot import vkq.probe.
 probed: Callable[[Device], Verdict] = lambda device: Verdict({}, False)  # noqa: E731
 
 
@@ -43,11 +43,11 @@ class Device(OfOneProcess):
     Args:
         which: an index, part of a name, or None for VKQ_DEVICE in the environment, else the best device:
             discrete before integrated before virtual before CPU.
-        staging: True copies through host memory even if the host can access the device's memory; None decides
-            by the device.
+        staging: True copies through host memory even if the host can access the device's memory; None copies
+            through it only if necessary.
         tune: "auto" uses the kernels that were the fastest when this device was probed (`vkq devices` prints
-            them), unless vkq has timings of its kind; "off" uses the defaults of its kind. With VKQ_TUNE=off
-            in the environment, vkq neither measures nor uses measurements. All results have the same bits.
+            them), unless vkq has timings of this kind of device; "off" uses the defaults of this kind. With
+            VKQ_TUNE=off in the environment, vkq neither measures nor uses measurements. The bits are equal.
         capabilities: for tests: capabilities to use instead of those that Vulkan reports (features that are
             false are not enabled). Their index chooses the device if *which* is None.
 
@@ -209,7 +209,7 @@ class Device(OfOneProcess):
     # --------------------------------------------------------------------------------------------- submission
 
     def recording(self) -> Recording:
-        """Return the recording of this thread's `record` block, else one for the chain of the next read."""
+        """Return the recording of this thread's `record` block; outside of a block, the pending chain's."""
         return getattr(self._local, "explicit", None) or Recording(self, chain=self.queue.chain())
 
     def add(self, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:

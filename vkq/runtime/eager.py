@@ -11,7 +11,7 @@ from .tensor import Tensor
 
 
 def run(plan: Plan, inputs: Sequence[Tensor], out: Tensor | None = None, op: str = "out") -> Tensor:
-    """Run a plan on these inputs, which must match it, and return the result, in *out* if it is given.
+    """Run a plan on inputs that match it, and return the result. If *out* is given, the result is in *out*.
 
     Raises ArgumentError if *out* does not match the plan's result.
     """

@@ -25,8 +25,8 @@ _UNUSABLE = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class MemoryPlan:
-    """Indices of memory types: ``own`` for tensors, which the host can access if ``mapped``; ``staging`` for
-    copies."""
+    """Indices of memory types. ``own``: the type for tensors; ``mapped``: whether the host can access it.
+    ``staging``: the type for copies."""
 
     own: int
     mapped: bool
@@ -53,7 +53,7 @@ def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPl
         raise ArgumentError(
             f"{c.name} has no cached device memory that the host sees, which staging=False needs"
         )
-    # The host reads this memory, and uncached memory is slow to read.
+    # The memory type for copies. The host reads from it, and reading uncached memory is slow.
     copies = max(host, key=lambda i: ("host_cached" in flags[i], "device_local" not in flags[i]))
     if shared and not staging:
         return MemoryPlan(shared[0], True, copies)

@@ -1,4 +1,5 @@
-"""Packing and unpacking of layouts on the host by the extension, at memory speed; like `vkq.layout.pack`."""
+"""Packs arrays into layouts and unpacks them on the host, at memory speed, with the extension. The results
+equal those of `vkq.layout.pack`."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ def load(context: Any, c: Capabilities) -> int:
 
 
 def save(context: Any, c: Capabilities, loaded_bytes: int) -> None:
-    """Write the driver's cache to the file if it has grown. If the driver cannot return it, write nothing;
-    pipelines are then compiled again."""
+    """Write the driver's cache to the file if it has grown. If the driver cannot return its cache, write
+    nothing; later processes then compile their pipelines again."""
     with contextlib.suppress(DeviceError):
         data = context.cache_data()
         if len(data) > loaded_bytes:

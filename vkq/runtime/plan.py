@@ -135,8 +135,8 @@ class Resident:
         return data
 
     def _upload(self) -> Buffer:
-        # Without a lock, because the calling thread may hold the device's queue. If two threads come at
-        # once, both upload the data.
+        # Take no lock, because the calling thread may hold the lock of the device's queue. If two threads get
+        # here at the same time, both upload the data.
         data = self.data()
         buffer = self._device.allocate(self.bytes)
         self._device.upload(buffer, data)
@@ -171,8 +171,8 @@ class Plan:
     in_place: tuple[Step, ...] = ()
 
     def on(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Plan:
-        """Return the plan for these buffers of the inputs and results. It does not copy what is in place
-        already, if each result in ``over`` has the memory of its input."""
+        """Return the plan to run on these buffers of the inputs and results. If each result in ``over`` has
+        the buffer of its input, this plan does not copy data that are in place already."""
         if not self.in_place:
             return self
         found = dict(zip(self.outputs, outputs, strict=True))

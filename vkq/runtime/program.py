@@ -94,8 +94,8 @@ def code(
 ) -> tuple[bytes, list[tuple[int, int]]]:
     """Return (the SPIR-V for the driver, specialization constants). In the SPIR-V, sizes and choices are
     literals (with the profile's `matrix_literals`, also shapes and strides of matrices), and the float
-    controls that the device supports are declared. The constants are the remaining ones, as
-    (``constant_id``, 32 bits)."""
+    controls that the device supports are declared. The specialization constants are those that are not
+    literals, each as (``constant_id``, 32 bits)."""
     packed = variant.pack_specialization(constants)
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
     literals = literals_of(variant, profile(capabilities).matrix_literals is not None)
@@ -110,8 +110,8 @@ def code(
 def refusals(variant: Variant, constants: dict[str, Value], capabilities: Capabilities) -> list[str]:
     """Return the reasons why the device cannot run the variant with these constants; empty if it can.
 
-    Limits are checked before a pipeline is made, because drivers may accept a shader that exceeds them, and
-    one driver crashes.
+    Limits are checked before a pipeline is made, because drivers may accept a shader that exceeds a limit,
+    and one driver crashes on it.
     """
     limits = capabilities.properties
     reasons = variant.missing(capabilities.facts)

@@ -22,9 +22,9 @@ from . import pipeline_cache
 from .caches import WeakLruCache
 from .program import LazyPipeline, Program, code, require
 
-# Maximum number of unused pipelines that are kept, the last requested ones; about ten networks have this
-# many. A pipeline that was destroyed is compiled again, with the help of the driver's cache. The limit bounds
-# memory: llvmpipe (LLVM 15) takes 2 to 4 MB for a pipeline until the device is closed.
+# The number of latest requested pipelines that are kept even if nothing uses them; about ten networks have
+# this many. A pipeline that was destroyed is compiled again, with the help of the driver's cache. The limit
+# bounds memory: llvmpipe (LLVM 15) takes 2 to 4 MB for a pipeline until the device is closed.
 MOST_UNUSED = 512
 MOST_THREADS = 16  # maximum number of compiling threads; a network has 20 to 60 pipelines
 
@@ -97,14 +97,14 @@ class Programs:
         if found is None:
             with self._lock:
                 turn = self._turns.setdefault(key, Turns(variant.name))
-            with turn:  # a thread waits only if another thread compiles the pipeline of its key
+            with turn:  # a thread waits only for another thread that makes the pipeline of the same key
                 found = self._made.get(key)
                 if found is None:
                     require(variant, values, self._capabilities)
                     found = self._made.put(key, self._make(variant, values, subgroup_size))
                     found.if_not_made(lambda: self._made.pop(key))  # the next request compiles it again
                     self._any = True
-                self._turns.pop(key, None)  # threads that waited for it find the program in _made
+                self._turns.pop(key, None)  # threads that wait for this turn find the program in _made
         return found
 
     @property

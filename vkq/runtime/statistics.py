@@ -50,8 +50,8 @@ class PipelineExecutable:
 
     @property
     def spills(self) -> int | None:
-        """The number of registers or of bytes spilled to memory, whichever the driver reports; None if it
-        reports neither."""
+        """The number of registers or of bytes spilled to memory, whichever the driver reports; None if the
+        driver reports neither number."""
         counted = ("spill", "scratch", "stp count")
         found = [int(v) for n, v in self.statistics.items() if any(word in n.lower() for word in counted)]
         return max(found) if found else None
@@ -62,6 +62,7 @@ class Compiler:
 
     Raises:
         NoDeviceError: no loader, no driver, or no device that fits.
+        DeviceError: the device cannot run vkq.
     """
 
     def __init__(self, which: int | str | None = None):

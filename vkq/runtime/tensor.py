@@ -36,14 +36,14 @@ reshaped: Callable[[Tensor, Sequence[int]], Tensor] = _no_operators
 class Tensor(OfOneProcess):
     """An array in device memory.
 
-    ``shape`` is the logical shape; ``dtype`` is "int8", "uint8", "float32", "int32" or "float16" (which only
-    weight-only layers read and write). ``layout`` is the name of a packed layout for 8-bit data, or
-    "contiguous" (row-major) for other data. kPackedInt8_4W4C is for images (N, C, H, W), kPackedInt8_4H4W for
-    matrices (..., K), and kPackedInt8_16C for both (an array of four axes is an image). ``qparams`` are the
-    parameters of 8-bit values, if known; a layer refuses an input whose parameters differ from its own.
+    ``shape`` is the logical shape; ``dtype`` is "int8", "uint8", "float32", "int32" or "float16". ``layout``
+    is the name of a packed layout for 8-bit data, or "contiguous" (row-major) for other data. The layout
+    kPackedInt8_4W4C is for images (N, C, H, W), kPackedInt8_4H4W for matrices (..., K), and kPackedInt8_16C
+    for images and matrices (an array of four axes is an image). ``qparams`` are the parameters of 8-bit
+    values, if known; a layer refuses an input whose parameters differ from its own.
 
-    uint8 data are stored as int8: 128 is subtracted from values and zero point, so they still stand for the
-    given real numbers.
+    uint8 data are stored as int8: 128 is subtracted from the values and from the zero point, so the values
+    still stand for the given real numbers.
 
     Made by ``Tensor.from_numpy`` or as the result of a layer; ``numpy()`` copies the content to the host.
     """

@@ -28,8 +28,8 @@ CPU = 1  # kDLCPU, DLPack's device type of host memory
 
 
 def as_array(x: Any, what: str) -> npt.NDArray[Any]:
-    """Return an object with an array in host memory as a NumPy array, without a copy if possible. The object
-    may be an array, a nested list, or support ``__array__``, the buffer protocol or DLPack.
+    """Convert an object to a NumPy array, without a copy if possible. The object is an array in host memory,
+    a nested list, or an object with ``__array__``, the buffer protocol or DLPack.
 
     Raises ArgumentError for the memory of another device, DTypeError for values that are not arrays.
     """
@@ -173,8 +173,8 @@ def empty_pinned(
 
     Uploads (``Tensor.from_numpy``, layers) and downloads (``Tensor.numpy(out=...)``) of the array run at the
     speed of the bus, without a copy on the host. The content is undefined. The array may also be used with
-    other devices, like any array, and after its device is closed. Its memory, and what the closed device
-    needs to free it, are released with the last array that uses the memory.
+    other devices, like any array, and after its device is closed. Its memory, and the Vulkan objects that are
+    needed to free it, are released with the last array that uses the memory.
 
     >>> x = empty_pinned((2, 3), np.int8)
     >>> x.shape, x.dtype

@@ -120,7 +120,7 @@ void Arena::give(Block *block, uint64_t offset, uint64_t bytes) {
   lock.unlock();
 }
 
-// Returns recent ranges to the free ranges of their blocks, joined with their neighbours.
+// Moves all ranges of `recent` to the free ranges of their blocks, and joins adjacent free ranges.
 void Arena::join() {
   for (auto &[bytes, list] : recent)
     for (auto &[block, offset] : list) {

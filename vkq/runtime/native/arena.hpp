@@ -15,7 +15,7 @@ struct Failure {
   const char *call;
 };
 
-// Thrown when a range with a Failure is read; becomes the failure's error of vkq.errors.
+// Thrown when a range with a Failure is read. Python gets the exception of vkq.errors for this failure.
 struct NeverComputed : std::exception {
   Failure failure;
   explicit NeverComputed(Failure f) : failure(f) {}
@@ -54,7 +54,7 @@ using PiecePtr = std::shared_ptr<Piece>;
 
 // Allocates aligned ranges from blocks of `blockBytes`. A larger request gets its own block. Thread-safe.
 struct Arena : std::enable_shared_from_this<Arena> {
-  // More than any device has, but so small that sums of sizes do not overflow.
+  // Larger than the sizes and alignments of any device, but so small that sums of sizes do not overflow.
   static constexpr uint64_t MOST_BYTES = uint64_t{1} << 60, MOST_ALIGNMENT = uint64_t{1} << 24;
   const std::shared_ptr<Core> core;
   const uint32_t type;

@@ -1,4 +1,4 @@
-// Python's classes for device memory, and for layouts packed on the host.
+// Python's classes for device memory, and for packing arrays into layouts on the host.
 #include "bindings.hpp"
 
 namespace vkq {

@@ -3,8 +3,8 @@
 
 namespace vkq {
 
-// An operation whose dispatches stay together: `enter` returns the recording for them. It is in C++, so that
-// no signal handler runs between taking the lock and its release.
+// An operation whose dispatches stay together. `begin` takes the lock and returns the recording for them;
+// `end` releases the lock. Both are in C++, so that no signal handler can interrupt them halfway.
 struct Operation_ {
   std::shared_ptr<Queue> queue;
   nb::callable recording;
@@ -94,7 +94,7 @@ static void underLock(Queue &queue, F call) {
   call();
 }
 
-// The same, for a recording that must belong to the queue.
+// Like underLock. Throws unless the recording belongs to the queue.
 template <typename F>
 static void recordingUnderLock(Queue &queue, const Recording &recording, F call) {
   queue.checkOwn(recording.core.get(), "the recording");

@@ -1,4 +1,5 @@
-// Statistics of a driver's compiler about a shader (VK_KHR_pipeline_executable_properties). Nothing runs.
+// The statistics that a driver's compiler reports for a shader (VK_KHR_pipeline_executable_properties).
+// Nothing runs.
 #pragma once
 #include <variant>
 

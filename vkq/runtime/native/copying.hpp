@@ -1,4 +1,4 @@
-// Work on host memory, divided among several threads if there is enough of it.
+// Divides large amounts of work on host memory among several threads.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace vkq {
 
-// Calls `body(begin, end)` for parts of [0, total) that together cover it. Each part has at least `least`
-// elements.
+// Calls `body(begin, end)` for parts that together cover [0, total). If there are several parts, each has at
+// least `least` elements.
 void inParallel(uint64_t total, uint64_t least, const std::function<void(uint64_t, uint64_t)> &body);
 
 void copyBytes(uint8_t *to, const uint8_t *from, size_t bytes);

@@ -54,13 +54,14 @@ struct Core {
   // True after everything is released except viewed memory; the VkDevice is destroyed after the last view.
   bool ended = false;
 
-  // False for a device that only compiles. It may lack hardware, so that its driver cannot wait for it.
+  // False until the first submission. A device that only compiles may have no hardware for which its driver
+  // could wait.
   std::atomic<bool> submitted{false};
   const int pid = static_cast<int>(getpid());
 
   ~Core() { close(); }
   VkDevice handle() const { return static_cast<VkDevice>(*device); }
-  // A forked child has the handles but not the driver's threads, so it must not use them, nor any mutex.
+  // A forked child has the handles but not the driver's threads. It must use neither the handles nor a mutex.
   bool forked() const { return pid != static_cast<int>(getpid()); }
   // Throws in a forked child; called before any lock, whose holder may not exist in the child.
   void checkProcess() const;

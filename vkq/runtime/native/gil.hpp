@@ -15,7 +15,8 @@ namespace nb = nanobind;
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-// Calls PyEval_RestoreThread. If CPython ends the thread there, it does not return (restore.cpp).
+// Calls PyEval_RestoreThread. If CPython ends the thread in that call, this function never returns
+// (restore.cpp).
 void restoreThread(PyThreadState *state);
 
 // Releases the GIL during its lifetime.

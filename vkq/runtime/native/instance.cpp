@@ -72,7 +72,7 @@ static std::vector<T> all(const char *call, const T &empty, Query query) {
 
 // ---------------------------------------------------------------------------------------------- the instance
 
-// The layer's messages. Never destroyed, because the layer calls back until the process ends.
+// The validation layer's messages. Never destroyed, because the layer calls `note` until the process ends.
 static struct Said {
   std::mutex mutex;
   std::vector<std::string> messages;

@@ -12,7 +12,7 @@ struct Memory : Resource, std::enable_shared_from_this<Memory> {
   VkDeviceMemory memory = VK_NULL_HANDLE;
   void *mapped = nullptr;
   uint64_t bytes;
-  size_t views = 0;  // number of NumPy arrays in it; with core->mutex held
+  size_t views = 0;  // number of NumPy arrays that view this memory; protected by core->mutex
 
   Memory(std::shared_ptr<Core> c, uint64_t n, uint32_t type, bool map);
   ~Memory() override { dispose(); }

@@ -36,7 +36,8 @@ Packing::Packing(std::array<uint32_t, 4> sizes, std::array<std::vector<uint32_t>
 
 uint64_t Packing::elements() const { return uint64_t{extent[0]} * extent[1] * extent[2] * extent[3]; }
 
-// Transposes four words of four lanes into one word for each lane, and back.
+// Transposes the 4x4 bytes of four words: word i gets byte i of each word. Called twice, it restores the
+// words.
 static inline void transpose(uint32_t x[4]) {
   constexpr uint32_t EVEN = 0x00ff00ff, ODD = 0xff00ff00;
   const uint32_t t[4] = {(x[0] & EVEN) | (x[1] & EVEN) << 8, (x[0] >> 8 & EVEN) | (x[1] & ODD),
@@ -49,8 +50,8 @@ static inline void transpose(uint32_t x[4]) {
 
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
-// The vectors need GCC 12 or Clang; other compilers use the code for four elements, at a quarter of the
-// speed.
+// The vectors need GCC 12 or Clang. With other compilers, the loops over four elements do all the work, at a
+// quarter of the speed.
 #define VKQ_VECTORS
 #endif
 #endif
@@ -71,7 +72,8 @@ static inline Vector loaded(const void *from, uint8_t flip) {
   return found ^ flip;
 }
 
-// Transposes sixteen bytes of four rows into words of four lanes, and back.
+// Transposes 16 bytes of each of four rows: word j of the result has byte j of each row. separate16 does the
+// reverse.
 static inline void transpose16(Vector x[4]) {
   const Vector ab[2] = {MIXED(x[0], x[1], LOW_BYTES), MIXED(x[0], x[1], HIGH_BYTES)},
                cd[2] = {MIXED(x[2], x[3], LOW_BYTES), MIXED(x[2], x[3], HIGH_BYTES)};
@@ -98,8 +100,9 @@ static bool inFours(const std::vector<uint32_t> &last) {
   return true;
 }
 
-// One line along the last axis. `row`: the offset of each lane's elements (a single offset if the lanes are
-// along the last axis); `valid`: the number of offsets.
+// One line along the last axis. `row`: the offset of each lane's elements in the array (a single offset if
+// the lanes are along the last axis). `valid`: the number of lanes that have elements. `word`: the sum of the
+// table entries of the other axes.
 struct Line {
   uint64_t row[4];
   uint32_t valid;
@@ -116,8 +119,8 @@ void Packing::lines(Visit visit) const {
   inParallel(total, std::max<uint64_t>(1, (1 << 18) / (4 * uint64_t{extent[3]} + 1)),
              [&](uint64_t begin, uint64_t end) {
                for (uint64_t i = begin; i < end; i++) {
-                 // If channels are the lanes, visit their groups last: the words of neighbouring groups are
-                 // adjacent.
+                 // If channels are the lanes, iterate over their groups in the innermost loop, because the
+                 // words of neighbouring groups are adjacent.
                  const uint64_t image = uint64_t{counts[1]} * counts[2], inner = counts[lane == 1 ? 1 : 2];
                  uint64_t at[3] = {i / image, i % image / inner, i % inner};
                  if (lane == 1) std::swap(at[1], at[2]);

@@ -62,8 +62,8 @@ struct Plan : std::enable_shared_from_this<Plan> {
 
   Plan(std::vector<PlanStep> s, size_t slotCount, size_t inputCount, std::vector<uint16_t> results,
        std::vector<ScratchSlot> parts, uint64_t scratchSize);
-  // Sets the content of a constant's slot. Steps that write it restore it (counters that are zero before and
-  // after).
+  // Sets the content of a constant's slot. A step that writes a constant restores it (for example counters,
+  // which are zero before and after the step).
   void bind(size_t slot, PiecePtr piece);
   // Throws if a step would read lost data, or if a slot is empty, is on another device than `core`, or
   // exceeds the limit of a binding.

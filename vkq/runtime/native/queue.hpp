@@ -13,8 +13,8 @@ using Lock = std::unique_lock<std::recursive_mutex>;
 
 struct Queue : std::enable_shared_from_this<Queue> {
   const std::shared_ptr<Core> core;
-  // Held while a thread records, submits, or writes host-visible device memory. Lock order: this one comes
-  // before the lock of any recording.
+  // Held while a thread records, submits, or writes host-visible device memory. Lock order: the queue's mutex
+  // before the mutex of any recording.
   std::recursive_mutex mutex;
   // After operationsPerChain operations, a new chain begins. If more than chainsInFlight chains are in
   // flight, the queue waits for the oldest, because chains in flight hold memory.
@@ -27,7 +27,7 @@ struct Queue : std::enable_shared_from_this<Queue> {
 
   // Takes the lock. Throws in a forked child, in which the holder of the lock may not exist.
   Lock hold();
-  // The same for calls that submit or read. Throws inside this thread's own operation (for example in a
+  // Like hold(), for calls that submit or read. Throws inside this thread's own operation (for example in a
   // signal handler), because some of the operation's steps are not recorded yet.
   Lock holdBetween();
   void checkOwn(const Core *other, const char *what) const;  // throws for an object of another device
@@ -39,7 +39,7 @@ struct Queue : std::enable_shared_from_this<Queue> {
   void leave();
 
   // Returns scratch memory for a plan. Plans share one range, ordered by barriers; a plan that needs more
-  // gets its own range.
+  // than `scratchKeep` bytes gets its own range.
   PiecePtr scratchOf(uint64_t bytes);
   // Records a plan into `into`, or into the chain if `into` is null. `given`: the ranges of the first slots;
   // ranges of constants and scratch memory may be null.
@@ -59,10 +59,11 @@ struct Queue : std::enable_shared_from_this<Queue> {
   // Called with the GIL.
   void upload(const PiecePtr &target, const uint8_t *data, uint64_t bytes);
   void download(const PiecePtr &source, uint8_t *data, uint64_t bytes);
-  // Copies arrays one after the other into host-visible memory, when the device does not use it.
+  // Waits until the device does not use this host-visible memory, and copies the arrays into it, one after
+  // the other.
   void gather(const PiecePtr &target, const std::vector<Part> &parts);
-  // Calls `access`, which reads or writes host-visible memory, when the device does not use this memory, and
-  // without the GIL.
+  // Waits until the device does not use this host-visible memory. Then calls `access`, which reads or writes
+  // the memory, without the GIL.
   void write(const PiecePtr &target, const std::function<void(uint8_t *)> &access);
   void read(const PiecePtr &source, const std::function<void(const uint8_t *)> &access);
   // Allocates host memory that the device itself reads and writes.

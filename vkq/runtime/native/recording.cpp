@@ -126,8 +126,8 @@ static bool meets(const Span *some, size_t count, const Spans &others) {
   return false;
 }
 
-// Records a barrier if any of the ranges overlaps an earlier write, or a written range overlaps an earlier
-// read.
+// Records a barrier if any of the ranges overlaps a range written since the last barrier, or if a written
+// range overlaps a range read since then.
 void Recording::order(const Span *reading, size_t readCount, const Span *writing, size_t writeCount) {
   if (meets(reading, readCount, writes) || meets(writing, writeCount, writes) ||
       meets(writing, writeCount, reads)) {
@@ -274,7 +274,7 @@ void Recording::dispatch(const PlanStep &step, const Slot *slots) {
   }
   vkTable.vkUpdateDescriptorSets(core->handle(), count, updates, 0, nullptr);
   const bool timed = timesSteps && queriesUsed + 2 <= queryCount;
-  if (timed && !step.grids.empty()) makeRoom(step.busyNsOf(step.grids[0]));  // before the timestamp
+  if (timed && !step.grids.empty()) makeRoom(step.busyNsOf(step.grids[0]));  // never after the timestamp
   if (timed) writeTimestamp();
   for (const auto &grid : step.grids) {
     std::string push = step.push;

@@ -12,11 +12,11 @@ namespace vkq {
 struct Upload {
   PiecePtr from, to;
   uint64_t offset, bytes;  // in `to`
-  bool whole;              // the first copy of an upload that replaces all content of `to` that is read later
+  bool whole;              // true for an upload's first copy: the upload replaces all that is read of `to`
 };
 
-// The members that record are called with the lock of the device's queue (queue.hpp). `wait*` and the members
-// after it are not.
+// The members that record are called with the lock of the device's queue held (queue.hpp). The wait functions
+// and the members after them are called without it.
 struct Recording : Resource, std::enable_shared_from_this<Recording> {
   static constexpr uint32_t MOST_QUERIES = 1 << 20;
   static constexpr size_t MOST_OPERATIONS = 1 << 24;  // for one `repeat`
@@ -66,7 +66,7 @@ struct Recording : Resource, std::enable_shared_from_this<Recording> {
     VkBuffer buffer;
     uint64_t begin, end;
   };
-  // Held by each call: only one thread at a time, and the device stays open.
+  // Held by each call: one thread at a time uses the recording, and the device stays open.
   struct Held {
     std::unique_lock<std::mutex> own;
     std::optional<Use> use;
@@ -76,7 +76,7 @@ struct Recording : Resource, std::enable_shared_from_this<Recording> {
   // One for each submission; the last one is being recorded.
   std::vector<std::shared_ptr<kp::Sequence>> sequences;
   uint64_t busyNs = 0;                                   // estimated time of the last submission
-  size_t submitted = 0;  // submissions of a chain that succeeded and are not repeated
+  size_t submitted = 0;  // number of a chain's submissions that succeeded and will not be repeated
   DescriptorSets sets;
   uint64_t serial;
   std::vector<Kept> kept;  // ranges that the recorded commands use
@@ -95,7 +95,7 @@ struct Recording : Resource, std::enable_shared_from_this<Recording> {
     recordAgain(operations.back());
     core->check();
   }
-  // The number of a recording's content, which changes when it is recorded again.
+  // Returns a new number for the content of a recording. A chain that is reused gets a new number.
   static uint64_t nextSerial();
   void recordAgain(const std::shared_ptr<Operation> &operation);
   void begin();

@@ -112,7 +112,8 @@ static VkResult VKAPI_CALL pooledCreateFence(VkDevice d, const VkFenceCreateInfo
   return VK_SUCCESS;
 }
 
-// Kompute's pools do not allow recording a command buffer again, which Recording::reuse does.
+// Recording::reuse records a command buffer again. Kompute's command pools do not allow this without the
+// flag.
 static VkResult VKAPI_CALL createCommandPool(VkDevice d, const VkCommandPoolCreateInfo *given,
                                              const VkAllocationCallbacks *a, VkCommandPool *pool) {
   VkCommandPoolCreateInfo info = *given;

@@ -54,7 +54,8 @@ struct Evaluation {
   VkFence fence() const;  // the fence of the last evaluation
 };
 
-// Fills Vulkan-Hpp's dispatch table, and replaces the calls above in it.
+// Fills Vulkan-Hpp's dispatch table. Calls that can fail get entries that use checked(), and fences come from
+// a FencePool.
 void fillTable(PFN_vkGetInstanceProcAddr entry, VkInstance instance);
 VkResult waitIdleUnchecked(VkDevice device);  // waits even if an earlier call has failed
 void destroyFence(VkDevice device, VkFence fence);

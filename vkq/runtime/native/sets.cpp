@@ -41,7 +41,7 @@ VkDescriptorSet DescriptorSets::allocate(Core &core, const Program &program) {
 VkBufferView DescriptorSets::view(Core &core, const Range &range) {
   VkBufferViewCreateInfo info{VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO};
   info.buffer = range.buffer;
-  info.format = VK_FORMAT_R32G32B32A32_SINT;  // every device supports this format here
+  info.format = VK_FORMAT_R32G32B32A32_SINT;  // every device supports this format for texel buffers
   info.offset = range.offset;
   info.range = 16 * std::min(range.bytes / 16, core.maxTexels);
   VkBufferView made = VK_NULL_HANDLE;

@@ -68,9 +68,9 @@ void Recording::seal() {
   }
 }
 
-// If a submission fails, the earlier submissions are waited for. When the chain is submitted again, it
-// continues after them. A recording that can be replayed starts from the beginning, because its inputs may
-// have changed.
+// If a submission fails, wait for the earlier submissions. A chain that is submitted again continues after
+// the submissions that succeeded. A recording that can be replayed starts from the beginning, because its
+// inputs may have changed.
 void Recording::submitAll() {
   Evaluation evaluation(core->fences);
   if (replays) submitted = 0;

@@ -121,7 +121,7 @@ void Queue::upload(const PiecePtr &target, const uint8_t *data, uint64_t bytes) 
   wait(copying);  // afterwards the caller may change the array
 }
 
-// With the lock held, so that no other thread's work is recorded between the chunks.
+// Called with the lock held, so that no other thread's work is recorded between the chunks.
 void Queue::uploadStaged(const PiecePtr &target, const uint8_t *data, uint64_t bytes) {
   if (bytes <= chunkBytes) {
     PiecePtr piece = takeStaging(bytes);
