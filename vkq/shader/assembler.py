@@ -1,8 +1,9 @@
 """Writes compute shaders as SPIR-V, operation by operation (the operations of `vkq.numerics.steps`).
 
 A kernel for a chain of operators consists of the operators' distinct operations, each written once, in one
-basic block. No compiler is needed, and no wheel contains such modules. Sums and products are NoContraction.
-On devices that round differently (soft), integer functions compute them (`vkq.numerics.software`).
+basic block. No compiler is needed, and no wheel contains these modules. Sums and products are decorated with
+NoContraction. For devices that do not round to nearest even (*soft*), functions on integers compute the sums
+and products (`vkq.numerics.software`).
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class KernelWriter(ModuleWriter):
     ):
         super().__init__(buffers, words, local, shared, fours)
         self.flushes = True
-        self._soft, self._current = soft, 0  # label of the current block
+        self._soft, self._current = soft, 0  # _current: the label of the current block
         self._block: dict[tuple[object, ...], Number] = {}  # operations of the current block
         self._label()
 
@@ -216,8 +217,8 @@ class KernelWriter(ModuleWriter):
         turn: Callable[[Number, tuple[Number, ...]], tuple[Number, ...]], rolled: bool = False,
     ) -> tuple[Number, ...]:  # fmt: skip
         """Write a loop over the indices from *first* up to, not including, *end*, in steps of *step* ("u").
-        *turn* gets an index and the values of the iteration before (first *values*), and returns the new
-        values. Return the last values. *rolled*: ask the driver not to unroll the loop."""
+        *turn* gets an index and the values of the previous iteration (in the first iteration, *values*), and
+        returns the new values. Return the last values. *rolled*: ask the driver not to unroll the loop."""
         before, head, test, body, again, after = (self._current, *(self._fresh() for _ in range(5)))
         put(self._body, 249, head)
         self._label(head)

@@ -27,7 +27,7 @@ from vkq.shader.frozen import SUFFIX, freeze
 from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Variant
 
-COMPILER = "compiler.txt"  # name of a file, in the folder of the modules, that names the compiler
+COMPILER = "compiler.txt"  # the file in the folder of the modules that has the compiler's name
 WORTH_A_PROCESS = 48  # with fewer modules, starting processes costs more time than it saves
 
 Module = tuple[Variant, ...]  # variants that share one SPIR-V module and differ only in specialization
@@ -43,8 +43,8 @@ def modules(variants: Iterable[Variant]) -> list[Module]:
 
 
 def compile_all(chosen: Sequence[Module], jobs: int | None = None) -> Iterator[tuple[str, bytes]]:
-    """Yield (file name, SPIR-V) of each module in order, newly compiled and checked against the YAML of each
-    of its variants.
+    """Compile each module, check it against the YAML of each of its variants, and yield (file name, SPIR-V)
+    in the order of *chosen*.
 
     Args:
         chosen: the modules to compile.
@@ -59,8 +59,8 @@ def compile_all(chosen: Sequence[Module], jobs: int | None = None) -> Iterator[t
 
 
 def taken(given: Path, chosen: Iterable[Module]) -> Iterator[tuple[str, bytes]]:
-    """Yield (file name, SPIR-V) of each module in order, from a folder that `build` filled, checked against
-    the YAML.
+    """Read each module's SPIR-V from the folder *given*, which `build` filled; check it against the YAML, and
+    yield (file name, SPIR-V) in the order of *chosen*.
 
     Raises:
         CompileError: a variant's module is missing in the folder, or damaged.
@@ -85,9 +85,9 @@ def build(
     variants: Sequence[Variant] | None = None,
     given: Path | None = None,
 ) -> int:
-    """Compile *variants* into the folder *output*, in the form that `vkq.shader.compile` reads, or copy them
-    from the folder *given*. By default compile all variants, and store their descriptions
-    (`vkq.shader.frozen`) with the name of the compiler.
+    """Compile *variants* into the folder *output*, in the form that `vkq.shader.compile` reads, or copy their
+    modules from the folder *given*. If *variants* is None, do this for all variants, and also store their
+    descriptions (`vkq.shader.frozen`) and the name of the compiler.
 
     Files of earlier builds from other sources are deleted.
 
@@ -116,8 +116,8 @@ def build(
 
 
 def compiler_of(folder: Path | None) -> str:
-    """Return the name of the compiler that made the modules of a folder; for None, of this machine's
-    compiler."""
+    """Return the name of the compiler that made the modules of a folder. If *folder* is None, return the name
+    of this machine's compiler."""
     if folder is None:
         return find_compiler().name
     file = folder / COMPILER

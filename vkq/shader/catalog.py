@@ -19,7 +19,7 @@ from vkq.shader.spec import Shader, Variant
 from vkq.turns import Turns
 from vkq.yamlfile import MAX_BYTES
 
-# operator -> patterns of its shaders' names, which name the arithmetic instead of the operator
+# operator -> patterns for the names of its shaders, if these names do not contain the operator's name
 MEANT = {"linear": ("gemm_*", "gemv_*")}
 _NAME = re.compile(rb"^name: ([a-z0-9_]+)\r?$", re.MULTILINE)
 # The folder with the files that `vkq.shader.build` puts into a wheel.

@@ -1,8 +1,8 @@
 """Compile GLSL to SPIR-V. Includes and defines are expanded here, and the SPIR-V is cached under the hash
 of the expanded text.
 
-The text names its files relative to the shaders folder, so a wheel, a checkout and another machine agree on
-the hash.
+The expanded text names its files relative to the shaders folder, so the hash is the same in a wheel, in a
+checkout and on another machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vkq.shader.interface import INCLUDE, glsl
 from vkq.shader.reflect import Reflection, check, reflect
 from vkq.shader.spec import Variant, Written
 
-FORMAT = 2  # version of compiled files; raise it if a text must give other SPIR-V or another file format
+FORMAT = 2  # version of the compiled files; raise it if the same text gets other SPIR-V or another format
 DEBUG = "DEBUG"  # the define with which shaders print (debugPrintfEXT)
 DEBUG_VARIABLE = "VKQ_SHADER_DEBUG"  # the environment variable that sets this define for a whole process
 MOST_BYTES = 1 << 20  # maximum bytes of a source or an included file
@@ -108,7 +108,7 @@ def expand(
 
 
 def _expanded(text: str, first: int, path: Path, name: str, sources: Sources, virtual: Includes) -> str:
-    """Return the text below the #version line, whose first line has number *first*, with all includes."""
+    """Expand the includes of *text*, the lines below #version; *first*: the number of the first line."""
     parts, count = [], 0
     for part in _body(text, first, path.parent, name, sources, dict(virtual), (name,)):
         parts.append(part)

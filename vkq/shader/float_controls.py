@@ -1,4 +1,5 @@
-"""Declares the rounding and the subnormals of floats in a SPIR-V module. Without this, the driver chooses."""
+"""Declares how a SPIR-V module rounds floats and treats subnormals. Without a declaration, the driver
+chooses."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def with_float_controls(spirv: bytes, *, rte: bool, denorm_preserve: bool) -> by
         denorm_preserve: keep subnormals (DenormPreserve); the device must have shaderDenormPreserveFloat32.
 
     Returns:
-        A new module, or the same bytes if neither is asked for. A mode that the module already declares is
+        A new module, or the same bytes if both flags are False. A mode that the module already declares is
         not declared again.
 
     Raises:

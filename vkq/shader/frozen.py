@@ -1,5 +1,6 @@
-"""Descriptions of shaders in a wheel: the content of the YAML, and the SPIR-V module of each variant, checked
-against the YAML when the wheel was built. So a wheel parses, expands and reflects nothing at run time.
+"""Descriptions of the shaders in a wheel: the content of each YAML, and the name of each variant's SPIR-V
+module. The build of the wheel has checked the modules against the YAML. So no YAML is parsed, no GLSL is
+expanded and no SPIR-V is reflected at run time.
 
 In the folder of the modules, ``<shader>.json`` describes one shader: ``axes``, ``combinations``, and
 ``variants`` in the order of the combinations.

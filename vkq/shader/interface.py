@@ -12,7 +12,7 @@ from vkq.yamlfile import Node, load
 
 FILE = "push.yaml"  # a file in the shaders folder
 INCLUDE = "push.glslh"
-# The first word of every block: the workgroup at which a part of a split dispatch begins.
+# The first word of every block: the number of the first workgroup of a dispatch (a large one is split).
 FIRST = ("uint", "first_group")
 TYPES = ("int", "uint", "float")
 MAX_BYTES = 128  # every Vulkan device allows this number (maxPushConstantsSize)
@@ -57,8 +57,8 @@ def shared(node: Node | None, known: Mapping[str, Words]) -> Words:
 
 
 def block(words: Words, place: Node) -> tuple[PushConstant, ...]:
-    """Return the words with their offsets; errors about equal names, or about too many words, name
-    *place*."""
+    """Return the words with their offsets. *place*: the YAML node that is named in errors about equal names
+    or too many words."""
     if 4 * len(words) > MAX_BYTES:
         raise place.error(f"{4 * len(words)} bytes of push constants; Vulkan guarantees {MAX_BYTES}.")
     names = [name for _, name in words]

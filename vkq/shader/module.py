@@ -19,9 +19,10 @@ def put(to: list[int], op: int, *operands: int) -> None:
 
 
 class ModuleWriter:
-    """Writes a 1-D compute shader. *buffers*: for each buffer of 32-bit words, True if the shader writes it;
-    *words*: the number of push constants (the first is first_group); *shared*: floats of shared memory in a
-    workgroup; *fours*: the buffers that are arrays of vectors of four words."""
+    """Writes a 1-D compute shader. *buffers*: for each buffer of 32-bit words, True if the shader writes it.
+    *words*: the number of push constants (the first is first_group). *local*: the number of invocations of a
+    workgroup. *shared*: the number of floats in a workgroup's shared memory. *fours*: the numbers of the
+    buffers whose elements are vectors of four words."""
 
     def __init__(
         self,

@@ -80,12 +80,12 @@ def reflect(spirv: bytes, specialization: Mapping[int, Value] | None = None) -> 
 
     Args:
         spirv: the module.
-        specialization: ``constant_id`` -> value, for local size and shared memory; the module's defaults
-            otherwise.
+        specialization: ``constant_id`` -> value, used for the local size and the shared memory. A constant
+            that is not in it has the module's default.
 
     Raises:
-        CompileError: the bytes are not SPIR-V, or use what vkq's shaders never do (a descriptor set other
-        than 0).
+        CompileError: the bytes are not SPIR-V, or use a descriptor set other than 0, which vkq's shaders
+        never do.
     """
     try:
         module = Module(spirv, specialization or {})

@@ -124,8 +124,8 @@ def check_module(variant: Variant, spirv: bytes) -> list[str]:
 
 
 def _has_chosen_length(spirv: bytes) -> bool:
-    """Return True if an array's length depends on an OpSelect of constants: the driver would compute the
-    length."""
+    """Return True if an array's length depends on an OpSelect of specialization constants, which the driver
+    would have to compute."""
     _, instructions, _ = parse(spirv, lambda op: op != OP_FUNCTION)
     chosen = set[int]()
     for one in instructions:

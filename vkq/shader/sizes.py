@@ -1,8 +1,9 @@
 """Sizes of a shader: the tiles, depths and rows that its axes choose. They are specialization constants, so
 variants that differ only in sizes share one SPIR-V module; a driver folds them when it makes a pipeline.
 
-A YAML lists them under ``sizes``, of the file or of an axis value; a size that a variant does not list is 0.
-The GLSL declares none of them: vkq generates the text of ``#include "sizes.glslh"`` from the YAML.
+A YAML lists sizes under the key ``sizes`` of the file or of an axis value; a size that a variant does not
+list is 0. The GLSL files declare no sizes: vkq generates the text of ``#include "sizes.glslh"`` from the
+YAML.
 """
 
 from __future__ import annotations

@@ -185,8 +185,8 @@ class Variant:
     def iterations(
         self, push: Mapping[str, int | float], specialization: Mapping[str, Value] = _NOTHING
     ) -> int:
-        """Return the maximum number of evaluations of loop conditions by one invocation of a dispatch with
-        these push constants, over all of its loops (a loop of n rounds counts n + 1)."""
+        """Return how many loop conditions one invocation evaluates at most, in all of its loops together, in
+        a dispatch with these push constants. A loop of n rounds counts n + 1."""
         return self.iterations_of(push, self.integers(specialization))
 
     def iterations_of(self, push: Mapping[str, int | float], integers: Mapping[str, int]) -> int:

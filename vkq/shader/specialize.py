@@ -1,13 +1,13 @@
-"""Replaces a module's sizes and choices by constants with their values.
+"""Folds the specialization constants of a SPIR-V module that are sizes or choices: makes them literals.
 
 Some drivers (SwiftShader, VideoCore) decide which loops to unroll and which arrays to keep in registers
 before they fold specialization constants. So vkq folds sizes itself: every driver compiles literals well, and
-variants that differ in sizes still share a SPIR-V module. Choices among a shader's code are literals, too:
-SwiftShader compiles all branches on specialization constants, which takes five to ten times as long.
-Parameters of a problem (the height of a kernel) stay specialization constants: SwiftShader unrolls every loop
-with a literal trip count, which takes up to a minute. Array lengths that a Select would choose are always
-literals: an Adreno 840's driver gets such lengths of shared memory wrong (Tencent/ncnn PR 6972, its
-observation A).
+variants that differ in sizes still share a SPIR-V module. Choices between parts of a shader's code become
+literals, too: SwiftShader compiles all branches on specialization constants, which takes five to ten times as
+long. Parameters of a problem (such as a kernel's height) stay specialization constants: SwiftShader unrolls
+every loop with a literal trip count, which takes up to a minute. An array length that depends on an OpSelect
+always becomes a literal: an Adreno 840's driver gets such lengths wrong in shared memory (Tencent/ncnn PR
+6972, its observation A).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from vkq.shader.spirv import (
 
 # trip counts of loops: they depend on the problem, so they stay specialization constants
 COUNTS = ("TRIPS", "CHUNKS")
-# names of uints that become literals; all bools and ints do, other uints are parameters of a problem
+# Names of uint constants that become literals. All bool and int constants become literals, too; other uint
+# constants are parameters of a problem.
 CHOICES = ("AFTER",)
 _READ = {  # instruction -> minimum number of words, the opcode's word included
     OP_DECORATE: 3, OP_INT: 4, OP_BOOL: 2, OP_TRUE: 3, OP_FALSE: 3, OP_CONSTANT: 4, OP_SPEC_TRUE: 3,
