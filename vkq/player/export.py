@@ -1,6 +1,6 @@
-"""Exports a model to a file for libvkq. The graph is planned for each kind of device. It is also run, on
-the device at hand and with the portable plan: the outputs become the known answers, with which libvkq
-compares its own results."""
+"""Exports a model to a file for libvkq. The graph is planned for each kind of device. The device at hand also
+runs the graph, by its own plan and by the portable plan. These outputs are stored as the known answers, with
+which libvkq compares its own results."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def _inputs(graph: Graph) -> dict[str, npt.NDArray[Any]]:
 def _planned(
     graph: Graph, device: Device, kind: str, names: Sequence[str], answers: tuple[bytes, ...]
 ) -> FilePlan:
-    """Return the plan of a graph with row-major arrays as inputs, and the values *names* as outputs. *kind*:
-    the kind of devices that the plan is for."""
+    """Return the plan of a graph with row-major inputs and outputs. *names*: the values that are the outputs.
+    *kind*: the kind of devices that the plan is for."""
     b = Builder(device)
     with device.programs.together():
         values = {name: _dense_in(b, graph.specs[name]) for name in graph.inputs}

@@ -12,7 +12,8 @@
 
 A text is stored as its length in bytes (uint32) and its UTF-8, a list as its length (uint32) and its items. A
 constant is a blob, or the words of a blob read in another order (`vkq.player.order`). Shaders are compressed
-(`vkq.player.packed`), and so are other parts that shrink to less than half. Weights are read in place.
+(`vkq.player.packed`), and so are other parts that shrink to less than half. Uncompressed parts, such as most
+weights, are read in place.
 """
 
 from __future__ import annotations
@@ -84,12 +85,12 @@ class FilePlan:
     """A plan for one kind of device. A slot is the index of a buffer range, which holds an input, a constant,
     a result or scratch memory.
 
-    kind: the kind's name, such as "this" or "portable". about: a line of text for people. needs: features
-    (1), limits (minimum values), and "=name" for values that must be equal. slots: the number of slots;
-    inputs come first. alignment: of arrays in a buffer, in bytes. results: for each output its slot, or its
-    bytes if they are the same for all inputs. answers: the bytes of each output in the known answer; each
-    plan has its own, because float sums depend on the kernels. scratch: (slot, offset, bytes); constants:
-    (slot, data)."""
+    kind: the kind's name, such as "this" or "portable". about: a line of text for people. needs: what a
+    device must have: (a feature, 1), (a limit, its minimum), or ("=" and a property, its exact value).
+    slots: the number of slots; inputs come first. alignment: the alignment of arrays in a buffer, in bytes.
+    results: for each output its slot, or its bytes if they are the same for all inputs. answers: the bytes
+    of each output in the known answer; each plan has its own, because float sums depend on the kernels.
+    scratch: (slot, offset, bytes). constants: (slot, data)."""
 
     kind: str
     about: str

@@ -74,8 +74,8 @@ class PortableDevice(Device):
         super().__init__(real.index, tune="off", capabilities=least(real))
 
     def close(self) -> None:
-        """Free everything. The driver's pipeline cache is not written, because it belongs to the full
-        device."""
+        """Free everything. Do not write the driver's pipeline cache, because its file belongs to the device
+        with all of its capabilities."""
         self.programs.clear()
         super().close()
 

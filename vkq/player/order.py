@@ -18,7 +18,7 @@ Words = npt.NDArray[np.uint32]
 # An order: the sizes of its axes, and their strides in stored words.
 Order = tuple[tuple[int, ...], tuple[int, ...]]
 AS_IT_IS: Order = ((), ())
-# The first words are compared before all words, which rules out most orders.
+# The number of words that are compared before all words are; this rules out most orders.
 LOOKED_AT = 512
 
 
@@ -57,7 +57,7 @@ def key(data: bytes) -> tuple[int, int]:
 
 
 def _of_matrices(lines: Words, matrices: Words) -> Iterator[Order]:
-    """Yield orders in which stored 16K or 32K weights must be read to equal 4N4K weights."""
+    """Yield the possible orders in which stored 16K or 32K weights are read as 4N4K weights."""
     for n, k in _channels(lines, matrices):
         for taps, chunks in _chunks(k // 4):
             run = k // taps // chunks * n
@@ -67,7 +67,7 @@ def _of_matrices(lines: Words, matrices: Words) -> Iterator[Order]:
 
 
 def _of_lines(matrices: Words, lines: Words) -> Iterator[Order]:
-    """Yield orders in which stored 4N4K weights must be read to equal 16K or 32K weights."""
+    """Yield the possible orders in which stored 4N4K weights are read as 16K or 32K weights."""
     for n, k in _channels(lines, matrices):
         for taps, chunks in _chunks(k // 4):
             run = k // taps // chunks * n

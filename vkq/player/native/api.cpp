@@ -16,7 +16,8 @@ struct vkq_device {
   explicit vkq_device(const char *which) : gpu(which) {}
 };
 struct Loaded;
-// A loaded model for one set of shapes. vkq_load returns the one of the first set; vkq_unload frees them all.
+// A model for one set of shapes. vkq_load returns the model for the first set; vkq_unload frees the models
+// for all sets.
 struct vkq_model {
   Loaded *of;
   size_t number;

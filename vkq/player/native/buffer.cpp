@@ -35,7 +35,7 @@ void Buffer::release() {
   if (memory) gpu.vkFreeMemory(gpu.device, memory, nullptr);
 }
 
-// Returns the memory type that has the most of these flags; earlier flags are more important.
+// Returns the best allowed memory type that has the flags `must`. The flag `first` counts more than `second`.
 uint32_t Buffer::type(uint32_t allowed, bool host) const {
   const VkMemoryPropertyFlags must =
       host ? VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT : 0;

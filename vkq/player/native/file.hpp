@@ -16,7 +16,7 @@ struct Error : std::runtime_error {
   Error(vkq_status s, const std::string &text) : std::runtime_error(text), status(s) {}
 };
 
-// How the bytes of a blob are stored. Shaders in columns are deflated, too.
+// How the bytes of a blob are stored. IN_COLUMNS: a shader, whose words are sorted into columns and deflated.
 enum Packing : uint32_t { AS_IT_IS = 0, DEFLATED = 1, IN_COLUMNS = 2 };
 
 // A part of the file. Each blob begins at a multiple of 64 bytes.

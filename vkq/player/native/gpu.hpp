@@ -49,7 +49,8 @@ struct Gpu {
   explicit Gpu(const char *which);  // see vkq_open
   Gpu(const Gpu &) = delete;
   ~Gpu();
-  // Calls `work`; the caller holds `turn`. Throws if the device is lost. Sets `lost` if `work` loses it.
+  // Calls `work`; the caller holds `turn`. Throws if the device is lost. Sets `lost` if `work` loses the
+  // device.
   template <typename Work>
   void guard(Work work) {
     if (lost) throw Error(VKQ_LOST, "the device is lost; unload its models, close it and open it again");
@@ -69,7 +70,7 @@ struct Gpu {
   void close();
 };
 
-// Returns the result of a Vulkan call. Throws Error if it is negative, VK_NOT_READY or VK_TIMEOUT.
+// Throws Error if the result of a Vulkan call is negative, VK_NOT_READY or VK_TIMEOUT.
 void check(VkResult result, const char *call);
 // Returns true if a test wants this call to fail with *result* (vkq_inject).
 bool injected(VkResult *result);
@@ -83,7 +84,8 @@ uint32_t inject(uint32_t nth, int32_t result);  // see vkq_inject
     ::vkq::player::check(result_, #name);                                                                \
   } while (0)
 
-// A buffer with its own memory, which is mapped if it is host-visible.
+// A buffer with its own memory. The memory is mapped if it is host-visible and coherent, except device memory
+// of a discrete GPU.
 struct Buffer {
   Gpu &gpu;
   VkBuffer handle = VK_NULL_HANDLE;

@@ -34,7 +34,8 @@ Model::~Model() {
   if (cache) gpu.vkDestroyPipelineCache(gpu.device, cache, nullptr);
 }
 
-// Ignores a damaged cache, or one of another driver: drivers check the header that Vulkan prescribes.
+// Reads the pipeline cache from its file. Ignores a cache whose header names another device or driver, or is
+// damaged.
 void Model::openCache() {
   std::vector<char> kept = content(cachePath, MOST_CACHE);
   const VkPhysicalDeviceProperties &p = gpu.properties;
@@ -43,7 +44,7 @@ void Model::openCache() {
                     !std::memcmp(kept.data() + 16, p.pipelineCacheUUID, VK_UUID_SIZE);
   if (!ours) kept.clear();
   cached = kept.size();
-  if (cached == HEAD) kept.clear();  // no pipelines: SwiftShader would prepend another header
+  if (cached == HEAD) kept.clear();  // a cache without pipelines: SwiftShader would prepend another header
   VkPipelineCacheCreateInfo info{VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
   info.initialDataSize = kept.size();
   info.pInitialData = kept.data();
@@ -51,7 +52,7 @@ void Model::openCache() {
   VKQ_CALL(gpu, vkCreatePipelineCache, gpu.device, &info, nullptr, &cache);
 }
 
-// Writes the cache if it has grown. Ignores write errors, which only cost the next start time.
+// Writes the cache if it has grown. Ignores write errors, because they only make the next start slower.
 void Model::saveCache() {
   size_t size = 0;
   if (cachePath.empty()) return;
@@ -136,7 +137,7 @@ static std::vector<uint8_t> lowest(const Array &one) {
   return content;
 }
 
-// Returns the inputs of the known answer; with `others`, different inputs.
+// Returns the inputs of the known answer, or, with `others`, different inputs.
 static Content given(const Shapes &shapes, bool others) {
   Content content;
   for (const Array &one : shapes.inputs) content.push_back(others ? lowest(one) : one.answer.whole());
@@ -157,7 +158,8 @@ static bool playsOthersFirst(const Gpu &gpu, const Plan &plan) {
   return texels || gpu.properties.deviceType != VK_PHYSICAL_DEVICE_TYPE_CPU;
 }
 
-// Returns the loaded plan; null if it does not reproduce the known answer. `proven`: skip that run.
+// Loads a plan, runs it on the inputs of the known answer, and returns it; null if an output differs from the
+// known answer. `proven`: load the plan without running it.
 std::unique_ptr<Playing> Model::played(const Shapes &shapes, const Plan &plan, bool proven) {
   if (proven) return std::make_unique<Playing>(gpu, shapes, plan, cache, known, nullptr);
   Content results;

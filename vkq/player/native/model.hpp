@@ -1,4 +1,5 @@
-// A loaded model. For each set of shapes it has the chosen plan, recorded once and submitted in each run.
+// A loaded model. For each set of shapes in use it has the chosen plan, which is recorded once and submitted
+// in each run.
 #pragma once
 #include <map>
 #include <memory>
@@ -20,7 +21,7 @@ struct Weight {
 using Words = std::tuple<Blob::Key, std::vector<uint32_t>, std::vector<uint32_t>>;
 using Weights = std::map<Words, Weight>;
 
-// A plan on a device: its pipelines, memory and recorded commands. Each call must hold gpu.turn.
+// A plan on a device: its pipelines, memory and recorded commands. Callers of the members hold gpu.turn.
 class Playing {
  public:
   // If `first` is not null, also runs the plan on these inputs: the first steps run while later pipelines
@@ -122,7 +123,8 @@ struct Model {
   // Returns the number of the variant whose inputs have these sizes. Throws Error (VKQ_ARGUMENT) if there is
   // none.
   size_t find(const uint64_t *const *sizes) const;
-  // Loads a plan that reproduces the known answer. A plan with a proof is not run again.
+  // Loads a plan for variant `number`: the first plan that reproduces its known answer. A plan with a proof
+  // is not run for this.
   void load(size_t number);
   void run(size_t number, const void *const *inputs, void *const *outputs);
 

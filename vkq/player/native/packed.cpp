@@ -159,9 +159,10 @@ static std::vector<uint8_t> inflated(const Blob &blob) {
   return out;
 }
 
-// Restores the words of a shader. Stored are the first, second and third words of all instructions, then the
-// other words. A third word is stored as its difference from the previous third word, a later one as its
-// difference from the third word of its instruction, with the sign in the lowest bit.
+// Restores the words of a shader. The first words of all instructions are stored first, then all second
+// words, all third words, and all other words. A third word is stored as its difference from the previous
+// third word, and a later word as its difference from the third word of its instruction. The lowest bit is
+// the sign.
 static std::vector<uint32_t> inRows(const std::vector<uint8_t> &planes) {
   const size_t size = planes.size() / 4;
   std::vector<uint32_t> out(size);

@@ -36,7 +36,7 @@ std::vector<char> content(const std::string &path, size_t most) {
 }
 
 static uint64_t sum(const char *data, size_t size) {
-  std::vector<uint8_t> words((size + 15) / 8 * 8);  // the size comes first: trailing zeros count
+  std::vector<uint8_t> words((size + 15) / 8 * 8);  // begins with the size, so that trailing zeros count
   std::memcpy(words.data(), &size, 8);
   if (size) std::memcpy(words.data() + 8, data, size);
   return checksum(words.data(), words.size());
@@ -95,8 +95,8 @@ static std::string processor() {
 }
 
 // Returns a text that identifies the device and its driver. A CPU driver may have the same version number in
-// all releases, as SwiftShader does, so the text of a CPU device also has the build IDs and the processor; ""
-// if these are unknown.
+// all releases, as SwiftShader does. So the text for a CPU device also has the libraries' build IDs and the
+// processor. Returns "" if these are unknown.
 static std::string identity(const Gpu &gpu) {
   VkPhysicalDeviceIDProperties ids{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES};
   VkPhysicalDeviceProperties2 all{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &ids, {}};

@@ -175,7 +175,7 @@ VkDescriptorSet Playing::makeSet(const Step &step) {
     if (texels) {
       VkBufferViewCreateInfo view{VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO};
       view.buffer = place.buffer;
-      view.format = VK_FORMAT_R32G32B32A32_SINT;  // every device supports this format here
+      view.format = VK_FORMAT_R32G32B32A32_SINT;  // every device supports this for texel buffers
       view.offset = place.offset;
       view.range = place.bytes / 16 * 16;
       VKQ_CALL(gpu, vkCreateBufferView, gpu.device, &view, nullptr, &seen[i]);

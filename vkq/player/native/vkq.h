@@ -69,8 +69,9 @@ VKQ_API void vkq_close(vkq_device *device); /* unload its models first; NULL doe
 /* Loads a file. It is mapped into memory, so nobody may write to it before `vkq_unload`; a rename may replace
  * it. On failure, *model is NULL.
  * cache: a path for the driver's pipeline cache, which is read and written; NULL or "": no cache. The file
- * CACHE.proven beside it records which known answers were reproduced. These are run again if the model file,
- * the device, the driver, the cache or libvkq has changed. Both files may be deleted at any time.
+ * CACHE.proven beside it records which plans reproduced their known answers. vkq_load runs these plans on the
+ * known answer again if the model file, the device, the driver, the cache or libvkq has changed. The cache
+ * and CACHE.proven may be deleted at any time.
  * vkq_load_memory copies the file's `bytes` bytes from `data`, which may be freed afterwards. */
 VKQ_API vkq_status vkq_load(vkq_device *device, const char *path, const char *cache, vkq_model **model);
 VKQ_API vkq_status vkq_load_memory(vkq_device *device, const void *data, uint64_t bytes, const char *cache,
