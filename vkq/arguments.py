@@ -20,7 +20,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Predicate = Callable[[Any], bool]
 LARGEST = 2**63
 LARGEST_OPTION = 2**31  # maximum stride, padding, ...; no image needs a larger value
-LONGEST = 10_000  # maximum number of numbers in a sequence
+LONGEST = 10_000  # maximum length of a sequence
 NUMBERS = "biufV"  # kinds of NumPy's dtypes; V is the kind of types of other packages, such as bfloat16
 
 
@@ -36,8 +36,8 @@ class Rule(NamedTuple):
 def checked(function: Function) -> Function:
     """Return the function, or a class's ``__init__``, wrapped so that each call first checks its arguments.
 
-    The text of a parameter's annotation is the key of its check in `RULES`; other annotations have no
-    check."""
+    The text of a parameter's annotation is the key of the parameter's check in `RULES`. Parameters with other
+    annotations are not checked."""
     parameters = list(inspect.signature(function).parameters.values())
     op = function.__qualname__.removesuffix(".__init__").rstrip("_")
     rules = {p.name: RULES[str(p.annotation)] for p in parameters if str(p.annotation) in RULES}

@@ -1,7 +1,8 @@
 """The user's cache folder: files that can be made again, each checked when it is read.
 
-A file is a magic number, a SHA-256, and the data. The checksum includes the file's name, so that a renamed
-file is invalid. A file that is truncated, changed, renamed, empty, too large, unreadable or not a regular
+A file has a magic number, a SHA-256 checksum, and the data. The checksum includes the file's name, so that a
+renamed file is invalid. A file that is truncated, changed, renamed, empty, too large, unreadable or not a
+regular
 file is ignored with one `CacheWarning`, and the caller makes the data again. Writing is atomic, so a reader
 in another process never sees half a file. The least recently used files are deleted if the folder grows
 above `MOST_BYTES`.
@@ -35,7 +36,7 @@ _HEADER = len(MAGIC) + hashlib.sha256().digest_size
 
 Value = TypeVar("Value")
 _warned: set[Path] = set()
-_sizes: dict[Path, int] = {}  # cache folder -> (its bytes when they were last counted, bytes written since)
+_sizes: dict[Path, int] = {}  # cache folder -> its bytes when last counted, plus the bytes written since then
 
 
 class CacheWarning(UserWarning):

@@ -1,7 +1,7 @@
 """Reads files that other programs wrote (only regular files up to a given size), and writes files atomically.
 
-A pipe might block for ever and ``/dev/zero`` never ends; both are refused before a byte is read, and a file
-that grows during the read is truncated. JSON is parsed with bounded depth and integers.
+Reading a pipe might block for ever, and ``/dev/zero`` never ends, so only regular files are read. If a file
+grows during the read, the new part is not read. JSON is parsed with bounded depth and integers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def read_start(path: Path, count: int) -> bytes:
 
 
 def _regular(handle: int, path: Path) -> os.stat_result:
-    """Return the facts of an open file. Raises OSError if it is not a regular file."""
+    """Return the status (``os.fstat``) of an open file. Raises OSError if it is not a regular file."""
     facts = os.fstat(handle)
     if not stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))

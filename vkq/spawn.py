@@ -72,8 +72,8 @@ def command(module: str, *arguments: str) -> list[str] | None:
 
 
 def _path() -> list[str]:
-    """Return the child's import path: this process's folders without the working directory, under whatever
-    name an entry has it."""
+    """Return the child's import path: this process's folders, without any entry that is the working
+    directory, even if the entry is another path to it."""
     try:
         here = os.path.realpath(os.getcwd())
     except FileNotFoundError:  # the working directory was deleted

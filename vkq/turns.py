@@ -21,8 +21,8 @@ FORKED = (
     " survives a fork: open no device or session before the fork (gunicorn: without --preload), or start the"
     " child with multiprocessing's 'spawn' method"
 )
-# All locks, by number. A WeakSet would remove entries in callbacks, and an exception of Ctrl-C there would be
-# lost.
+# All locks, by number. A WeakSet would remove entries in callbacks, and a KeyboardInterrupt in a callback
+# would be lost.
 _all: dict[int, weakref.ref[Turns]] = {}
 _numbers = itertools.count()
 _most = 256  # number of references after which dead references are removed
@@ -81,8 +81,8 @@ class Turns:
         self._lock.acquire()
 
     def _forked(self) -> None:
-        """Repair this lock in a forked child. Its only thread keeps the locks that it holds; a lock that
-        another thread held counts as left behind."""
+        """Repair this lock in a forked child. The child's only thread keeps the locks that it holds; a lock
+        that another thread held counts as left behind."""
         if not self._lock.acquire(blocking=False):
             self._left_behind, self._lock = True, threading.RLock()
         else:
@@ -105,7 +105,7 @@ def _after_fork() -> None:
 
 
 def begun(pool: ThreadPoolExecutor, call: Callable[[], T]) -> Future[T]:
-    """Start *call* in a pool; at the exit of the process, when no thread can start, run it here."""
+    """Start *call* in a pool. At the exit of the process, when no thread can start, run it in this thread."""
     try:
         return pool.submit(call)
     except RuntimeError:

@@ -144,7 +144,7 @@ class Node:
     # methods do not refer to them.
 
     def str(self) -> str:
-        """Return the node's text; SpecError if it is none."""
+        """Return the value as text; SpecError if the value is not text."""
         value = self.scalar()
         if not isinstance(value, str):
             raise self.error(f"{self._kind()} stands here; text is needed (put it in quotes).")
@@ -171,7 +171,7 @@ def _short(text: str) -> str:
 
 class _Plain:
     """Refuses what the plain subset excludes. The check runs on the parser's events, because composed nodes
-    do not show such parts."""
+    no longer show anchors, aliases and tags."""
 
     depth = 0
     nodes = 0

@@ -1,4 +1,4 @@
-"""The self-test and the rates of one device, in a child process of vkq.device.verdict.
+"""Runs the self-test and measures the rates of one device, in a child process that vkq.device.verdict starts.
 
 The child sends the parent one JSON object on each line: ``{"device": key, "stages": names}``, then for each
 stage ``{"begin": stage}`` and ``{"end": stage, "result": ...}``. Errors go to stderr; the exit code is 1 if

@@ -1,7 +1,8 @@
 """Find out, with a counting shader, whether a driver ends long loops.
 
-Mesa's llvmpipe ends all loops of an invocation after 65,535 iterations together, without an error; then a
-kernel's sum is wrong. Plans compare the iterations of each kernel with this limit
+Mesa's llvmpipe counts the iterations of all loops of an invocation together. After 65,535 iterations it ends
+the loops without an error, so that a kernel's sum is wrong. Plans compare each kernel's iterations with this
+limit
 (`vkq.runtime.builder.Builder.dispatch`).
 """
 
@@ -17,8 +18,8 @@ INVOCATIONS = 64
 
 
 def measure(device: Device) -> int | None:
-    """Return the iterations after which the driver ends an invocation's loops; None if the driver does not
-    end them."""
+    """Return the number of iterations after which the driver ends an invocation's loops; None if the driver
+    does not end the loops."""
     counted = Tensor(device, (INVOCATIONS,), "int32")
     program = device.program(catalog().find("selftest__loops"), {"LOCAL_X": INVOCATIONS})
     with device.operation() as recording:

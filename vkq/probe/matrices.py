@@ -68,8 +68,8 @@ class Matrices:
         return {**found, "WGM": down, "WGN": across}
 
     def runs(self, variant: Variant, capabilities: Capabilities, **constants: Value) -> bool:
-        """Return True if the device can run a shader with these matrices and constants, also with weight zero
-        points."""
+        """Return True if the device can run a shader with these matrices and constants, also if the weight
+        has zero points."""
         values = {**self.constants(variant), "ROW_SUMS": True, **constants}
         return not refusals(variant, variant.constants(values), capabilities)
 
@@ -90,8 +90,9 @@ def advertised(capabilities: Capabilities) -> tuple[Matrices, ...]:
     """Return the matrices that the device lists for int8 times int8 into int32 (subgroup scope, not
     saturating) and that the shaders support.
 
-    They are sorted as in the device's list (its preference), signed elements before unsigned ones. Only
-    listed shapes may be used: a pipeline with any other shape computes nothing and reports no error.
+    Signed elements come before unsigned ones; otherwise, the order is that of the device's list, which is
+    the device's preference. Only listed shapes may be used: a pipeline with any other shape computes nothing
+    and reports no error.
     """
     return _advertised(capabilities.cooperative_matrices, *_subgroups(capabilities))
 

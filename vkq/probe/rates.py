@@ -1,5 +1,5 @@
-"""Measure the rates of the int8 kernels' arithmetic on a device: each dot form, the float lanes, float32 FMA
-and a copy; and the number of cores, if no driver reports it.
+"""Measure the rates of the int8 kernels' arithmetic on a device: each dot form (with integer or float
+products), float32 FMA and a copy. Also measure the number of cores, if the driver does not report it.
 
 A Vulkan property states only that a dot product is accelerated; its rate shows by how much.
 """
@@ -22,7 +22,7 @@ LOCAL = 64  # invocations of a workgroup: the shader's LOCAL_X
 # Microseconds of one run, by clock: longer with less exact clocks. Runs are short, because other programs can
 # only make a run longer: of several short runs, the shortest was hardly disturbed.
 TARGET_US = {"gpu": 500.0, "host": 4_000.0, "cpu": 4_000.0}
-# Microseconds that all samples of a rate take together, and their number.
+# Microseconds that all samples of a rate take together, by clock; minimum and maximum number of samples.
 SAMPLED_US = {"gpu": 20_000.0, "host": 80_000.0, "cpu": 40_000.0}
 LEAST_SAMPLES, MOST_SAMPLES = 8, 80
 # attempts to sample a rate; each has more iterations, in case another program delayed short runs
@@ -37,8 +37,8 @@ class Rates:
     plus written) for ``copy``.
 
     ``clock``: "gpu" (timestamps), "host", or "cpu": the processor time of this process, for devices that run
-    on the CPU. It leaves out the time that other programs take, and its rates are those of one processor.
-    Rates that could not be measured are missing. ``cores``: see `measured_cores`.
+    on the CPU. Processor time excludes the time that other programs take, and the rates measured with it are
+    those of one processor. Rates that could not be measured are missing. ``cores``: see `measured_cores`.
     """
 
     per_second: Mapping[str, float]
@@ -169,8 +169,8 @@ def measured_cores(device: Device, clock: str, buffers: tuple[Buffer, Buffer]) -
 
 
 def _sample(works: list[_Work]) -> None:
-    """Sample all rates, one after the other, in rounds: a disturbance does not hit all samples of a rate.
-    Then sample again, with more iterations, the rates whose runs took too little time."""
+    """Sample all rates in rounds, one sample of each rate per round, so that a disturbance does not hit all
+    samples of a rate. Then sample the rates whose runs were too short again, with more iterations."""
     pending = works
     for left in reversed(range(ATTEMPTS)):
         unfinished = pending

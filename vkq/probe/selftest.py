@@ -5,7 +5,7 @@ A driver's features are used only if their tests pass. The tests cover the arith
 shares: the packed dot product in each form, over all 65,536 pairs of bytes in each lane; matrix products of
 each listed shape; requantization of extremes, accumulators above 2^24 and ties; and the quotient of quantize
 around every tie. The tests run in a child process (child.py). A device that does not round floats to
-nearest even computes these steps in integers (SOFT_FLOAT).
+nearest even computes requantization and quantize in integers (SOFT_FLOAT).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["OPENING", "Verdict", "probe_again", "report", "report_of", "run", "s
 
 Words = npt.NDArray[np.int32]
 HALVES = {"matrices_half": HALF, "matrices_brain": BRAIN}  # test of float matrices -> their form
-# Tests with values below the smallest normal float16: in matrices, and in elements converted to float16.
+# Tests with values below the smallest normal float16; for bfloat16, these float16 values are converted first.
 SMALLS = {HALF: "matrix_small", BRAIN: "matrix_small_brain"}
 ALIKE, PAIRED = "ALIKE", "PAIRED"  # constants of selftest__matrices_half: ways of loading matrices
 SMALL = "SMALL"  # test with weights that are multiples of 2^-24; they are float16 in both forms
@@ -59,8 +59,8 @@ def report(device: Device) -> Verdict:
 
 
 def report_of(capabilities: Capabilities) -> Verdict:
-    """Return `report` for a device not open in this process: a driver that crashes is refused before it is
-    opened."""
+    """Return the report of a device that is not open in this process. A device whose driver crashes is thus
+    refused before it is opened."""
     found = verdict.report_of(capabilities, lambda: _run_alone(capabilities))
     assert found is not None
     return found
@@ -228,9 +228,9 @@ def dot_cases() -> tuple[Words, Words]:
 
 
 def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return rows (case, step, rows, k) and outputs (case, step, outputs, k), int8 or uint8. In each of the
-    first cases, only one index along k is nonzero, a different one each time; extremes follow, then random
-    values."""
+    """Return x (case, step, row, k) and w (case, step, output, k), int8 or uint8. In each of the first k
+    cases, the elements are nonzero at only one index along k, a different one in each case; cases of extremes
+    follow, then cases of random values."""
     k, dtype = matrices.k, np.uint8 if matrices.form == "u8u8" else np.int8
     rng, steps, low, high = np.random.default_rng(2027), 4, np.iinfo(dtype).min, np.iinfo(dtype).max
     x, w = (

@@ -23,9 +23,9 @@ _found: weakref.WeakKeyDictionary[Device, dict[Matrices, Words]] = weakref.WeakK
 
 
 def order(device: Device, matrices: Matrices) -> Words:
-    """Return the indices of the words that each invocation holds, as an array (invocation, word), in groups
-    of four words. A matrix has 128 words, 8 in each row. The device is tested once. Its invocations must
-    hold elements in pairs (`pairs_refusal`)."""
+    """Return the indices of the words that each invocation holds, as an array (invocation, word). A matrix
+    has 128 words, 8 in each row. The device is asked once for each shape. Its invocations must hold elements
+    in pairs (`pairs_refusal`)."""
     known = _found.setdefault(device, {})
     if matrices not in known:
         known[matrices] = _asked(device, matrices)

@@ -1,5 +1,4 @@
-"""Sizes of a transposed convolution: every shape check, the derived sizes and counts, and a name, as in
-`vkq.problem`."""
+"""Sizes of a transposed convolution: every shape check, the derived sizes, op and byte counts, and a name."""
 
 from __future__ import annotations
 

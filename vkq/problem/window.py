@@ -11,9 +11,9 @@ from vkq.problem.options import Ints, Pair, Quad, pair, quad
 
 @dataclass(frozen=True)
 class Window:
-    """A kernel sliding over images (N, C, H, W) -> (N, C, OH, OW).
+    """A kernel that slides over images (N, C, H, W), with a result (N, C, OH, OW).
 
-    Pairs are (vertical, horizontal), padding is (top, left, bottom, right), the order of ONNX ``pads``.
+    Pairs are (vertical, horizontal). padding is (top, left, bottom, right), in the order of ONNX ``pads``.
     With ``ceil_mode``, the last window may extend beyond the padding, but it must begin inside the image or
     in the padding at the top or left, as in ONNX Runtime and PyTorch. The padding must be smaller than the
     (dilated) kernel, so that every window of dilation 1 contains a pixel of the image.

@@ -5,7 +5,7 @@ with parameters computed from this row.
     scale      = float32(high - low) / 255                     at least 2**-126; 1 for a row of zeros
     zero_point = saturate(-128 + round_half_even(-low / scale))
     x_q        = saturate(round_half_even(x / scale) + zero_point)
-    y          = float32(acc) * (scale * w_scale[n]) + bias[n]      acc as in `vkq.reference`
+    y          = float32(acc) * (scale * w_scale[n]) + bias[n]      acc as in `vkq.reference.layers`
 
 This is ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html), applied
 to each row and shifted from uint8 to int8.
@@ -30,7 +30,8 @@ _LARGEST = np.finfo(np.float32).max
 def row_parameters(x: Float32) -> tuple[Float32, npt.NDArray[np.int32]]:
     """Return (scale, zero_point) of every row of x (M, K).
 
-    Infinities and NaN are ignored. If high - low exceeds the largest float32, it is clamped to it.
+    Infinities and NaN are ignored. A difference high - low above the largest float32 becomes the largest
+    float32.
 
     >>> scale, zero_point = row_parameters(np.array([[-51.0, 204.0], [0.0, 0.0]], np.float32))
     >>> scale.tolist(), zero_point.tolist()
@@ -57,7 +58,7 @@ def quantize_rows(x: Float32, scale: Float32, zero_point: npt.NDArray[np.int32])
 
 def row_multipliers(scale: Float32, w_scale: Float32) -> Float32:
     """Return ``scale[m] * w_scale[n]``, (M, N). Products below 2**-126 become 0. Products above the largest
-    float32 are clamped to it."""
+    float32 become the largest float32."""
     # exact, because both factors have 24 bits
     exact = scale.astype(np.float64)[:, None] * w_scale.astype(np.float64)
     product = np.minimum(exact, float(_LARGEST)).astype(np.float32)

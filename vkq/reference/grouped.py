@@ -1,4 +1,5 @@
-"""Products with weights of few bits, quantized in groups (schemes q4gsw and q8gsw), in float64."""
+"""The oracle of products with 4-bit or 8-bit weights quantized in groups (schemes q4gsw and q8gsw), in
+float64."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ def linear_grouped(
 
     For float16 x, matrix units may compute the products. Products are exact (a code minus its zero point is a
     float16), and the sums of a group have up to four roundings for each k. Scales and the sum over groups are
-    float32. Then the bound is 4 * (K + 4) * 2**-24 * M, plus the rounding of y to float16. A matrix unit may
-    replace elements of x below 2**-14 by 0.
+    float32. The bound with matrix units is 4 * (K + 4) * 2**-24 * M, plus the rounding of y to float16. A
+    matrix unit may replace elements of x below 2**-14 by 0.
 
     >>> w = GroupedWeight(np.full((1, 1, 16), 0xA9, np.uint8), np.full((1, 1), 0.5, np.float32))
     >>> linear_grouped(np.ones((1, 32)), w)

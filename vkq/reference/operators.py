@@ -100,8 +100,8 @@ def padded(x: Array, window: Window, fill: Any) -> Array:
 
 
 def taps(window: Window) -> list[tuple[slice, ...]]:
-    """Return one entry for each kernel element in row-major order: the slices of the padded image that this
-    element multiplies."""
+    """Return, for each kernel element in row-major order, the slices of the padded image that the element
+    covers."""
     _, _, oh, ow = window.y_shape
     found: list[tuple[slice, ...]] = []
     for i, j in np.ndindex(*window.kernel):
@@ -121,9 +121,9 @@ def taps(window: Window) -> list[tuple[slice, ...]]:
 def mean_of_table(x: Array, table: npt.NDArray[np.float32], yq: QParams) -> Array:
     """Return the mean over the pixels of each channel of ``table[x - qmin]``, (N, C, 1, 1), quantized to yq.
 
-    table: float32, (256,) or (C, 256). Its entries are rounded to fixed point, with steps of at least 2**-29
-    of the largest entry, so that their sum is exact. ``y_q = saturate(round_half_even(float32(sum) * m) +
-    y_zp)``, where ``m`` is `vkq.numerics.tables.mean_multiplier`.
+    table: float32, (256,) or (C, 256). Its entries are rounded to fixed point, so that their sum is exact;
+    the step is from 2**-29 to 2**-28 of the largest entry. ``y_q = saturate(round_half_even(float32(sum) * m)
+    + y_zp)``, where ``m`` is `vkq.numerics.tables.mean_multiplier`.
     """
     numbers, exponent = fixed_point(table)
     which = np.arange(len(numbers) if table.ndim == 2 else 1).reshape(1, -1, 1, 1)

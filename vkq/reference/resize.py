@@ -70,9 +70,9 @@ def _of_lines(half: npt.NDArray[np.float32], a: Array, b: Array) -> npt.NDArray[
     """Return the interpolated values of 1-D data (N, C, 1, L) with ONNX Runtime's roundings, which treats the
     data as a volume.
 
-    a and b are half of the terms of the two columns, and *half* is the sum a + b + a + b, added in this
-    order. The result is 2 (a + b) if neither n nor c is the last index of its axis, *half* if one of them is,
-    and half the sum of four a and four b if both are.
+    a is half of the first column's term, b is half of the second column's term, and *half* is a + b + a + b,
+    added in this order. The result is 2 (a + b) if neither n nor c is the last index of its axis, *half* if
+    one of n and c is, and half the sum of four a and four b if both n and c are.
     """
     n, c = (np.arange(size) == size - 1 for size in half.shape[:2])
     last = n[:, None, None, None].astype(np.int32) + c[:, None, None]

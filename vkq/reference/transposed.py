@@ -68,7 +68,7 @@ def forward_weight(weight: Array, groups: int) -> Array:
 
 def spread(xq: Array, p: TransposedConv2dProblem, zero_point: int) -> Array:
     """Return the input of the ordinary convolution: *xq* with stride - 1 zero points between its pixels, and
-    with so many zero points around it that the convolution needs no padding."""
+    surrounded by enough zero points that the convolution needs no padding."""
     top, left = (p.dilation[i] * (k - 1) for i, k in enumerate((p.kh, p.kw)))
     h, w = p.oh + top, p.ow + left
     rows = top - p.padding[0] + p.stride[0] * np.arange(p.h)

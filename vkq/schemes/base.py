@@ -42,9 +42,9 @@ XParams = QParams | Literal["dynamic"] | None
 @dataclasses.dataclass(frozen=True)
 class Operands:
     """The operands of a layer; each has been checked separately. They are the weight; the scale and zero
-    point of each output channel (a `GroupedWeight` contains both); a bias (int32 or float32) or None; the
-    parameters of x and y; an activation; the requested path; the arithmetic of products (`COMPUTE`); and
-    whether accumulators may exceed int32 (`OVERFLOW`)."""
+    point of each output channel (a `GroupedWeight` has its own for each group); a bias (int32 or float32) or
+    None; the parameters of x and y; an activation; the requested path; the arithmetic of products
+    (`COMPUTE`); and whether accumulators may exceed int32 (`OVERFLOW`)."""
 
     op: str
     weight: Any
@@ -66,7 +66,7 @@ class Operands:
 
     @property
     def stored_zero_point(self) -> Int32:
-        """The zero points as int8: 128 is subtracted if the weight is uint8."""
+        """The zero points of `stored_weight`: 128 is subtracted if the weight is uint8."""
         return self.w_zero_point - (128 if self.weight.dtype == np.uint8 else 0)
 
 
@@ -93,7 +93,8 @@ class Scheme(ABC):
     integer: bool  # True if sums are of integers, so that their bits do not depend on path and method
     inputs: tuple[str, ...]  # the dtypes that x may have
     after: After = NOTHING  # the epilogue of 8-bit results
-    # Why the caller cannot choose ``compute``, and the remedy; {x!r} stands for x_qparams. "": it can.
+    # Why the caller cannot choose ``compute``, and the remedy; "" if the caller can. {x!r} stands for
+    # x_qparams.
     one_compute = ""
 
     @property

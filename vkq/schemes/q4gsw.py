@@ -22,8 +22,8 @@ from .base import COMPUTE, Checked, Given, Operands, Product, Scheme, Weight
 
 
 class Q4gsw(Scheme):
-    """y = sum_g scale sum_{k in g} x (q - zero_point) + bias in float32; the method decides the order of the
-    sum."""
+    """y = sum_g scale sum_{k in g} x (q - zero_point) + bias in float32. The order of the additions depends
+    on the kernel."""
 
     integer = False
     inputs = ("float32", "float16")

@@ -22,8 +22,8 @@ from .int8 import Int8Scheme
 
 
 class Q8taQ8csw(Int8Scheme):
-    """acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32. Then acc is multiplied by a float32
-    number of its output channel."""
+    """acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32. Then acc is multiplied by the float32
+    multiplier of its output channel."""
 
     family = "q8ta_q8csw"
 
@@ -92,8 +92,8 @@ class Q8taQ8csw(Int8Scheme):
         offset = k_padded * x_zero * w_zero - x_zero * w_sums
         scale, y_zero = self._results(n)
         if self.y is not None:
-            # A subnormal multiplier gives zero for every accumulator, on devices that flush subnormal
-            # numbers and on all others.
+            # A subnormal multiplier times any int32 accumulator rounds to 0. Store 0, because a device may
+            # flush subnormal numbers.
             scale = np.where(scale < np.finfo(np.float32).tiny, np.float32(0), scale)
         out = np.zeros((groups, n_padded, 4), np.int32)
         bias = self.operands.bias

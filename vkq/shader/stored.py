@@ -1,4 +1,5 @@
-"""SPIR-V in sealed files (`vkq.cache`), compressed to a quarter: a wheel has 27 MB of SPIR-V.
+"""SPIR-V in sealed files (`vkq.cache`), compressed to a quarter of its size: all modules of a wheel together
+have 27 MB uncompressed.
 
 A file holds the module's bytes, compressed with zlib, in four planes: the first bytes of all words, then the
 second bytes, and so on. Most words in SPIR-V are below 65,536, so two of the planes are nearly all zeros.
