@@ -63,8 +63,8 @@ def _regular(handle: int, path: Path) -> os.stat_result:
 
 
 def mapped(path: Path) -> mmap.mmap:
-    """Return a read-only memory map of a regular file that is not empty. Two calls for an unchanged file
-    return one map. Raises OSError like `read`."""
+    """Return a read-only memory map of a regular file that is not empty. Calls for an unchanged file return
+    the same map. Raises OSError like `read`."""
     handle = os.open(path, _FLAGS)
     try:
         facts = _regular(handle, path)

@@ -33,7 +33,7 @@ class Turns:
 
     Args:
         what: what the lock guards, for the message.
-        again: whether the thread that is inside may enter again, as a signal handler does.
+        again: whether the thread that is inside may enter again, for example from a signal handler.
 
     Entering raises DeviceError if waiting would never end. This happens in a process that was forked while
     another thread was inside. Without *again*, it also happens if the thread inside enters again from a

@@ -26,8 +26,8 @@ from .steps import (
     scaled,
 )
 
-# Polynomials in x^2 for (f(x) / x - 1) / x^2, fitted for x^2 in [0, 0.1717] (arctangent) or [0, 0.25]
-# (others).
+# Each constant has the coefficients of (f(x) / x - 1) / x^2 as a polynomial in x^2, for the function f that
+# the constant is named after. The fit is for x^2 in [0, 0.1717] (ATAN) or [0, 0.25] (all others).
 ATAN = (
     0.05046648875608924, -0.0862409863998892, 0.11071287551546859, -0.14284147012133833,
     0.19999977181137085, -0.33333333279030264,
@@ -45,7 +45,7 @@ ATANH = (
     0.15806446619031206, 0.018622824573026445, 0.08798372792984532, 0.08954825186679904,
     0.11120033768225845, 0.14285430352854092, 0.20000003412513986, 0.33333333326653686,
 )  # fmt: skip
-LARGE = 2.0**14  # for x of at least LARGE, the relative error of taking x for sqrt(x^2 + 1) is below 2^-29
+LARGE = 2.0**14  # for x >= LARGE, replacing sqrt(x^2 + 1) by x has a relative error below 2^-29
 
 
 def arctangent(x: Number) -> Number:

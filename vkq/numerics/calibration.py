@@ -14,7 +14,7 @@ from vkq.errors import ArgumentError, DTypeError
 from vkq.numerics.grouped import GroupedWeight, quantize_groups
 from vkq.numerics.qparams import SMALLEST_SCALE, QDType, QParams
 
-HALF_BINS = 2048  # number of a histogram's bins on each side of 0
+HALF_BINS = 2048  # a histogram has this many bins on each side of 0
 
 
 @overload
@@ -130,7 +130,7 @@ class Calibrator:
     of 4096 bins, whose width is a power of two. When the range grows, neighbouring bins are merged. So counts
     are exact, and a percentile is exact to one bin.
 
-    ``vkq quantize`` calibrates whole ONNX models with onnxruntime.quantization.
+    ``vkq quantize`` calibrates and quantizes whole models.
 
     >>> c = Calibrator()
     >>> c.observe(np.array([0.0, 1.0], np.float32))

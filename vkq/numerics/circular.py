@@ -17,7 +17,7 @@ from .steps import HIDDEN, INFINITY, SIGN, Number, exact_product, magnitude, pol
 # a word of zeros, then the first 224 bits of 2 / pi
 WORDS = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
 HALF_PI = (1.5707963705062866, -4.371138828673793e-08)
-# Polynomials in r^2 for (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4, for r^2 in [0, 0.62].
+# Polynomials in r^2 for r^2 in [0, 0.62]. SINE: (sin(r) / r - 1) / r^2. COSINE: (cos(r) - 1 + r^2 / 2) / r^4.
 SINE = (2.7248364773036666e-06, -0.00019840074665737465, 0.008333331852310973, -0.16666666663797544)
 COSINE = (-2.7299656316022867e-07, 2.4800590303711416e-05, -0.0013888887653322967, 0.04166666666427301)
 
@@ -63,7 +63,7 @@ def tangent(x: Number) -> Number:
 
 
 def _finished(x: Number, quarter: Number, r: Pair, sign: Number) -> Number:
-    """Return sin(r + quarter * pi / 2), negated if *sign* is the sign bit and not 0."""
+    """Return sin(r + quarter * pi / 2). *sign*: `SIGN` to negate the result, else 0."""
     square, lost = exact_product(r[0], r[0])
     small = magnitude(r[0]) < 2.0**-30
     straight = r[0] + (r[1] + (r[0] * square) * polynomial(square, *SINE))

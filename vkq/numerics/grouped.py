@@ -151,7 +151,7 @@ class GroupedWeight:
         return np.asarray((self.codes() - points) * scales)
 
     def along_k(self, of_groups: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return values of groups (N, groups) as values of elements (N, K), each repeated for its group."""
+        """Return values of groups (N, groups) repeated for each element of their group, (N, K)."""
         return np.repeat(of_groups, self.group, 1)[:, : self.shape[1]]
 
     def __repr__(self) -> str:

@@ -35,7 +35,7 @@ def multiply(a: Number, b: Number) -> Number:
 
 
 def inverse(d: Number) -> Number:
-    """Return 1 / d for d in [2^-60, 2^60], with a relative error of 2^-23. It is computed by three Newton
+    """Return 1 / d for d in [2^-60, 2^60], with a relative error of about 2^-23, computed by three Newton
     steps."""
     r = (d.of(0x7EF311C7, "u") - d.u).f
     for _ in range(3):

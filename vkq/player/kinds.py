@@ -19,7 +19,8 @@ from ..shader.spec import Value, Variant
 
 # The largest alignment of a buffer's offset that Vulkan allows a device to require.
 ALIGNMENT = 256
-# The limits that shaders depend on, as Vulkan 1.1 guarantees them. It guarantees no optional SPIR-V feature.
+# The limits that shaders depend on, as Vulkan 1.1 guarantees them. Vulkan 1.1 guarantees no optional SPIR-V
+# feature.
 LEAST = {
     "maxComputeSharedMemorySize": 16384,
     "maxComputeWorkGroupInvocations": 128,

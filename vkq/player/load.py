@@ -79,7 +79,8 @@ class PlayedModel(OfOneProcess):
         path: the file.
         which: a device by index or part of its name; None: the device that VKQ_DEVICE names, else the best.
         cache: a path for the driver's pipeline cache, which is read and written; None: no cache. With a
-            cache, this comparison is not repeated for a file, device and driver that have passed it.
+            cache, the comparison with the known answer is not repeated for a file, device and driver that
+            have passed it.
 
     Raises ModelError if the file is missing, damaged or not an exported model; DeviceError if there is no
     such device, or if none of the file's plans runs on it; OutOfMemoryError.
@@ -127,9 +128,9 @@ class PlayedModel(OfOneProcess):
 
     @checked
     def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> str:
-        """Return as text the plan that runs, the reasons why earlier plans in the file were rejected, and, if
-        there are several, all sets of shapes. *shapes*: input shapes by name, which select a set other than
-        the first."""
+        """Return a text about the plan that runs, the reasons why earlier plans in the file were rejected,
+        and, if the file has several sets of shapes, these sets. *shapes*: input shapes by name, which select
+        a set other than the first."""
         self._usable()
         wanted = {name: tuple(shapes[name]) for name in self.inputs} if shapes else self.shapes[0]
         return str(library().vkq_describe(self._shaped(wanted)[0]).decode())

@@ -42,7 +42,7 @@ ALIKE, PAIRED = "ALIKE", "PAIRED"  # constants of selftest__matrices_half: ways 
 SMALL = "SMALL"  # test with weights that are multiples of 2^-24; they are float16 in both forms
 WAYS = {"": "", ALIKE: ", loaded with a stride of 0", PAIRED: ", put together from words of two elements",
         SMALL: ", of 2^-24 as much"}  # fmt: skip
-PAIRS = {HALF: "matrix_pairs", BRAIN: "matrix_pairs_brain"}  # tests of a profile's `matrix_pairs`
+PAIRS = {HALF: "matrix_pairs", BRAIN: "matrix_pairs_brain"}  # tests for profiles with `matrix_pairs`
 
 runtime_device.probed = lambda device: report(device)
 
@@ -210,7 +210,7 @@ def _test_quantize(device: Device) -> str | None:
 
 
 def dot_cases() -> tuple[Words, Words]:
-    """Return words (x, w): all pairs of bytes in one lane after the other; then extremes in all lanes."""
+    """Return words (x, w): for each lane, all pairs of bytes in this lane; then extremes in all lanes."""
     rng = np.random.default_rng(2024)
     pairs = np.arange(65536)
     x = rng.integers(-128, 128, (4, 65536, 4)).astype(np.int8)

@@ -120,8 +120,8 @@ def conv_transpose2d_q8csw(
 def _operands(
     op: str, x: Array, wq: Array, w_zero_point: npt.ArrayLike | None, magnitude: bool
 ) -> tuple[Float64, Float64]:
-    """Return x and the weight minus its zero points in float64, with *magnitude* their magnitudes. Raises
-    DTypeError for operands of wrong types."""
+    """Return x and the weight minus its zero points in float64, or, with *magnitude*, the magnitudes of both.
+    Raises DTypeError for operands of wrong types."""
     if x.dtype.kind != "f" or (wq.dtype.kind != "f" and wq.dtype not in (np.int8, np.uint8)):
         raise DTypeError(
             f"{op}: x has dtype {x.dtype} and weight {wq.dtype}; they must be float, and int8, uint8 or float"

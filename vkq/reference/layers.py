@@ -148,8 +148,8 @@ def conv2d(
 def convolve(
     x: npt.NDArray[np.float64], w: npt.NDArray[np.float64], p: Conv2dProblem
 ) -> npt.NDArray[np.float64]:
-    """Return the convolution of float64 arrays that hold integers. It is one matrix product for each tap of
-    the kernel, so that no im2col copy is needed. Sums of integers are exact in any order."""
+    """Return the convolution of float64 arrays, computed with one matrix product for each tap of the kernel,
+    so that no im2col copy is needed. If the elements are integers, the sums are exact in any order."""
     top, left, bottom, right = p.padding
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     padded = padded.reshape(p.n, p.groups, p.ic // p.groups, *padded.shape[2:])

@@ -144,7 +144,7 @@ class Builder:
     ) -> None:
         """Allow results to overwrite inputs. For each pair (y, x) in *pairs*, the last step reads x and
         writes y, and is correct even if y and x share memory. *push*: the push constants of the step for the
-        case that every y shares the memory of its x. With them, it does not copy data that are in place."""
+        case that every y shares the memory of its x. With them, the step copies no data that are in place."""
         slots = {y.slot: x.slot for y, x in pairs}
         self._over |= slots
         step = self._steps[-1]
@@ -165,8 +165,8 @@ class Builder:
         self._writes.update(step.writes)
 
     def once(self, value: Value, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Return the result of *make*, which adds steps, for a value and a key. The result is cached:
-        *make* is called again only after steps that overwrite the value or the result."""
+        """Return the result of *make* for a value and a key, from a cache if possible. *make* adds steps. It
+        is called again only after steps that overwrite the value or the result."""
         key = value.slot, self._writes[value.slot], value.spec, key
         found, writes = self._copies.get(key, (None, 0))
         if found is None or self._writes[found.slot] != writes:

@@ -154,8 +154,8 @@ class Plan:
     a step that overwrites a constant restores it. ``scratch``: slot -> (offset, bytes) in a range of
     ``scratch_bytes`` that nothing else uses during the run. ``reasons``: why these steps were chosen, by
     topic ("path", "method", ...). ``over``: output slot -> slot of an input whose memory the result may
-    overwrite. ``in_place``: the steps if all these results overwrite their inputs; () if the steps are the
-    same.
+    overwrite. ``in_place``: the steps to run if all results in ``over`` overwrite their inputs; () if these
+    steps are ``steps``.
     """
 
     inputs: tuple[Spec, ...]

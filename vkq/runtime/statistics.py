@@ -24,7 +24,7 @@ from ..shader.compile import spirv
 from ..shader.spec import Value, Variant
 from .program import code, require
 
-# "MESA_SHADER_COMPUTE shader: 994 inst, 17.4 cycles, ..., 1 threads, 2 loops, 37:119 spills:fills"
+# A printed line: "MESA_SHADER_COMPUTE shader: 994 inst, 17.4 cycles, ..., 2 loops, 37:119 spills:fills"
 PRINTED = re.compile(r"([\d.]+) (\w+(?: \w+)*)(?:,|$)")
 PRINTED_SPILLS = re.compile(r"(\d+):(\d+) spills:fills")
 

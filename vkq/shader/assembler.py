@@ -168,7 +168,7 @@ class KernelWriter(ModuleWriter):
         return self._op(65, pointer, self._buffers[buffer], self.constant(0, "u").id, self._id(index))
 
     def exchange(self, index: Number) -> Number:
-        """Load a float that another invocation of the workgroup stored ("f")."""
+        """Load a float ("f") of the workgroup's shared memory, where any invocation may have stored it."""
         return self._load(self._shared, SHARED, "f", index)
 
     def keep(self, index: Number, value: Number) -> None:

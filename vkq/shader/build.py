@@ -52,7 +52,8 @@ def compile_all(chosen: Sequence[Module], jobs: int | None = None) -> Iterator[t
             compiler is not parallel.
 
     Raises:
-        CompileError: the first variant that does not compile or differs from its YAML.
+        CompileError: a variant does not compile, or its SPIR-V differs from its YAML. The message names the
+            first such variant.
     """
     with _mapper(jobs or (os.cpu_count() if len(chosen) >= WORTH_A_PROCESS else 1) or 1) as mapped:
         yield from mapped(_compile, chosen)

@@ -69,8 +69,8 @@ class Catalog:
         return shader.variant(found[0])
 
     def matching(self, pattern: str = "") -> list[Variant]:
-        """Return the variants whose full name matches: a glob if *pattern* contains ``*?[``, else a part of
-        the name (or an alias from `MEANT`)."""
+        """Return the variants whose full name matches *pattern*: a glob if it contains ``*``, ``?`` or ``[``,
+        else a part of the name (or an alias from `MEANT`)."""
         globs = [pattern] if set(pattern) & set("*?[") else [f"*{pattern}*", *MEANT.get(pattern, ())]
         return [v for name, v in self.variants.items() if any(fnmatch.fnmatchcase(name, g) for g in globs)]
 

@@ -120,7 +120,7 @@ def _expanded(text: str, first: int, path: Path, name: str, sources: Sources, vi
 
 @functools.lru_cache(maxsize=1024)
 def _parts(text: str, first: int, name: str) -> tuple[str | tuple[int, str], ...]:
-    """Return a file's text between its includes, and each include as (line, file name)."""
+    """Return the parts of a file in order: text without includes, or an include as (line, file name)."""
     parts: list[str | tuple[int, str]] = []
     block: list[str] = []
     for number, line in enumerate(text.splitlines(), first):

@@ -1,8 +1,9 @@
 """The GLSL compilers that vkq can use. Only building shaders needs them; a wheel contains SPIR-V.
 
-Two providers: the glslang library inside the PyPI package ``slangpy``, called with ctypes and without
-importing slangpy, and a command on PATH. A provider counts only if it compiles a probe with integer dot
-products and cooperative matrices: distributions still ship compilers without these extensions.
+There are two kinds of providers: the glslang library inside the PyPI package ``slangpy``, which is called
+with ctypes, without importing slangpy; and a compiler command on PATH. A provider is used only if it compiles
+a probe with integer dot products and cooperative matrices, because distributions still ship compilers without
+these extensions.
 """
 
 from __future__ import annotations

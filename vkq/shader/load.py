@@ -253,7 +253,7 @@ def _except(node: Node | None, axes: _Axes) -> list[dict[str, str]]:
 
 
 def _bindings(node: Node, types: Mapping[str, Node]) -> tuple[Binding, ...]:
-    """Return the bindings of a variant; *types* replaces the element types of some."""
+    """Return the bindings of a variant. *types*: element types that replace those in *node*, by binding."""
     found: list[Binding] = []
     for name, keys in named(node, {"access", "type"}, {"layout", "optional", "in_place"}):
         access = keys["access"].str()

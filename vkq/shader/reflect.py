@@ -262,8 +262,8 @@ def _check_requires(variant: Variant, reflection: Reflection) -> Iterator[str]:
 
 
 def _check_loops(variant: Variant, reflection: Reflection) -> Iterator[str]:
-    """Yield a problem if a shader has loops without declared iterations: a driver may end long loops
-    (lavapipe after 65,535), see `vkq.runtime.plan.step_of`."""
+    """Yield a problem if a shader has loops but declares no iterations. Plans need the iterations, because a
+    driver may end long loops (lavapipe after 65,535; see `vkq.runtime.builder.lets_loop`)."""
     said = variant.iterations_text.text != "0"
     if reflection.loops and not said:
         yield f"the SPIR-V has {reflection.loops} loops; say their rounds in the YAML ('iterations: ...')."

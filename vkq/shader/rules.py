@@ -37,7 +37,7 @@ FORBIDDEN = (  # forbidden in GLSL: (pattern, reason)
         "narrow barriers are fragile; use barrier(), behind memoryBarrierBuffer() between workgroups",
     ),
 )
-EXTENSIONS = {  # an extension -> Vulkan features; a variant must require one of them
+EXTENSIONS = {  # an extension -> Vulkan features, of which a variant with the extension must require one
     "GL_KHR_shader_subgroup_basic": ("computeFullSubgroups",),  # subgroupBarrier() waits for whole subgroups
     "GL_EXT_shader_8bit_storage": ("storageBuffer8BitAccess",),
     "GL_EXT_shader_16bit_storage": ("storageBuffer16BitAccess",),

@@ -64,7 +64,7 @@ class Binding:
     access: str
     type: str
     layout: str | None = None
-    optional: bool = False  # the compiled code of a variant may not use the binding
+    optional: bool = False  # the binding may be absent from the compiled code of a variant
     in_place: bool = False  # some dispatches overwrite the array that they read (`vkq.runtime.plan.step_of`)
 
     @property

@@ -97,7 +97,7 @@ class _Folding:
         self._bits: dict[int, int] = {}  # bits of the values that are given or known, by id
         self._open: set[int] = set()  # ids of specialization constants that remain
         self._chosen: set[int] = set()  # ids of constants whose value depends on a Select
-        self._signed: dict[int, bool] = {}  # ids of 32-bit integer types -> signed
+        self._signed: dict[int, bool] = {}  # id of a 32-bit integer type -> whether the type is signed
         self._bools: set[int] = set()  # ids of bool types
         self._values: dict[int, int] = {}  # values of integers and bools
 

@@ -16,7 +16,7 @@ from vkq import cache
 
 
 def compressed(spirv: bytes) -> bytes:
-    """Return the data of a file with this module; its size is a multiple of 4 bytes."""
+    """Return the data of a file with the module *spirv*, whose size must be a multiple of 4 bytes."""
     return zlib.compress(np.frombuffer(spirv, np.uint8).reshape(-1, 4).T.tobytes(), 9)
 
 

@@ -42,7 +42,8 @@ struct Array {
   Blob answer;      // content of an input in the known answer
 };
 
-// A feature (1), a limit (minimum), or a number that must be equal ("=vendorID").
+// What a device must have: a feature (`value` is 1), a limit (at least `value`), or a property that must
+// equal `value` (the name begins with "=": "=vendorID").
 struct Need {
   std::string name;
   uint64_t value;

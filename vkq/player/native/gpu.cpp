@@ -77,7 +77,7 @@ static const std::vector<Feature> &features() {
   return all;
 }
 
-// Large enough for every structure of the table.
+// A feature structure with space for the members of any structure of the table.
 struct FeatureStruct {
   VkStructureType type;
   void *next;

@@ -108,7 +108,7 @@ static Codes readCodes(Bits &bits) {
   return {Code(all.data(), symbols), Code(all.data() + symbols, distances)};
 }
 
-// Unpacks one block, literal bytes and repetitions of earlier bytes, to `done`.
+// Unpacks one block (literal bytes, and repetitions of earlier bytes) into `out`, from index `done` on.
 static void readBlock(Bits &bits, const Codes &codes, std::vector<uint8_t> &out, size_t &done) {
   static constexpr uint16_t LENGTHS[]{3,  4,  5,  6,  7,  8,  9,  10, 11,  13,  15,  17,  19,  23, 27,
                                       31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258};

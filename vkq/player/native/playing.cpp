@@ -116,7 +116,7 @@ void Playing::placeWeights(Weights &known) {
   }
 }
 
-// Uploads constants into few buffers, and calls `placed` for each.
+// Uploads constants into few buffers, and calls `placed` for each constant.
 template <typename Placed>
 void Playing::uploadWeights(const std::vector<const Constant *> &fresh, Placed placed) {
   std::vector<std::pair<uint64_t, const Constant *>> parts;

@@ -102,9 +102,9 @@ void Playing::next(bool submission) {
 }
 
 // Records the plan. If `plays`, also runs it: each command buffer is submitted as soon as it is recorded.
-// Barriers order all work of a queue, so a new submission needs no barrier. On CPU devices a run takes about
-// as long as the compilation of the pipelines. So there the first step of each pipeline begins a command
-// buffer, and the steps before it run while the pipeline is compiled.
+// Barriers order all work of a queue, so a new submission needs no barrier. On a CPU device, a run takes
+// about as long as the compilation of the pipelines. Therefore the first step that uses a pipeline begins a
+// command buffer there, and the steps before it run while the pipeline is compiled.
 void Playing::record(Together &pipelines) {
   const bool cpu = plays && gpu.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
   uint64_t busyNs = 0;

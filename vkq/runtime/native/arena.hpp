@@ -36,7 +36,7 @@ struct Piece {
   Block *const block;
   const std::shared_ptr<Memory> memory;
   const uint64_t offset, bytes;
-  bool scratch = false;  // users write before they read, so a lost submission does not matter
+  bool scratch = false;  // scratch memory is written before it is read, so a lost submission does no harm
   std::optional<Failure> failure;
   // The serial number of the recording that keeps this piece, and the index of its entry there, so that the
   // recording keeps it only once.

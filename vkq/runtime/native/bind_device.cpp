@@ -34,7 +34,7 @@ struct Context {
     if (core->cache) vkTable.vkDestroyPipelineCache(core->handle(), core->cache, nullptr);
     core->cache = made;
   }
-  // A bit for each memory type that a storage buffer can be in.
+  // Returns a mask with the bits of the memory types that a storage buffer can use.
   uint32_t bufferMemoryTypes() {
     Use use(*core);
     VkBuffer buffer = VK_NULL_HANDLE;

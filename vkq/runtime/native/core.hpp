@@ -26,7 +26,8 @@ struct Resource {
   explicit Resource(std::shared_ptr<Core> c) : core(std::move(c)) {}
   virtual ~Resource() = default;
   virtual void release() = 0;  // with core->mutex held; releases Vulkan handles, and no Python objects
-  // True if NumPy arrays view its memory, which then outlives the device. With core->mutex held.
+  // Returns true if NumPy arrays view the object's memory, which then outlives the device. Called with
+  // core->mutex held.
   virtual bool shown() const { return false; }
   void adopt();  // called at the end of each constructor: closing the device then releases the object
   void dispose();              // called in each destructor

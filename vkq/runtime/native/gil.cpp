@@ -22,7 +22,7 @@ static int holds() {
   return state && state == PyGILState_GetThisThreadState();
 }
 
-// PyGILState_Check returns 1 in every thread once a sub-interpreter has existed.
+// PyGILState_Check is only the fallback: it returns 1 in every thread once a sub-interpreter has existed.
 int (*const gilHeld)() = current ? holds : symbol<int()>("PyGILState_Check");
 
 static std::atomic<std::thread::id> mainThread{};

@@ -24,7 +24,7 @@ Packing::Packing(std::array<uint32_t, 4> sizes, std::array<std::vector<uint32_t>
       throw std::invalid_argument("Packing: the length of a table differs from that of its axis");
     last += table[axis].empty() ? 0 : *std::max_element(table[axis].begin(), table[axis].end());
   }
-  // Sums of table entries have 32 bits, and sizes in bytes 64 bits.
+  // Sums of table entries must fit in 32 bits, and sizes in bytes in 64 bits.
   uint64_t count = 1;
   for (uint32_t size : extent) {
     if (size && count > MOST_ELEMENTS / size) throw std::invalid_argument("Packing: too many elements");

@@ -30,7 +30,7 @@ struct PlanStep {
 // The content of a slot: a range, or a part of a range.
 struct Slot {
   const PiecePtr *piece = nullptr;
-  uint64_t offset = 0, bytes = 0;  // relative to the memory of the range
+  uint64_t offset = 0, bytes = 0;  // offset: from the beginning of the memory block
 
   Slot() = default;
   explicit Slot(const PiecePtr &p) : piece(&p), offset(p->offset), bytes(p->bytes) {}

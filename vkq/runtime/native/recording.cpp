@@ -274,7 +274,8 @@ void Recording::dispatch(const PlanStep &step, const Slot *slots) {
   }
   vkTable.vkUpdateDescriptorSets(core->handle(), count, updates, 0, nullptr);
   const bool timed = timesSteps && queriesUsed + 2 <= queryCount;
-  if (timed && !step.grids.empty()) makeRoom(step.busyNsOf(step.grids[0]));  // never after the timestamp
+  // If the dispatch needs a new submission, begin it before the timestamp.
+  if (timed && !step.grids.empty()) makeRoom(step.busyNsOf(step.grids[0]));
   if (timed) writeTimestamp();
   for (const auto &grid : step.grids) {
     std::string push = step.push;

@@ -12,7 +12,8 @@ namespace vkq {
 struct Upload {
   PiecePtr from, to;
   uint64_t offset, bytes;  // in `to`
-  bool whole;              // true for an upload's first copy: the upload replaces all that is read of `to`
+  // True for the first copy of an upload. The whole upload replaces all content of `to` that is read later.
+  bool whole;
 };
 
 // The members that record are called with the lock of the device's queue held (queue.hpp). The wait functions
