@@ -2,10 +2,9 @@
 
 A file has a magic number, a SHA-256 checksum, and the data. The checksum includes the file's name, so that a
 renamed file is invalid. A file that is truncated, changed, renamed, empty, too large, unreadable or not a
-regular
-file is ignored with one `CacheWarning`, and the caller makes the data again. Writing is atomic, so a reader
-in another process never sees half a file. The least recently used files are deleted if the folder grows
-above `MOST_BYTES`.
+regular file is ignored with one `CacheWarning`, and the caller makes the data again. Writing is atomic, so a
+reader in another process never sees half a file. The least recently used files are deleted if the folder
+grows above `MOST_BYTES`.
 
 A seal detects damage and mistakes; it is not a signature. Anyone who can write into the folder can choose
 what this user computes with: docs/trust.md.

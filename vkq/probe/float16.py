@@ -15,8 +15,8 @@ from ..shader.catalog import catalog
 
 FLOAT16 = "float16"  # the form of products in float16, and the name of the test
 K, ROWS, COLUMNS = 16, 36, 20  # sizes that are not multiples of the tile of 8 x 8
-# ROUNDOFF: the largest relative error of a float16 step in any rounding mode. Values below NORMAL may become
-# 0.
+# ROUNDOFF: the largest relative error of a float16 step, in any rounding mode. Values below NORMAL may become
+# zero.
 ROUNDOFF, NORMAL = 2.0**-10, 2.0**-14
 
 
@@ -31,7 +31,7 @@ def lacking(capabilities: Capabilities) -> str | None:
 
 def test(device: Device) -> str | None:
     """Return an error text if sums of 16 products are wrong, else None. Sums of integers must be exact. In
-    other sums, each product and each addition may have the error `ROUNDOFF`."""
+    other sums, each product and each addition may have the relative error `ROUNDOFF`."""
     rng = np.random.default_rng(2028)
     for whole in (True, False):
         x, w = (_numbers(rng, (size, K), whole) for size in (ROWS, COLUMNS))

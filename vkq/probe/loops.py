@@ -2,8 +2,7 @@
 
 Mesa's llvmpipe counts the iterations of all loops of an invocation together. After 65,535 iterations it ends
 the loops without an error, so that a kernel's sum is wrong. Plans compare each kernel's iterations with this
-limit
-(`vkq.runtime.builder.Builder.dispatch`).
+limit (`vkq.runtime.builder.Builder.dispatch`).
 """
 
 from __future__ import annotations

@@ -46,8 +46,9 @@ class Device(OfOneProcess):
         staging: True copies through host memory even if the host can access the device's memory; None copies
             through it only if necessary.
         tune: "auto" uses the kernels that were fastest when this device was probed (`vkq devices` prints
-            them), unless vkq has timings of this kind of device; "off" uses the defaults of this kind.
-            VKQ_TUNE=off in the environment: vkq does not measure. All settings give the same bits.
+            them), unless vkq has timings of this kind of device; "off" uses the defaults of this kind. With
+            VKQ_TUNE=off in the environment, vkq neither measures nor uses measurements. All settings give the
+            same bits.
         capabilities: for tests: capabilities to use instead of those that Vulkan reports (features that are
             false are not enabled). Their index chooses the device if *which* is None.
 
@@ -161,8 +162,7 @@ class Device(OfOneProcess):
 
     @property
     def loop_limit(self) -> int | None:
-        """The number of iterations after which the driver silently ends an invocation's loops; None if it
-        never ends them."""
+        """After how many iterations the driver ends an invocation's loops without an error; None: never."""
         return probed(self).loop_limit
 
     def download_into(self, source: Buffer, out: npt.NDArray[np.uint8]) -> None:
@@ -257,7 +257,7 @@ class Device(OfOneProcess):
             self._local.explicit = previous
 
     def groups_per_dispatch(self, total: int, macs: int, size: int = 0) -> int:
-        """Return the most workgroups of a dispatch. *macs*, *size*: multiply-adds, bytes of all *total*."""
+        """Return the maximum workgroups of a dispatch, if *total* have *macs* multiply-adds, *size* bytes."""
         return groups_in_time(self.capabilities, total, macs, size, self.verdict)
 
     def seconds_of(self, macs: int, size: int) -> float:

@@ -12,7 +12,8 @@ from vkq.yamlfile import Node, load
 
 FILE = "push.yaml"  # a file in the shaders folder
 INCLUDE = "push.glslh"
-# The first word of every block: the number of the first workgroup of a dispatch (a large one is split).
+# The first word of every block: the number of the dispatch's first workgroup, because large dispatches are
+# split.
 FIRST = ("uint", "first_group")
 TYPES = ("int", "uint", "float")
 MAX_BYTES = 128  # every Vulkan device allows this number (maxPushConstantsSize)

@@ -140,7 +140,7 @@ class Module:
                 self.loops += not functions[at + length - 1] & CONTROL_UNROLL
             at += length
         self.values = specialization
-        self._known: dict[int, int] = {}  # cached results of `evaluate`; `_sizes`: of `size`
+        self._known: dict[int, int] = {}  # cache of `evaluate`; `_sizes` is the cache of `size`
         self._sizes: dict[int, tuple[int, int]] = {}
         self.defined: dict[int, Instruction] = {}
         self.names: dict[int | tuple[int, int], str] = {}

@@ -49,8 +49,8 @@ struct Gpu {
   explicit Gpu(const char *which);  // see vkq_open
   Gpu(const Gpu &) = delete;
   ~Gpu();
-  // Calls `work`; the caller holds `turn`. Throws if the device is lost. Sets `lost` if `work` loses the
-  // device.
+  // Calls `work`; the caller holds `turn`. Throws if the device is lost already. If `work` loses the device,
+  // sets `lost`.
   template <typename Work>
   void guard(Work work) {
     if (lost) throw Error(VKQ_LOST, "the device is lost; unload its models, close it and open it again");

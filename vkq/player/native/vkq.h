@@ -89,9 +89,8 @@ VKQ_API uint32_t vkq_shapes(const vkq_model *model);
 VKQ_API vkq_status vkq_shape(const vkq_model *model, uint32_t number, uint32_t index, vkq_array *array);
 VKQ_API vkq_status vkq_shaped(vkq_model *model, const uint64_t *const *shapes, vkq_model **shaped);
 
-/* vkq_inputs and vkq_outputs return the number of inputs and outputs. vkq_input and vkq_output describe one
-of
- * them, by its index in the file. */
+/* vkq_inputs and vkq_outputs return the number of inputs and outputs. vkq_input and vkq_output describe an
+ * input or output, by its index in the file. */
 VKQ_API uint32_t vkq_inputs(const vkq_model *model);
 VKQ_API uint32_t vkq_outputs(const vkq_model *model);
 VKQ_API vkq_status vkq_input(const vkq_model *model, uint32_t index, vkq_array *array);

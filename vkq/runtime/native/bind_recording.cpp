@@ -4,7 +4,8 @@
 namespace vkq {
 
 // An operation whose dispatches stay together. `begin` takes the lock and returns the recording for them;
-// `end` releases the lock. Both are in C++, so that no signal handler can interrupt them halfway.
+// `end` releases the lock. This class is in C++, so that an exception of a signal handler cannot leave the
+// lock taken.
 struct Operation_ {
   std::shared_ptr<Queue> queue;
   nb::callable recording;

@@ -36,8 +36,7 @@ Packing::Packing(std::array<uint32_t, 4> sizes, std::array<std::vector<uint32_t>
 
 uint64_t Packing::elements() const { return uint64_t{extent[0]} * extent[1] * extent[2] * extent[3]; }
 
-// Transposes the 4x4 bytes of four words: word i gets byte i of each word. Called twice, it restores the
-// words.
+// Transposes the 4x4 bytes of four words: word i gets byte i of each word. The function is its own inverse.
 static inline void transpose(uint32_t x[4]) {
   constexpr uint32_t EVEN = 0x00ff00ff, ODD = 0xff00ff00;
   const uint32_t t[4] = {(x[0] & EVEN) | (x[1] & EVEN) << 8, (x[0] >> 8 & EVEN) | (x[1] & ODD),

@@ -112,8 +112,7 @@ static VkResult VKAPI_CALL pooledCreateFence(VkDevice d, const VkFenceCreateInfo
   return VK_SUCCESS;
 }
 
-// Recording::reuse records a command buffer again. Kompute's command pools do not allow this without the
-// flag.
+// Recording::reuse records a command buffer again, which needs the flag that Kompute does not set.
 static VkResult VKAPI_CALL createCommandPool(VkDevice d, const VkCommandPoolCreateInfo *given,
                                              const VkAllocationCallbacks *a, VkCommandPool *pool) {
   VkCommandPoolCreateInfo info = *given;
