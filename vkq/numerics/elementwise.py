@@ -109,8 +109,8 @@ def _sum(op: BinaryOp, a: Array, b: Array, aq: QParams, bq: QParams, yq: QParams
 
 
 def swaps(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
-    """Return True if ONNX Runtime's inner loop reads a as a scalar. It does if a has size 1 along the last
-    axis along which the result is longer than 1."""
+    """Return True if ONNX Runtime's inner loop reads *a* as a scalar. It does so if *a* has size 1 along the
+    last axis along which the result is longer than 1."""
     if not a_shape or not b_shape:
         return not a_shape or a_shape[-1] == 1
     for a, b in zip(reversed(a_shape), reversed(b_shape), strict=False):

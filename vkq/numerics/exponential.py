@@ -226,8 +226,8 @@ def mish(x: Number) -> Number:
 
 
 def _bent(x: Number, argument: Number, more: Number | None, factor: float, slope: float) -> Number:
-    """Return x if x > 0, else factor * (e^(argument + more) - 1). If *argument* is near 0, return slope * x
-    instead of the latter."""
+    """Return x if x > 0, else factor * (e^(argument + more) - 1). For x <= 0 and *argument* near 0, return
+    slope * x."""
     high, low = exp_minus_1(clamped(argument, -110.0, 0.0), more)
     product, lost = exact_product(high, x.of(factor))
     found = product + (lost + low * factor)

@@ -32,7 +32,7 @@ def reordered(words: Words, order: Order) -> Words:
 
 def found(wanted: bytes, given: bytes) -> Order | None:
     """Return the order in which the words of *given* must be read to equal *wanted*; None if there is none.
-    Both have equally many words."""
+    *wanted* and *given* have equally many words."""
     if wanted == given:
         return AS_IT_IS
     to, words = np.frombuffer(wanted, np.uint32), np.frombuffer(given, np.uint32)

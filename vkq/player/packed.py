@@ -37,7 +37,8 @@ def packed(data: bytes) -> tuple[int, bytes]:
 
 
 def in_columns(spirv: bytes) -> tuple[int, bytes]:
-    """Return the packing and the stored bytes of a shader; compressed words are first sorted into columns."""
+    """Return the packing and the stored bytes of a shader. Its words are sorted into columns before they are
+    compressed."""
     words = np.frombuffer(spirv, np.uint32)
     body, lengths = words[HEAD:], list[int]()
     firsts, at = (body >> 16).tolist(), 0

@@ -51,8 +51,8 @@ class ConvOptions:
 
         stride, dilation: an int, or (vertical, horizontal). padding: an int, (vertical, horizontal), (top,
         left, bottom, right), "valid" (no padding), or "same" (OH = H and OW = W, for stride 1 only; if the
-        sum of both sides is odd, the extra pixel is at the bottom and right, as in PyTorch and ONNX
-        SAME_UPPER). groups divides OC. Raises ArgumentError; DTypeError if a number is not an integer.
+        padding of both sides has an odd sum, the extra pixel is at the bottom and right, as in PyTorch and
+        ONNX SAME_UPPER). groups divides OC. Raises ArgumentError; DTypeError if a number is not an integer.
         """
         w = shape_of(weight_shape)
         if len(w) != 4:
@@ -95,8 +95,8 @@ def check_sizes(op: str, sizes: dict[str, int], least: int) -> None:
 
 
 def check_groups(op: str, groups: int, **channels: int) -> None:
-    """Raise an error if groups do not divide the channels. *channels* is the size of an axis by
-    the axis's name."""
+    """Raise an error if *groups* does not divide every channel count. *channels*: the number of channels of
+    each axis, by the axis's name."""
     for axis, count in channels.items():
         if count % groups:
             raise ArgumentError(f"{op}: {axis}={count}, groups={groups}; groups must divide {axis}.")

@@ -1,8 +1,8 @@
 """The NumPy oracle, whose results every path on every device must return, bit for bit.
 
 Only `vkq check`, `vkq bench` and the tests import it. The oracle and the launchers share multipliers, bounds,
-tables and element-wise arithmetic (`vkq.numerics`). An error in `vkq.numerics` would be in both, so the tests
-compare `vkq.numerics` directly with ONNX Runtime.
+tables and element-wise arithmetic (`vkq.numerics`). An error in `vkq.numerics` would be in the oracle and
+in the launchers, so the tests compare `vkq.numerics` directly with ONNX Runtime.
 """
 
 from vkq.reference.dynamic import linear_dynamic

@@ -257,7 +257,7 @@ class Device(OfOneProcess):
             self._local.explicit = previous
 
     def groups_per_dispatch(self, total: int, macs: int, size: int = 0) -> int:
-        """Return the maximum workgroups of a dispatch, if *total* have *macs* multiply-adds, *size* bytes."""
+        """Return how many workgroups one dispatch may have. All *total* do *macs* MACs on *size* bytes."""
         return groups_in_time(self.capabilities, total, macs, size, self.verdict)
 
     def seconds_of(self, macs: int, size: int) -> float:

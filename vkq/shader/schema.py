@@ -101,7 +101,7 @@ def values_of(path: Path, axis: str, node: Node) -> Node:
 
 
 def default_of(node: Node, kind: str, name: str) -> Value:
-    """Return the default of a constant, which has the constant's type."""
+    """Return the default of a constant, converted to the constant's type *kind*."""
     value = node.scalar()
     try:
         encode(kind, value, f"the default of '{name}'")

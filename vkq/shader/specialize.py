@@ -72,7 +72,7 @@ def specialized(spirv: bytes, given: Mapping[int, int], known: Mapping[int, int]
     replaced by constants. Integers and bools computed only from them become constants, too.
 
     *known*: the bits of further specialization constants, which stay specialization constants. With these
-    bits, array lengths that a Select among specialization constants chooses become constants.
+    bits, array lengths that an OpSelect among specialization constants chooses become constants.
 
     Raises:
         CompileError: the bytes are not a SPIR-V module.
@@ -96,7 +96,7 @@ class _Folding:
         self._lengths = {words[at + 3] for at, length in declarations(words, {OP_ARRAY}) if length == 4}
         self._bits: dict[int, int] = {}  # bits of the values that are given or known, by id
         self._open: set[int] = set()  # ids of specialization constants that remain
-        self._chosen: set[int] = set()  # ids of constants whose value depends on a Select
+        self._chosen: set[int] = set()  # ids of constants whose value depends on an OpSelect
         self._signed: dict[int, bool] = {}  # id of a 32-bit integer type -> whether the type is signed
         self._bools: set[int] = set()  # ids of bool types
         self._values: dict[int, int] = {}  # values of integers and bools
@@ -148,7 +148,7 @@ class _Folding:
     def _computed(self, operands: array[int]) -> list[int] | None:
         """Compute a constant from others. Return None, so that the instruction stays, in three cases: the
         result is no scalar; an operand stays a specialization constant, and the result is not an array length
-        that a Select chooses; there is no value (a division by zero in a branch that is not taken)."""
+        that an OpSelect chooses; there is no value (a division by zero in a branch that is not taken)."""
         kind, identifier, operation, *arguments = operands
         stays = not self._open.isdisjoint(arguments)
         self._open.add(identifier)

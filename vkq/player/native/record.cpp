@@ -19,8 +19,8 @@ static std::vector<uint64_t> estimates(const Step &step) {
   return found;
 }
 
-// Returns true if a command must begin a new submission, so that no driver's watchdog stops a long one. Adds
-// the command's time `ns` to `busyNs`, the time of the current submission.
+// Returns true if a command must begin a new submission, so that no driver's watchdog stops a long
+// submission. Adds the command's time `ns` to `busyNs`, the time of the current submission.
 static bool begins(uint64_t ns, uint64_t &busyNs) {
   const bool another = busyNs && ns > LONGEST_NS - std::min(busyNs, LONGEST_NS);
   busyNs = (another ? 0 : busyNs) + std::min(ns, LONGEST_NS);
@@ -219,7 +219,7 @@ void Playing::submit() {
   wait();
 }
 
-// `last`: the fence signals when these commands and all earlier ones have ended.
+// If `last`, the fence signals when these commands and all earlier ones have ended.
 void Playing::send(const Submission &one, bool last) {
   VkSubmitInfo info{VK_STRUCTURE_TYPE_SUBMIT_INFO};
   info.commandBufferCount = static_cast<uint32_t>(one.size());

@@ -21,7 +21,7 @@ struct Upload {
 struct Recording : Resource, std::enable_shared_from_this<Recording> {
   static constexpr uint32_t MOST_QUERIES = 1 << 20;
   static constexpr size_t MOST_OPERATIONS = 1 << 24;  // for one `repeat`
-  // `timestamps`: the number of steps to time. `marks`: the number of `timestamp` calls. Only one is set.
+  // `timestamps`: the number of steps to time. `marks`: the number of `timestamp` calls. At least one is 0.
   Recording(std::shared_ptr<Core> c, uint32_t timestamps, uint32_t marks, bool replays);
   ~Recording() override;
   void release() override;
