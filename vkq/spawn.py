@@ -25,7 +25,7 @@ from typing import IO, Any, Literal
 # starts no children.
 CHILD = "VKQ_CHILD"
 KEPT_BYTES = 1 << 20  # how many of the last bytes of a child's output are kept
-_GRACE_S = 30  # seconds after its time limit at which a child ends itself if its parent was killed
+_GRACE_S = 30  # a child whose parent was killed ends itself this many seconds after the child's time limit
 _ROOT = Path(__file__).resolve().parents[1]  # the folder that holds vkq
 _BOOT = (
     "import json, sys; path = json.loads(sys.argv[1]);"

@@ -69,14 +69,14 @@ class Quantizer:
         NaN, very large, or near a tie. Only for scales for which `divides` returns False; x need not be
         flushed.
 
-        If x times the reciprocal is below 257, it is within 2^-14 of the float32 quotient. A larger product,
-        up to 2^21, is within 1/2 of the quotient, and quotient and product both saturate.
+        A product of x and the reciprocal is within 2^-14 of the float32 quotient if the product is below 257.
+        A larger product, up to 2^21, is within 1/2 of the quotient, and quotient and product both saturate.
         """
         quotient = x * self._inverse
         whole = quotient + MIDDLE
         apart = magnitude(quotient - (whole - MIDDLE))
-        # If x is NaN, *apart* is NaN, too, and the comparison of its bits gives False, whatever the first
-        # comparison gives.
+        # If x is NaN, *apart* is NaN, too. The comparison of the bits of *apart* then gives False, so the
+        # result of the comparison with 2^21 does not matter.
         right = (magnitude(quotient) < 2.0**21) & (apart.u < x.of(0.5 - 2.0**-14).u)
         return self._saturated(whole.i - (self._zero.of(MIDDLE_BITS, "i") - self._zero)), right
 

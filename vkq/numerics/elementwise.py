@@ -144,7 +144,7 @@ def float_sum(
         sums = dequantize(left, a) + dequantize(right, b)
         wanted = quantize(np.clip(sums, *np.array(bounds, np.float32)), y)
     # The pairs of codes for which earlier scales gave wrong bytes. Test these pairs first, because the next
-    # scales often fail there, too.
+    # scales often fail for these pairs, too.
     hard = np.zeros(wanted.shape, bool)
     given = np.array([a.scale, b.scale], np.float32)
     for steps in sorted(itertools.product(range(-3, 4), repeat=2), key=lambda pair: sum(map(abs, pair))):

@@ -176,7 +176,7 @@ def _included(
             f'{where}: include "{wanted}" was not found; looked in {places} and the generated files.'
         )
     name, text = sources.read(found) if found else (wanted, virtual[wanted])
-    if name in including:  # a file that includes itself is ignored, as with #pragma once
+    if name in including:  # ignore an include of a file in itself, as #pragma once does
         return
     guard = "VKQ_INCLUDED_" + re.sub(r"[\W_]+", "_", name)
     yield f'#ifndef {guard}\n#define {guard}\n#line 1 "{name}"'

@@ -17,7 +17,7 @@ struct Weight {
   std::weak_ptr<Buffer> buffer;
   uint64_t at = 0;
 };
-// A blob with the order of its words.
+// The key of a blob, and the sizes and strides with which its words are read (`Constant`).
 using Words = std::tuple<Blob::Key, std::vector<uint32_t>, std::vector<uint32_t>>;
 using Weights = std::map<Words, Weight>;
 

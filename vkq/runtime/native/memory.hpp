@@ -4,7 +4,7 @@
 
 namespace vkq {
 
-// A buffer without memory, and its memory requirements.
+// Makes a buffer without memory in `buffer`, and returns the buffer's memory requirements.
 VkMemoryRequirements makeBuffer(Core &core, uint64_t bytes, VkBuffer *buffer);
 
 struct Memory : Resource, std::enable_shared_from_this<Memory> {

@@ -147,7 +147,8 @@ std::vector<std::shared_ptr<Recording>> Queue::inFlight() {
   return {flying.begin(), flying.end()};
 }
 
-// The recording has ended, and so have earlier submissions: release their memory.
+// Called after a wait for `recording`. If it has ended, removes it and the earlier submissions that have
+// ended from `flying`. A removed chain is kept in `idle` for reuse, or released.
 void Queue::landed(const std::shared_ptr<Recording> &recording) {
   Lock lock = hold();
   auto found = std::find(flying.begin(), flying.end(), recording);
