@@ -1,8 +1,9 @@
 """Random models: float operators between DequantizeLinear and QuantizeLinear.
 
 Scales are powers of two and values are small, so that all real results are exact in float32. Therefore a
-graph gives equal bytes before and after a pass. Zero points are even, because sums, products and means (of
-vkq and of ONNX Runtime) add zero points before they round, and odd ones would move ties.
+graph gives equal bytes before and after a pass. Zero points are even: sums, products and means (of vkq
+and of ONNX Runtime) add zero points before they round, and an odd zero point would round ties to the
+other neighbour.
 """
 
 from __future__ import annotations

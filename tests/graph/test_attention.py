@@ -86,8 +86,8 @@ FORMS["rows without a key"] = (  # as PyTorch writes it: 0 replaces NaN weights
 
 
 def compared(device: vkq.Device, data: bytes, fed: dict[str, np.ndarray], bound: float = BOUND) -> Any:
-    """Check that the device gives the bits of the fused node's NumPy steps, and that they are within
-    *bound* of ONNX Runtime; return the fused node."""
+    """Check that the device gives the bits of the fused node's NumPy steps, and that the result is within
+    *bound* of ONNX Runtime's. Return the fused node."""
     session = vkq.onnx.InferenceSession(data, device)
     (got,) = session.run(None, fed)
     (want,) = cpu_session(data, "comparing").run(None, fed)
@@ -118,8 +118,8 @@ def test_forms(device: vkq.Device, name: str) -> None:
     ("window", "low", "positions"), [(0, 0, True), (4, 0, True), (4, 3, True), (0, -1, False)]
 )
 def test_masks_by_positions_of_the_run(device: vkq.Device, window: int, low: int, positions: bool) -> None:
-    """A mask that hides the keys after each query's position becomes these positions. If a position may be
-    below 0, a query may see no key, and the mask stays a bias."""
+    """If a mask hides the keys after each query's position, the fused node gets the positions instead of
+    the mask. If a position may be below 0, a query may see no key, and the mask stays a bias."""
     mask = [op("Max", "at least", "a"), op("Min", "a most", "place"), op("LessOrEqual", "key place", "f")]
     if window:
         mask += [
@@ -143,7 +143,7 @@ def test_masks_by_positions_of_the_run(device: vkq.Device, window: int, low: int
 
 @pytest.mark.usefixtures("always")
 def test_on_matrix_units(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On float16 matrix units, attention of float32 takes them with compute="float16" alone."""
+    """float32 attention uses float16 matrix units only with compute="float16"."""
     if half_refusal(any_device):
         emulated.emulate(any_device, monkeypatch, "16x16x16", form="f16")
     shapes = {"q": (1, 2, 16, 16), "k": (1, 2, 20, 16), "v": (1, 2, 20, 16)}
@@ -260,8 +260,8 @@ def test_products_of_dequantized_numbers_stay(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_one_token_of_a_decoder(any_device: vkq.Device, dtype: str) -> None:
-    """The query of one token and at least KEYS keys are fused. Several workgroups compute parts of the keys,
-    and a second dispatch joins the parts."""
+    """Attention of one query to at least KEYS keys is fused. Several workgroups compute parts of the
+    keys, and a second dispatch joins the parts."""
     for keys in (KEYS - 1, KEYS):
         fed = {"q": values(1, 2, 4, 1, 32), "k": values(2, 2, 2, keys, 32), "v": values(3, 2, 2, keys, 24)}
         fed = {name: x.astype(dtype) for name, x in fed.items()}

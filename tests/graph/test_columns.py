@@ -112,8 +112,9 @@ def test_attention_reads_columns(block: tuple[Graph, Any, Any]) -> None:
 def test_bytes(
     any_device: vkq.Device, block: tuple[Graph, Any, Any], steps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model gives ONNX Runtime's bytes, whether attention runs in separate steps or in one dispatch. One
-    dispatch needs a batch of one here: the layout stores rows in fours, and a sequence has five."""
+    """The model gives ONNX Runtime's bytes, whether attention runs in separate steps or in one dispatch.
+    One dispatch is possible only for a batch of one here, because the layout stores blocks of four rows
+    and a sequence has five."""
     graph, feed, want = block
     changed = dataclasses.replace(any_device.capabilities, choices=(("attention_in_steps", steps),))
     monkeypatch.setattr(any_device, "capabilities", changed)

@@ -1,5 +1,5 @@
-"""Tests of positions, lengths and limits of decoders: one chain computes them, without a change of the
-results."""
+"""Tests of positions, lengths and limits of decoders: one chain computes them, and the results do not
+change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vkq.onnx.reader import read
 
 
 def without(monkeypatch: pytest.MonkeyPatch, graph: Any) -> Any:
-    """Return the lowered graph without the pass."""
+    """Return the graph lowered without the pass `flatten_counts`."""
     with monkeypatch.context() as patch:
         patch.setattr(passes, "PASSES", tuple(one for one in passes.PASSES if one is not flatten_counts))
         return lower(graph)
@@ -28,7 +28,8 @@ def without(monkeypatch: pytest.MonkeyPatch, graph: Any) -> Any:
 
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_positions_of_a_decoder(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
-    """One chain computes the positions of one token; the results of the graph are the same."""
+    """For one token, one chain computes all positions. The results of the graph are the same with and
+    without the pass."""
     sizes = Sizes(layers=2, context=512)
     past = np.random.default_rng(3).normal(0, 1, (1, sizes.kv_heads, 300, sizes.width)).astype(np.float32)
     given = fed(sizes, [5, 9, 7][:tokens], [past] * 2 * sizes.layers, 290)

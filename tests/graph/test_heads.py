@@ -1,4 +1,5 @@
-"""Tests of heads: the nodes between a product and attention become one node, with the same results."""
+"""Tests of attention heads: the nodes between a product and attention become one node, with the same
+results."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ KINDS: dict[str, Any] = {"float32": 1, "float16": 10}
 
 
 def cached(rotated: str = "k", past: str = "past_v", k: str = "xk") -> list[Any]:
-    """Return nodes that split x into queries, keys and values, rotate the queries and the parts *rotated*,
-    and write keys and values into caches. past: the name of the cache of the values. k: the name of the
-    columns of the keys."""
+    """Return nodes that split x into queries, keys and values, rotate the queries and the parts
+    *rotated*, and write keys and values into caches. *past*: the name of the past values. *k*: the name
+    of the columns that hold the keys."""
     nodes = [op("Slice", f"x from_{part} to_{part} last", f"x{part}") for part in "qkv"]
     for part in "qkv":
         name = k if part == "k" else f"x{part}"
@@ -91,7 +92,7 @@ def test_other_readers(any_device: vkq.Device, nodes: list[Any], results: str, o
 
 @pytest.mark.parametrize("most", [4, 6, 8])
 def test_few_buffers(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """On devices whose shaders read and write few arrays, each part is a dispatch of its own, or two."""
+    """On devices whose shaders read and write few arrays, each part takes a separate dispatch, or two."""
     data, inputs = built(cached(), "float16", "q", "k", "v")
     properties = {**device.capabilities.properties, "maxPerStageDescriptorStorageBuffers": most}
     changed = dataclasses.replace(device.capabilities, properties=properties)

@@ -24,8 +24,8 @@ def bytes_of(*shape: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(("width", "ops"), [(24, ["rows"]), (22, ["dequantize", "rows", "quantize"])])
 def test_normalization_of_bytes(device: vkq.Device, width: int, ops: list[str]) -> None:
-    """A normalization between 8-bit values is one dispatch if a row's bytes fill words, and three
-    otherwise."""
+    """A normalization between 8-bit values is one dispatch if the number of bytes of a row is a multiple
+    of 4, and three dispatches otherwise."""
     nodes = [
         op("DequantizeLinear", "x s z", "r"),
         op("LayerNormalization", "r gamma beta", "n", axis=-1),
@@ -60,7 +60,7 @@ def test_the_chain_alone(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize(("tokens", "width", "movements"), [(8, 24, 1), (8, 18, 4), (5, 24, 4)])
 def test_heads(device: vkq.Device, tokens: int, width: int, movements: int) -> None:
     """If the columns of a head are whole blocks of the layout, products read and write concatenated heads
-    in place, and only the operand of the second product is transposed. Otherwise three operands and the
+    in place, and only one operand of the second product is transposed. Otherwise three operands and the
     result are each moved once."""
     q, k = (0, 2, 1, 3), (0, 2, 3, 1)
     nodes = [
@@ -134,7 +134,7 @@ def test_a_residual_before(
 
 
 def test_few_buffers(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a device whose shaders read and write at most four arrays, a dispatch of its own adds the
+    """On a device whose shaders read and write at most four arrays, a separate dispatch adds the
     residual."""
     fed = {
         name: np.random.default_rng(i).normal(0, 2, (3, 24)).astype(np.float16)

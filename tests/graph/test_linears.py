@@ -30,7 +30,7 @@ class Heads(Nodes):
     """Attention whose queries, keys and values are products of the normalized x with separate weights.
     *biases*: letters of the products that have a bias. *gemm*: products are Gemm between Reshapes
     (otherwise MatMul, with biases quantized separately). *depth*: columns of a head of queries and keys;
-    *wide*: of values."""
+    *wide*: columns of a head of values."""
 
     def __init__(self, batch: int, biases: str = "", depth: int = 16, wide: int = 32, gemm: bool = False):
         self.shape, self.biases, self.gemm = (batch, TOKENS, WIDTH), biases, gemm

@@ -71,15 +71,15 @@ def by_hand(dtype: str = "int8", shape: tuple[int, ...] = SHAPE) -> tuple[Builde
 
 
 def unchanged(graph: Graph) -> Graph:
-    """Lower the graph, check that its results equal those of the graph before the passes, and return it."""
+    """Lower the graph, check that this does not change its results, and return the lowered graph."""
     lowered = lower(graph)
     same(oracle.run(graph, numbers(graph)), oracle.run(lowered, numbers(graph)))
     return lowered
 
 
 def test_a_fill_that_no_number_stands_for() -> None:
-    """A Pad of 8-bit values needs a fill value that is a multiple of the scale; with another fill value it
-    pads floats."""
+    """A Pad of 8-bit values needs a fill value that is a multiple of the scale. With another fill value,
+    Pad runs on floats."""
     b, x = by_hand()
     pads = b.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64))
     for fill, op in ((0.1, "dequantize"), (0.5, "Pad")):
@@ -170,8 +170,8 @@ def test_constants_of_equal_elements_are_numbers(value: int, op: str, first: boo
     ("shape", "op"), [((4, 1, 1), "mean_lookup"), ((5, 1), "lookup"), ((), "mean_lookup")]
 )
 def test_means_of_tables(shape: tuple[int, ...], op: str) -> None:
-    """A mean after a lookup is fused with it, for one table or a table per channel. With tables along
-    another axis it is not."""
+    """A mean is fused with the lookup before it, if the lookup has one table or a table per channel. With
+    tables along another axis they remain two nodes."""
     b, x = by_hand()
     constant = b.constant((np.arange(np.prod(shape)) / 4).astype(np.float32).reshape(shape))
     y = b.op("GlobalAveragePool", b.op("Relu", b.op("Add", x, constant)))

@@ -26,8 +26,8 @@ def checked(
     device: vkq.Device, nodes: Sequence[Any], inputs: dict[str, Any], results: dict[str, int],
     exact: bool = True, **constants: Any,
 ) -> list[np.ndarray]:  # fmt: skip
-    """Check that the device, without a fallback, gives the bits of the graph in NumPy, and that these equal
-    ONNX Runtime's results (*exact*) or are within 2e-6 of them. Return the results."""
+    """Check that the device, without a fallback, gives the bits of the graph in NumPy. Check that these
+    results equal ONNX Runtime's (*exact*) or are within 2e-6 of them. Return the results."""
     data = model(list(nodes), inputs, results, **constants)
     got = compared(device, data, inputs)
     want = ort.InferenceSession(data.SerializeToString()).run(None, inputs)
@@ -138,8 +138,8 @@ def test_places(device: vkq.Device, dtype: Any) -> None:
 
 @pytest.mark.parametrize("largest", [1, 0])
 def test_top_k(device: vkq.Device, largest: int) -> None:
-    """TopK gives ONNX Runtime's results: the first of equal values, infinities, and all values of
-    an axis."""
+    """TopK gives ONNX Runtime's results. The cases have equal values, of which the first ones are
+    returned, infinities, and a k of the whole axis."""
     x = np.round(normal(17, 3, 37, 5))
     x[0, 3], x[1, 5, 2] = np.inf, -np.inf
     for axis, k in ((1, 6), (0, 1), (-1, 5)):
@@ -190,8 +190,9 @@ def test_reductions_of_whole_numbers(device: vkq.Device, kind: str) -> None:
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 @pytest.mark.parametrize("channels", [False, True])
 def test_parameters_of_the_run(device: vkq.Device, dtype: Any, channels: bool) -> None:
-    """Scales and zero points computed at run time, single ones or one per channel, give the bits of
-    constant ones, for ties, saturated values, infinities and NaN."""
+    """Scales and zero points computed at run time give the bits of constant scales and zero points. There
+    is one scale for all channels or one per channel; values include ties, saturated values, infinities
+    and NaN."""
     rng = np.random.default_rng(40)
     scale = rng.uniform(0.05, 0.2, 5 if channels else ()).astype(np.float32)
     zero = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, scale.shape).astype(dtype)
@@ -237,8 +238,8 @@ def test_einsum(device: vkq.Device, equation: str) -> None:
 
 
 def transformed(device: vkq.Device, node: Any, x: np.ndarray, opset: int, **constants: Any) -> np.ndarray:
-    """Run a Fourier transform on the device without a fallback; check that it is within a bound of ONNX
-    Runtime, and return it."""
+    """Run a Fourier transform on the device without a fallback. Check that the result is within a bound
+    of ONNX Runtime's, and return it."""
     data = model([node], {"x": x}, {"y": KINDS[x.dtype]}, **constants)
     data.opset_import[0].version = opset
     (got,) = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
@@ -344,7 +345,7 @@ def test_indices_beyond_an_axis(any_device: vkq.Device) -> None:
 
 
 def test_what_is_too_long_stays_as_it_is() -> None:
-    """A TopK whose loop is longer than some drivers allow is refused, and the refusal names it."""
+    """A TopK whose loop is longer than some drivers allow is refused, and the refusal names TopK."""
     x = np.zeros((1, MOST_ROUNDS + 1), np.float32)
     nodes = [helper.make_node("TopK", ["x", "k"], ["y", "i"])]
     data = model(nodes, {"x": x}, {"y": FLOAT}, k=np.array([3]))
@@ -364,8 +365,8 @@ RESIZES = [
 
 @pytest.mark.parametrize("attributes", RESIZES, ids=lambda a: ".".join(map(str, a.values())))
 def test_resizes(device: vkq.Device, attributes: dict[str, Any]) -> None:
-    """Resize is close to ONNX Runtime's if it enlarges one axis and shrinks another, if sizes are no
-    multiples, and in 1-D and 3-D."""
+    """Resize is close to ONNX Runtime's in 1-D, 2-D and 3-D. The 2-D case enlarges one axis and shrinks
+    the other, to sizes that are not multiples of the input's."""
     x = normal(40, 2, 3, 7, 9)
     nodes = [op("Resize", "x none none sizes", "y", **attributes)]
     data = model(nodes, {"x": x}, {"y": FLOAT}, none=np.zeros(0, np.float32), sizes=np.array([2, 3, 11, 5]))
@@ -379,8 +380,8 @@ def test_resizes(device: vkq.Device, attributes: dict[str, Any]) -> None:
 
 
 def test_a_crop(device: vkq.Device) -> None:
-    """Resize in the mode tf_crop_and_resize uses the fill value outside the image. One scale factor may
-    give both sizes."""
+    """Resize in the mode tf_crop_and_resize uses the fill value outside the image. With a
+    keep_aspect_ratio_policy, one scale factor determines both sizes."""
     x, none = normal(42, 1, 1, 5, 6), np.zeros(0, np.float32)
     how = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 9.5}
     roi = np.float32([0, 0, 0.3, -0.2, 1, 1, 0.8, 1.1])

@@ -1,5 +1,6 @@
-"""Tests of runs on bound tensors: the second of two runs on the same tensors is recorded, later ones replay
-the recording, and the recording keeps tensors no longer than it says."""
+"""Tests of runs on bound tensors. The second of two runs on the same tensors is recorded, and later runs
+replay the recording. The recording keeps its tensors only until other tensors are bound, the bindings are
+cleared, or the session is closed."""
 
 from __future__ import annotations
 
@@ -93,7 +94,9 @@ class Bound:
 
 
 def test_the_third_run_records_nothing(device: vkq.Device, counts: Counter[str]) -> None:
-    """Each run reads the arrays' current content. A run on other tensors starts anew."""
+    """The first run adds its plan to the pending work, the second run makes a recording, and later runs
+    replay it. Each run reads the arrays' current content. The first run on other tensors adds its plan
+    again."""
     one = Bound(device)
     for i in range(5):
         counts.clear()
@@ -120,7 +123,7 @@ def test_200_replays_without_a_read(device: vkq.Device, counts: Counter[str]) ->
 
 
 def test_results_in_new_memory(device: vkq.Device, counts: Counter[str]) -> None:
-    """If one result has no tensor of its own, every run gives it new memory, so nothing is recorded."""
+    """If one result is not bound to a tensor, every run allocates memory for it, so nothing is recorded."""
     one = Bound(device)
     one.binding.bind_output("y", "vulkan")
     kept = []

@@ -16,7 +16,8 @@ from vkq.onnx import read
 
 
 def counted(patch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Return counts that every walk updates: of the nodes passed ("nodes") and visited ("visits")."""
+    """Return two counts that every walk updates: "nodes", the number of nodes of the graph, and "visits",
+    the number of nodes visited."""
     count, walk = {"nodes": 0, "visits": 0}, Sweep.walk
 
     def walked(sweep: Sweep, visit: Any, ops: Container[str] | None = None) -> None:

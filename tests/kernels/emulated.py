@@ -69,8 +69,8 @@ NOTHING = (r"add_product\(.*\);", ";")  # removes all products, as a faulty driv
 
 
 def row(shape: str, form: str = "s8s8") -> CooperativeMatrix:
-    """Return the cooperative-matrix entry for *shape*: ``MxNxK``, or ``MxNxK form``, whose form overrides
-    *form*."""
+    """Return the cooperative-matrix entry for *shape*: ``MxNxK``, or ``MxNxK FORM``, where FORM replaces
+    the argument *form*."""
     shape, _, own = shape.partition(" ")
     form = own or form
     m, n, k = map(int, shape.split("x"))
@@ -162,8 +162,8 @@ def _tile(variant: Variant, values: Mapping[str, Value]) -> int:
 
 
 def _frozen(source: str, variant: Variant, values: Mapping[str, Value]) -> str:
-    """Return the text with specialization constants replaced by plain constants, so that the compiler unrolls
-    loops as a driver with matrix units would."""
+    """Return *source* with specialization constants replaced by plain constants, so that the compiler
+    unrolls loops as a driver with matrix units would."""
 
     def plain(match: re.Match[str]) -> str:
         kind, name = match[1], match[2]
@@ -185,8 +185,8 @@ def _frozen(source: str, variant: Variant, values: Mapping[str, Value]) -> str:
 def _source(
     variant: Variant, values: tuple[tuple[str, Value], ...], number: int, unroll: bool, wrong: Wrong
 ) -> str:
-    """Return the variant's text with emulated matrices. A buffer replaces its largest shared array, because
-    few CPU devices have enough shared memory."""
+    """Return the variant's GLSL with emulated matrices. A buffer replaces the shader's largest shared
+    array, because few CPU devices have enough shared memory."""
     v = dict(values)
     size = _tile(variant, v)
     source = _frozen(text(variant), variant, v)
@@ -202,7 +202,7 @@ def _source(
     for pattern, call in IN_PLACE:
         source = re.sub(pattern, call, source)
     elements = int(v["MM"]) * int(v["MN"]) // int(v["SUBGROUP"])
-    half = "shaderInt8" not in variant.requires  # the text itself includes the code of both types
+    half = "shaderInt8" not in variant.requires  # the GLSL does not tell: it has the code of both types
     runs = int(v["MK"]) // (8 if half else 16)
     defines = (
         f"#define ELEMENTS {elements}u\n#define K_RUNS {runs}u\n#define HALF {int(half)}\n"

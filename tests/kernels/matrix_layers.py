@@ -15,7 +15,8 @@ from vkq.probe.matrices import Matrices, advertised, lacking
 from . import emulated
 
 Q, Y = vkq.QParams(0.05, 3), vkq.QParams(0.7, -5)
-# Convolutions for float activations: M, N and K do not fill the tiles; one K is a multiple of 8.
+# Convolutions for float activations. Their M, N and K are not multiples of the tile sizes; one K is a
+# multiple of 8.
 CONVOLUTIONS = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]",
     "conv2d[N=1,IC=48,H=7,W=9,OC=40,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",
@@ -37,8 +38,8 @@ def make(data: Any, device: vkq.Device, y: vkq.QParams | None, **changes: Any) -
 
 
 def tiled(data: Any, device: vkq.Device, y: vkq.QParams | None, **changes: Any) -> Any:
-    """Return the layer of `make`; a convolution with several taps uses tiles of input pixels in shared
-    memory."""
+    """Return the layer of `make`. A convolution with several taps or with padding uses tiles of input
+    pixels in shared memory."""
     p = data.problem
     several = p.name.startswith("conv2d") and ((p.kh, p.kw) != (1, 1) or any(p.padding))
     return make(data, device, y, **({"method": "matrix"} if several else {}), **changes)
@@ -68,8 +69,8 @@ def known(monkeypatch: pytest.MonkeyPatch, **says: Any) -> None:
 
 
 def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, matrices: Matrices) -> None:
-    """Give the device only these matrix units: real ones if it has them, emulated ones if it has no matrix
-    units. Skip the test if its matrix units have other shapes."""
+    """Give the device only these matrix units: real ones if it has them, emulated ones if it has no
+    matrix units. Skip the test if the device's matrix units have other shapes."""
     shape = f"{matrices.m}x{matrices.n}x{matrices.k}"
     if lacking(device.capabilities) is not None:
         emulated.emulate(device, monkeypatch, shape, form=matrices.form, subgroup=matrices.subgroup)

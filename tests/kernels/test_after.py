@@ -103,8 +103,8 @@ def test_every_kernel(device: vkq.Device, name: str, method: str, path: str, kin
 @pytest.mark.parametrize("kind", ["lookup", "add"])
 @pytest.mark.parametrize(("name", "method", "path"), [*KERNELS[:2], KERNELS[-1]])
 def test_words_in_place_of_texels(device: vkq.Device, name: str, method: str, path: str, kind: Kind) -> None:
-    """Words and texels give the same bytes: the device reads words if it prefers texels, and texels if it
-    prefers words, and results equal the oracle's."""
+    """Words and texels give the same bytes. The test inverts the profile's choice: a device that prefers
+    texels reads words, and a device that prefers words reads texels. Results equal the oracle's."""
     known = profile(device.capabilities)
     flipped = {"texels": not known.texels, "lane_loads": not known.lane_loads, "depthwise_lines": ()}
     with preferred(flipped):
@@ -186,9 +186,9 @@ Linears = tuple[vkq.Linear, vkq.Linear, np.ndarray]  # (layer without epilogue, 
 
 
 def linears(device: vkq.Device, rows: int, method: str, dtype: Any, path: str, last: Any) -> Linears:
-    """Return a layer, the same layer with an epilogue, and its input x. *last* maps y's quantization
-    parameters to the epilogue. The activation's upper bound, 20.7 scales, lies between two quantized
-    results."""
+    """Return (a layer, the same layer with an epilogue, their input x). *last*: a function from y's
+    quantization parameters to the epilogue. The activation's upper bound, 20.7 scales, lies between two
+    quantized results."""
     p, rng = parse(f"linear[M={rows},K=70,N=37]"), np.random.default_rng(rows)
     data = random_data(p, rng, dtype, "int8")
     options: Any = {"x_qparams": data.x_q, "y_qparams": data.y_q, "bias": data.bias, "method": method}
@@ -199,8 +199,8 @@ def linears(device: vkq.Device, rows: int, method: str, dtype: Any, path: str, l
 
 
 def as_numbers(device: vkq.Device, rows: int, method: str, dtype: Any, path: str = "auto") -> str:
-    """Check that a linear layer that stores float32 equals the int8 layer and `dequantize`; return the name
-    of the kernel's variant."""
+    """Check that a linear layer whose epilogue stores float32 gives the result of the int8 layer followed
+    by `dequantize`. Return the name of the kernel's variant."""
     layer, numbers, x = linears(device, rows, method, dtype, path, lambda q: AS_NUMBERS)
     q = layer.y_qparams
     want = dequantize(layer(x), q)
@@ -223,8 +223,8 @@ def test_numbers_of_matrix_units(strict_device: vkq.Device, monkeypatch: pytest.
 
 
 def through_tables(device: vkq.Device, rows: int, method: str, dtype: Any, path: str = "auto") -> str:
-    """Check a linear layer with a lookup table for each output channel; return the name of the kernel's
-    variant."""
+    """Check a linear layer whose epilogue has a lookup table for each output channel. Return the name of
+    the kernel's variant."""
     entries = np.random.default_rng(rows).integers(0, 256, (37, 256), np.uint8).view(dtype)
     last = through_table(signed(entries), QParams(0.5, 4, dtype))
     layer, ended, x = linears(device, rows, method, dtype, path, lambda q: last)
@@ -252,7 +252,8 @@ def test_all_that_can_have_a_last_step_read_what_they_overwrite() -> None:
     operand."""
     for variant in catalog().variants.values():
         marked = [binding.name for binding in variant.bindings if binding.in_place]
-        # These kernels add the partial sums of large windows to y.
+        # These kernels compute large windows in several dispatches, each of which adds its partial sums
+        # to y.
         with_sums = variant.shader.startswith(("conv2d_q8csw__direct", "conv2d_f32__direct"))
         tables_alone = variant.shader.startswith("conv2d_q8ta_q8csw__expand_depthwise")
         last_step = not tables_alone and bool({"AFTER", "CONTINUE"} & variant.specialization.keys())

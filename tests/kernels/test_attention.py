@@ -29,8 +29,8 @@ def run(
     device: vkq.Device, sizes: AttentionSizes, given: list[np.ndarray], seen: Seen, bias: np.ndarray | None,
     scale: float, tokens_first: bool = False, places: np.ndarray | None = None,
 ) -> Any:  # fmt: skip
-    """Run attention on a device. *tokens_first*: operands and result are (batch, tokens, heads, elements).
-    *places*: positions of the queries; *bias* is then None."""
+    """Run attention on a device. *tokens_first*: operands and result are (batch, tokens, heads,
+    elements). *places*: positions of the queries; with *places*, *bias* must be None."""
     s = sizes
     shapes = [x.shape for x in given] + [(s.batch, s.heads, s.queries, s.width)]
     steps = [Strides.of(shape) for shape in shapes]
@@ -87,7 +87,7 @@ def test_bits(device: vkq.Device, name: str, dtype: str) -> None:
 
 
 def test_hidden_keys_infinities_and_nan(device: vkq.Device) -> None:
-    """A bias of -inf or of the lowest float hides keys: the first keys, or all keys of a row. Results have
+    """A bias of -inf or of the lowest float hides keys: some keys of a row, or all of them. Results have
     NumPy's bits, also if q holds a NaN or v an infinity."""
     sizes = AttentionSizes(1, 6, 6, 3, 70, 8, 12)
     bias, given = np.zeros((1, 6, 1, 70), np.float32), operands(sizes)
@@ -117,8 +117,8 @@ PLACES = {
 
 @pytest.mark.parametrize("name", PLACES)
 def test_positions_of_the_run(device: vkq.Device, name: str) -> None:
-    """Queries see the keys up to positions in a buffer. Keys after the last position are not read: NaN there
-    changes nothing."""
+    """A buffer holds the position of each query, and a query sees the keys up to its position. Tiles of
+    keys after the last position are not read: NaN there changes nothing."""
     sizes, window, lines = PLACES[name]
     places, seen, given = np.array(lines, np.int32), Seen(True, 0, window), operands(sizes)
     want = attention(*given, 0.25, seen, None, False, places)

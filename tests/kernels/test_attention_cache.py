@@ -61,8 +61,8 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_words(device: vkq.Device, name: str) -> None:
-    """The words of new tokens equal those of the NumPy code. All other words equal those of the past, or
-    0."""
+    """The words of new tokens equal those of the NumPy code. All other words keep the values of the past
+    cache, or are 0 if there is none."""
     batch, tokens, groups, width, start, held, total = CASES[name]
     x = vectors(batch, tokens, groups, width)
     r, shape = np.random.default_rng(5), (batch, groups, held, words_of(width))
@@ -79,7 +79,7 @@ def test_words(device: vkq.Device, name: str) -> None:
 
 
 def test_in_place(any_device: vkq.Device) -> None:
-    """If the new cache overwrites the past one, only the words of new tokens are written."""
+    """If the new cache overwrites the past cache, only the words of new tokens are written."""
     x = vectors(2, 3, 2, 20)
     past = np.random.default_rng(5).integers(-(2**31), 2**31, (2, 2, 50, words_of(20)), dtype=np.int32)
     start = np.array([7, 48], np.int32)  # the last token of the second batch element is dropped

@@ -20,8 +20,9 @@ from vkq.select.path import half_refusal
 
 HALVES, MIXED = ("float16", "float16", "float16"), ("float32", "float16", "float16")
 FLOATS = ("float32", "float32", "float32")
-# (dtypes of q, k and v, sizes, rule, shape of the bias or positions of the queries, MxNxK). Emulation takes
-# seconds for each form of the shader, so every case combines several things.
+# (dtypes of q, k and v; sizes; which keys a query sees; shape of the bias, or positions of the queries;
+# MxNxK of the matrices). Emulation takes seconds for each form of the shader, so every case combines
+# several features.
 CASES: dict[str, tuple[tuple[str, str, str], AttentionSizes, Seen, Any, str]] = {
     "ragged, shared keys": (HALVES, AttentionSizes(2, 4, 2, 9, 131, 16, 48), Seen(), None, "16x8x16"),
     "a wide head": (MIXED, AttentionSizes(1, 1, 1, 20, 70, 32, 80), Seen(True, 50), None, "16x16x16"),
@@ -48,7 +49,8 @@ def run(
     device: vkq.Device, sizes: AttentionSizes, given: list[np.ndarray], seen: Seen, more: Any, scale: float,
     guarded: bool = False,
 ) -> np.ndarray:  # fmt: skip
-    """Run attention of (batch, tokens, heads, elements). more: a float32 bias, int32 positions or None."""
+    """Run attention on q, k and v, which become (batch, tokens, heads, elements). *more*: a float32 bias,
+    int32 positions of the queries, or None."""
     s = sizes
     shapes = [x.shape for x in given] + [(s.batch, s.heads, s.queries, s.width)]
     moved = [Strides.of((b, t, h, c)) for b, h, t, c in shapes]
@@ -73,7 +75,7 @@ def run(
 def within_the_bound(
     got: np.ndarray, given: list[np.ndarray], scale: float, shown: np.ndarray, bias: Any
 ) -> None:
-    """Compare with attention in float64. *shown*: True for the keys that a query sees."""
+    """Compare with attention in float64. *shown*: an array of flags, True where a query sees a key."""
     q, k, v = (x.astype(np.float64) for x in given)
     k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
     products, depth, keys = np.abs(q) @ np.abs(k).swapaxes(2, 3), q.shape[3], k.shape[2]
@@ -113,9 +115,9 @@ def test_near_the_real_value(any_device: vkq.Device, monkeypatch: pytest.MonkeyP
 
 
 def test_hidden_keys_infinities_and_nan(units: vkq.Device) -> None:
-    """A bias of -inf hides a key; if it hides all, the result is NaN, or 0 if guarded. A bias of the lowest
-    float for all keys gives the mean of the values. NaN in q stays in its line, and keys that no line sees
-    may hold NaN."""
+    """A bias of -inf hides a key. If it hides all keys of a query, the query's result is NaN, or 0 if
+    *guarded*. If all keys have the lowest float as their bias, the result is the mean of the values. A
+    NaN in q affects only its own query, and keys that no query sees may hold NaN."""
     sizes = AttentionSizes(1, 5, 5, 16, 140, 16, 16)
     given = operands(sizes, "float16")
     bias = np.zeros((1, 5, 1, 140), np.float32)

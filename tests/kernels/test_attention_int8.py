@@ -24,9 +24,9 @@ Arrays = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Attention to test. sizes: (batch, queries, heads, key heads, keys, width). lengths: the number of keys
-    of each batch element. bias: the shape of the bias. sunk: True if there is a sink. Others: see
-    `Int8Rules`."""
+    """Attention to test. sizes: (batch, queries, heads, key heads, keys, width). lengths: the number of
+    keys of each batch element. bias: the shape of the bias. sunk: whether there is an attention sink. The
+    other fields are those of `Int8Rules`."""
 
     sizes: tuple[int, int, int, int, int, int]
     lengths: tuple[int, ...]
@@ -130,8 +130,9 @@ def plain(case: Case, x: Arrays) -> np.ndarray:
 
 @pytest.mark.parametrize("name", CASES)
 def test_bits(device: vkq.Device, name: str) -> None:
-    """The device's results equal those of the NumPy code, bit for bit. They are near the plain formula for
-    dequantized keys and values; for the float keys and values they are within the bound of docs/models.md."""
+    """The device's results equal those of the NumPy code, bit for bit. The NumPy results are close to the
+    plain formula for dequantized keys and values. Their difference from the plain formula for the float
+    keys and values is within the bound of docs/models.md."""
     case = CASES[name]
     x, width = case.operands(), case.sizes[5]
     words, most = in_words(x), float(np.abs(x["v"]).max())
@@ -146,7 +147,8 @@ def test_bits(device: vkq.Device, name: str) -> None:
 
 
 def test_cases_have_parts() -> None:
-    """The cases have one to five parts of the keys, three lengths of parts, and most tile heights."""
+    """The cases cover one to five parts of the keys, three lengths of parts (128, 256 and 512 keys), and
+    tiles of 1, 2, 4, 8 and 32 rows."""
     spans = {name: span_of(one.lines, one.sizes[5]) for name, one in CASES.items()}
     parts = {-(-one.sizes[4] // spans[name]) for name, one in CASES.items()}
     assert parts >= {1, 2, 3, 4, 5}

@@ -105,17 +105,17 @@ def test_no_kernel_has_a_workgroup_that_the_device_avoids(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_columns_of_a_workgroup_of_one_row(name: str) -> None:
-    """With 250 blocks of k and one row, a workgroup has at least four columns on AMD (a cache line), and a
-    CPU does not split the sum."""
+    """A product of one row and 250 column blocks: on AMD a workgroup has at least four column blocks, so
+    that it reads half of each cache line of 128 bytes. A CPU does not split the sum over k."""
     found = {each.layer: each.constants for each in auto_programs(reported(name))}
     known = {"radv": (4, 64), "lavapipe": (16, 1), "swiftshader": (16, 1)}
     one = found["linear 1x1000x2048"]
     assert (one["LOCAL_X"], one["LOCAL_Y"]) == known.get(name.partition("-")[0], (2, 128))
 
 
-# Expected choices of each device: the blocks of k that a GEMV reads at once; whether direct convolutions
-# read one channel at a time; whether 16 channels are quantized at once; the workgroup of a depthwise
-# convolution of 32 channels; the tile for 8 rows of 4-bit weights.
+# Expected choices of each device, in this order: the number of blocks of k that a GEMV reads at once;
+# whether direct convolutions read one channel at a time; whether 16 channels are quantized at once; the
+# workgroup of a depthwise convolution of 32 channels; the tile for 8 rows of 4-bit weights.
 ADRENO, MALI = (4, False, False, (2, 32), None), (4, False, False, (8, 8), None)
 VIDEOCORE, CPU = (2, True, False, (8, 8), None), (4, False, True, (8, 8), None)
 LARGE, UNCOUNTED = ((4, False, False, (8, 8), tile) for tile in ("32x32x4", "32x32x2"))

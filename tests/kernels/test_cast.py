@@ -18,7 +18,7 @@ def convert(device: vkq.Device, x: Any, dtype: str) -> Any:
 
 def test_every_float16_is_a_float32(device: vkq.Device) -> None:
     """Every float16 converts exactly to float32; a device may flush subnormal values."""
-    x = np.arange(65535, dtype=np.uint16).view(np.float16)  # an odd number: half of the last word is unused
+    x = np.arange(65535, dtype=np.uint16).view(np.float16)  # an odd number of elements
     got, want = convert(device, x, "float32"), x.astype(np.float32)
     flushed = (np.abs(want) < 2.0**-14) & (got == 0)
     np.testing.assert_array_equal(got[~flushed], want[~flushed])

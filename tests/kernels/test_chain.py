@@ -72,8 +72,8 @@ def test_real(device: vkq.Device, op: str) -> None:
 
 @pytest.mark.parametrize("op", ["Add", "Div", "Gelu", "Less", "Round", *ARCS])
 def test_half(device: vkq.Device, op: str) -> None:
-    """Operators give NumPy's bits for every float16; the number of elements is odd, so the last word is
-    half empty."""
+    """Operators give NumPy's bits for every float16 except the last. The number of elements is odd, so
+    half of the last word is unused."""
     chain = one(op, "float16", "bool" if op in TESTS else "float16")
     every = np.arange(65536, dtype=np.uint16).view(np.float16)[:65535]
     compared(device, chain, *[every, np.random.default_rng(1).permutation(every)][: len(chain.inputs)])
@@ -81,8 +81,8 @@ def test_half(device: vkq.Device, op: str) -> None:
 
 @pytest.mark.parametrize("op", ["Add", "Mul", "Div", "Exp", "Cos", "Floor"])
 def test_software(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
-    """On a device that rounds differently, operators compute in integers and have NumPy's bits, also for
-    infinities and NaN."""
+    """Where float arithmetic of the device may round wrongly, operators compute in integers. They give
+    NumPy's bits, also for infinities and NaN."""
     monkeypatch.setattr(device, "_soft_float", True)
     chain = one(op, "float32", "float32")
     compared(device, chain, *(reals(i, 501) for i in range(len(chain.inputs))))

@@ -116,8 +116,8 @@ SIGNED = [shape for shape in SHAPES if shape.form == "s8s8" and shape.m in (8, 1
 
 @pytest.mark.parametrize("shape", SIGNED, ids=name_of)
 def test_on_matrix_units(strict_device: vkq.Device, shape: Matrices, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On matrix units, results equal those of two dispatches. The first shape of matrices runs all cases
-    without weight zero points; each other shape runs one case."""
+    """On matrix units, results of one dispatch equal those of two dispatches. The first shape of matrices
+    runs all cases without weight zero points; each other shape runs one case."""
     able = [case for case in CASES.values() if not case.points]
     cases = [
         (case, *layers(strict_device, case, "dot_s8s8")) for case in able[: 1 if shape != SIGNED[0] else None]
@@ -174,8 +174,9 @@ def test_layers_of_two_forms_are_apart(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize(("least", "found"), [(11663, False), (11664, True)])
 def test_the_profile_bounds_the_image_between(device: vkq.Device, least: int, found: bool) -> None:
-    """The intermediate image of 36 channels of 18x18 has 11,664 bytes for one core. The profile's
-    `expanded_bytes` limits this size; for a 5x5 kernel the limit is three tenths of `expanded_bytes`."""
+    """On a device with one core, the intermediate image of 36 channels of 18x18 has 11,664 bytes per
+    core. The profile's `expanded_bytes` limits this size; for a 5x5 kernel the limit is three tenths of
+    `expanded_bytes`."""
     x = Spec((1, 8, 18, 18), "int8", IMAGE)
     for kernel, times in ((3, 1), (5, 10 / 3)):
         case = Case(8, 36, 18, 18, kernel=kernel, padding=kernel // 2)
@@ -184,8 +185,8 @@ def test_the_profile_bounds_the_image_between(device: vkq.Device, least: int, fo
 
 
 def test_a_tile_fits_the_device_and_fills_it(device: vkq.Device) -> None:
-    """A device with one core gets fewer, larger tiles, which compute fewer pixels of halos twice. A device
-    with 100 cores gets more tiles, for all of its cores."""
+    """A device with one core gets fewer, larger tiles, which recompute fewer halo pixels. A device with
+    100 cores gets more tiles, so that all cores have work."""
     first, second, x = layers(device, Case(16, 64, 28, 28), "dot_s8s8")
     counts = []
     for cores in (1, 100):

@@ -58,7 +58,8 @@ vec4 halves4(uvec2 words) { return vec4(unpackHalf2x16(words.x), unpackHalf2x16(
 
 
 def in_float32(source: str) -> str:
-    """Rewrite the shader so that it computes in float32 and rounds to float16 after each step."""
+    """Return the shader's GLSL, changed so that it computes in float32 and rounds to float16 after each
+    step."""
     source = re.sub(
         r"#extension GL_EXT_shader_(16bit_storage|explicit_arithmetic_types_float16).*\n", "", source
     )
@@ -216,8 +217,8 @@ def test_float16_tensors_and_an_epilogue(arithmetic: vkq.Device) -> None:
 
 
 def test_where_it_is_not_taken(arithmetic: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other kernels compute few rows, few channels, depthwise convolutions, weights too large for a storage
-    buffer, and loops that are too long for the driver."""
+    """Float16 arithmetic is not used for few rows, few channels, depthwise convolutions, weights too
+    large for a storage buffer, and loops that are too long for the driver."""
     few = vkq.Linear(np.ones((8, 64), np.int8), 1.0, compute="float16", device=arithmetic)
     thin = vkq.Conv2d(np.ones((8, 4, 3, 3), np.int8), 1.0, compute="float16", device=arithmetic)
     each = vkq.Conv2d(np.ones((16, 1, 3, 3), np.int8), 1.0, groups=16, compute="float16", device=arithmetic)

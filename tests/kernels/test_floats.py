@@ -1,5 +1,5 @@
-"""Tests of the kernels for float activations. Each variant runs on every device, also where others are
-preferred, and is within the error bound of a float32 sum."""
+"""Tests of the kernels for float activations. Each variant runs on every device, also on devices that
+prefer other variants, and is within the error bound of a float32 sum."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,13 +36,13 @@ TILES, CONV_TILES = (
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=3,K=260,N=5]")
 CONVOLUTIONS = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=10,KH=3,KW=3,padding=1]",
-    # An iteration over k covers one tap here, and several taps in the first convolution.
+    # An iteration over k covers one tap in this convolution, and several taps in the first one.
     "conv2d[N=1,IC=64,H=7,W=9,OC=32,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",
 )
 
 # Profile fields that choose the depthwise kernels that read vectors.
 VECTORS = {"lane_loads": False, "registers": "plenty"}
-SHARING: dict[str, Any] = {  # profile fields that make lanes and rows share x
+SHARING: dict[str, Any] = {  # profile fields for kernels in which lanes and rows share loads of x
     "lane_loads": True, "registers": "enough", "staged": None, "gemv_rows_float": 0,
 }  # fmt: skip
 
@@ -175,8 +175,8 @@ def test_every_number_of_rows(
 def test_weights_read_ahead(
     device: vkq.Device, rows: int, k: int, n: int, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GEMV that prefetches weights is within the error bound for whole and partial slices of x, for
-    subgroups without work, and for columns that do not fill a workgroup."""
+    """A GEMV that prefetches weights is within the error bound. The cases have whole and partial slices
+    of x, subgroups without work, and columns that do not fill a workgroup."""
     profile_says(monkeypatch, floats, registers="plenty")
     monkeypatch.setattr(floats.gemv, "AHEAD_COLUMNS", ((0, columns),))
     sixteen_bits.provide(device, monkeypatch)
@@ -194,7 +194,7 @@ def test_weights_read_ahead(
 def test_rows_read_ahead_replay_the_same_bytes(
     dtype: Any, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GEMV that prefetches weights gives the same bytes in 200 runs, whatever memory held before.
+    """A GEMV that prefetches weights gives the same bytes in 200 runs, whatever its buffers held before.
     Infinity and NaN affect only their own rows."""
     profile_says(monkeypatch, floats, registers="plenty")
     sixteen_bits.provide(device, monkeypatch)
@@ -288,14 +288,14 @@ def test_rows_that_lanes_share(device: vkq.Device, m: int, k: int, x: str) -> No
     ],
 )
 def test_pixels_that_lanes_share(device: vkq.Device, name: str, x: str) -> None:
-    """Lanes that share loads of pixels give results within the bound. The layers have channels for subgroups
-    of 32 lanes, and some lanes have no channel."""
+    """Lanes that share loads of pixels give results within the error bound. A subgroup of 32 lanes
+    computes the channels of these layers, and some lanes have no channel."""
     shared(device, f"conv2d[{name}]", f"{CONV_LANES}:{x}")
 
 
 @pytest.mark.parametrize(
     ("name", "x"),
-    [  # rows and pixels with a remainder; several outputs per channel; bytes in two texels
+    [  # rows and pixels that do not fill a tile; two outputs per channel; taps that fill two texels
         ("N=2,IC=5,H=7,W=12,OC=5,KH=3,KW=3,padding=1,groups=5", "texels"),
         ("N=1,IC=6,H=9,W=11,OC=12,KH=5,KW=5,stride=2x1,padding=2x1x0x3,groups=6", "float32"),
         ("N=1,IC=3,H=5,W=16,OC=3,KH=2,KW=7,stride=1x2,padding=0x2x1x3,groups=3", "texels"),
@@ -345,8 +345,8 @@ def test_large_depthwise_kernels_share_no_lines(device: vkq.Device) -> None:
 
 
 def test_few_lanes_share_nothing(device: vkq.Device) -> None:
-    """Lanes do not share pixels if more than two of eight lanes have no channel, or if a group's channels
-    do not fill words."""
+    """The kernel whose lanes share loads of pixels is not chosen if fewer than two thirds of the lanes
+    would have channels, or if the number of channels per group is not a multiple of 4."""
     with preferred(SHARING):
         for ic, oc, groups in ((8, 1 + 4 * device.capabilities.properties["subgroupSize"], 1), (12, 48, 6)):
             layer = vkq.Conv2d(np.ones((oc, ic // groups, 3, 3), np.int8), 1.0, groups=groups, device=device)
@@ -354,8 +354,8 @@ def test_few_lanes_share_nothing(device: vkq.Device) -> None:
 
 
 def test_a_large_gpu_takes_tiles_through_shared_memory(any_device: vkq.Device) -> None:
-    """A large GPU uses tiles in shared memory, whose size depends on rows and columns. With little shared
-    memory the tile is small; a phone uses no such tile."""
+    """A large GPU uses tiles in shared memory; their size depends on the rows and columns. With little
+    shared memory the tile is small; a phone uses no tile in shared memory."""
     large = doctored.capabilities(
         any_device, device_type="discrete", maxComputeSharedMemorySize=49152,
         maxComputeWorkGroupInvocations=1024,

@@ -23,10 +23,10 @@ from vkq.shader.catalog import catalog
 
 from . import emulated, sixteen_bits
 
-# (rows, K, N, bits, group, symmetric, dtype of scales, outputs of a workgroup, MxNxK of the matrices). The
-# rows are one, the maximum of a workgroup, and one more. K ends within an iteration; some subgroups have no
-# work, or every subgroup has several iterations. A group covers a part of an iteration, one iteration, or
-# several. N is not a multiple of a matrix's outputs.
+# (rows, K, N, bits, group, symmetric, dtype of scales, outputs of a workgroup, MxNxK of the matrices).
+# The number of rows is one, the maximum of a workgroup, or one more than this maximum. K ends within an
+# iteration; some subgroups have no work, or every subgroup has several iterations. A group covers a part
+# of an iteration, one iteration, or several. N is not a multiple of a matrix's outputs.
 FEW = [
     (1, 2208, 35, 4, 32, True, "float16", 32, "16x8x16"),
     (1, 1152, 33, 8, 128, False, "float32", 32, "16x8x16"),
@@ -97,8 +97,8 @@ def test_rows_of_a_last_group_that_is_not_full(
 
 def test_each_order_of_the_weight_counts(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """device_bytes counts every copy of the weight: the packed weight for float32 rows, and the weight in
-    matrix order for float16 rows. Calls with other numbers of rows reuse the copies. Before the first call
-    it is 0."""
+    matrix order for float16 rows. Calls with other numbers of rows reuse the copies. Before the first
+    call, device_bytes is 0."""
     device = units(strict_device, monkeypatch, "16x8x16")
     layer = vkq.Linear(weight(35, 640, 4, 128, True, "float16"), device=device)
     x = rows_of(5, 640)
@@ -135,9 +135,9 @@ def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pyte
 def test_a_single_row_at_once(
     n: int, k: int, zero: int, late: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AT_ONCE, which requests all weights of a single row at once, is within the error bound. Each subgroup
-    sums one chunk of k, and starts later than the previous one if there are many workgroups. With an
-    infinity in x, results are the lower or upper bound of the activation."""
+    """AT_ONCE, which requests all weights of a single row at once, is within the error bound. Each
+    subgroup sums one chunk of k. If there are many workgroups, each subgroup starts later than the
+    subgroup before it. With an infinity in x, results are the lower or upper bound of the activation."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, matrix_pairs=True, multiprocessors=2 if late else 4)
     monkeypatch.setattr(grouped_half, "WORKGROUPS", 3)
@@ -220,7 +220,7 @@ def test_float32_rows_in_float16(
     split: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With compute="float16", more than 16 float32 rows are rounded to float16, and results are float32.
-    Fewer rows, and columns that are no multiple of 4, are computed in float32."""
+    Fewer rows, and products whose number of columns is not a multiple of 4, are computed in float32."""
     device = units(strict_device, monkeypatch, "16x16x16")
     profile_says(monkeypatch, grouped_half, straight_tile_cycles={"32x64": (1, 1)})
     monkeypatch.setattr(grouped_half, "K_SPLITS", (split,))
@@ -383,9 +383,9 @@ def test_what_an_h200_takes(
 def test_a_single_row_is_split_by_columns(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A single row uses matrix units only if the layer has many weights. Small groups need more weights
-    than groups of 128, and with zero points they never use matrix units. The workgroup's size depends on
-    the columns."""
+    """A single row uses matrix units only if the layer has many weights. Groups of fewer than 128 need
+    more weights than groups of 128, and never use matrix units if they have zero points. The workgroup's
+    size depends on the columns."""
     facts = emulated.capabilities(software_device, "16x8x16", form="f16", maxComputeWorkGroupSize_x=1024)
     monkeypatch.setattr(software_device, "capabilities", as_h200(facts))
 

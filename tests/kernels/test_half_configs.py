@@ -31,7 +31,7 @@ def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.
     return strict_device
 
 
-@pytest.mark.parametrize(("tile", "parts", "k", "n"), [  # n below or above a tile; remainders of k, n
+@pytest.mark.parametrize(("tile", "parts", "k", "n"), [  # n is below or above a tile; k, n do not fill it
     ("64x256", 1, 77, 284), ("64x128", 1, 77, 284), ("64x64", 2, 333, 67), ("32x64", 2, 333, 36),
     ("16x64", 1, 77, 66),
 ])  # fmt: skip
@@ -57,9 +57,9 @@ def test_every_tile(
 def test_float16_rows(
     straight: vkq.Device, tile: str, k: int, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernels read float16 rows without a copy if k is a multiple of 8. With few rows and tiles of few
-    columns they also read float32 rows without a copy. Infinities and NaN affect only their own rows.
-    Repeated runs with the smallest tile give the same bytes."""
+    """The kernels read float16 rows without a copy if k is a multiple of 8. If there are few rows and the
+    tile has few columns, they also read float32 rows without a copy. Infinities and NaN affect only their
+    own rows. Repeated runs with the smallest tile give the same bytes."""
     only(monkeypatch, tile, parts)
     rng = np.random.default_rng(k)
     w, x = rng.integers(-128, 128, (36, k), np.int8), rng.normal(size=(14, k)).astype(np.float16)
@@ -110,9 +110,9 @@ def test_the_first_matrices_of_16_outputs_are_taken(
 
 @pytest.mark.parametrize(("of", "pairs"), [(GATHERED[HALF], True), (PLANES[HALF, "float32"], False)])
 def test_what_convolutions_should_take(of: OperandKind, pairs: bool) -> None:
-    """The cost model of a convolution adds the cost of an epilogue for each workgroup of a multiprocessor.
-    Workgroups that gather pixels run in pairs, so an odd number of them costs as much as the next even one.
-    """
+    """The cost model of a convolution adds the cost of an epilogue for each workgroup of a
+    multiprocessor. Workgroups that gather pixels run in pairs, so an odd number of workgroups costs as
+    much as the next even number."""
     facts = reported("nvidia-h200")
     variant, known = catalog().find(of.product, tile="64x64", y="any"), profile(facts)
     config = GemmConfig(variant, advertised_half(facts)[0], of)

@@ -49,7 +49,7 @@ def layer_of(device: vkq.Device, name: str, dtype: str) -> tuple[Any, Any, npt.N
     w = rng.normal(size=p.weight_shape).astype(dtype)
     halves, ones = w.astype(np.float16).astype(np.float32), np.ones(len(w), np.float32)
     data = random_data(p, rng)
-    small = {"bias": data.bias % 9, "x_q": vkq.QParams(0.25)}  # `data.float_bias` is computed from both
+    small = {"bias": data.bias % 9, "x_q": vkq.QParams(0.25)}  # `data.float_bias` is computed from them
     data = dataclasses.replace(data, w=halves, w_scale=ones, w_zero_point=None, **small)
     kind: Any = vkq.Linear if w.ndim == 2 else vkq.Conv2d
     layer = kind(w, bias=data.float_bias, compute="float16", device=device, **data.options)
@@ -105,8 +105,8 @@ def test_convolutions_with_weights_direct_from_memory(
 
 
 def one_kernel(monkeypatch: pytest.MonkeyPatch, shader: str, tile: str) -> None:
-    """Force the tile of a convolution, and whether it uses the kernel of image tiles, of planes, or of
-    gathered pixels."""
+    """Force the kernel of a convolution (image tiles, planes or gathered pixels, chosen by *shader*) and
+    the kernel's tile."""
     pixels, planes = shader == half_tiles.TILES, shader == PLANES.product
     made, init = HalfConvolution.__init__, half_planes.Planes.__init__
 

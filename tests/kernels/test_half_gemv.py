@@ -68,7 +68,7 @@ def test_rows_as_they_are(
 @pytest.mark.parametrize(("k", "n", "signed"), [
     (128, 36, True), (896, 44, False), (1024, 64, True), (1152, 36, False), (2048, 20, True),
     (2176, 36, True), (4096, 20, False),
-])  # fmt: skip  # outputs that fill no matrix; two or four chunks a subgroup, fewer for the last
+])  # fmt: skip  # n need not fill a matrix; a subgroup has one, two or four chunks of k (the last: fewer)
 def test_a_row_of_few_outputs(
     k: int, n: int, signed: bool, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,8 +124,8 @@ def test_how_many_workgroups_of_runs_are_worth_it() -> None:
 def test_long_rows_of_several_workgroups_are_words(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With k = 4096 and more than two workgroups per multiprocessor, a layer uses tiles that assemble
-    matrices from words (half_configs.WORDS), if its weights fit them."""
+    """With k = 4096 and more than two workgroups per multiprocessor, a layer uses the tiles of
+    half_configs.WORDS, which assemble matrices from words, if its weights fit these tiles."""
     device, tiles = units(strict_device, monkeypatch, "16x8x16"), {"64x128": (9, 9, 1)}
     profile_says(monkeypatch, half_gemv, multiprocessors=2, matrix_pairs=True)
 
@@ -172,8 +172,9 @@ def test_a_row_by_subgroups_of_their_own_chunks() -> None:
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
-    """On an H200 the number of invocations is the fastest measured one. The cases vary N, K and the number
-    of rows; for a K that is no multiple of 128 (a chunk) there is none."""
+    """On an H200 the number of invocations is the fastest measured one. The cases vary N, K and the
+    number of rows. WORDS and RUNS have no number of invocations for a K that is not a multiple of 128 (a
+    chunk)."""
     facts = reported("nvidia-h200")
     words = [half_gemv.invocations(facts, half_gemv.WORDS, tall, w, k) for tall, w, k in (
         (8, 128, 4096), (8, 256, 8192), (8, 344, 4096), (8, 32, 1024), (8, 8, 128),

@@ -83,7 +83,7 @@ def test_every_tile_of_pixels(units: vkq.Device, tile: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tile", "name", "words"),  # words alternates over the cases; VKQ_EVERY_DRIVER=1 runs both
+    ("tile", "name", "words"),  # *words* alternates over the cases; VKQ_EVERY_DRIVER=1 runs True and False
     [
         (tile, name, words)
         for tile in STRAIGHT
@@ -94,8 +94,9 @@ def test_every_tile_of_pixels(units: vkq.Device, tile: str, name: str) -> None:
 def test_weights_straight_from_memory(
     units: vkq.Device, tile: str, name: str, words: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Convolutions that load weights directly from memory give for float16 images the results for float32
-    images. Repeated runs give the same bytes; values beyond float16 become infinite."""
+    """Convolutions that load weights directly from memory give the same results for float16 images and
+    for float32 images of equal values. Repeated runs give the same bytes; values beyond float16 become
+    infinite."""
     p, rng = parse(name), np.random.default_rng(len(tile))
     data = random_data(p, rng, "int8", "int8", w_zero_points="channel")
     x = rng.normal(scale=0.1, size=p.x_shape).astype(np.float16)
@@ -236,8 +237,9 @@ SPLIT = half_configs.FLOAT16.split
 
 @pytest.mark.parametrize("tile", [each["tile"] for each in catalog().shaders[SPLIT].having(y="float16_rows")])
 def test_rows_as_they_are(units: vkq.Device, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few float16 rows are read without a copy, also if rows and k do not fill tiles and steps; float32
-    rows and more rows are packed first. Repeated runs of the smallest tile give the same bytes."""
+    """Few float16 rows are read without a copy, also if the rows do not fill tiles and k does not fill
+    iterations. float32 rows, and float16 rows beyond the maximum number, are packed first. Repeated runs
+    of the smallest tile give the same bytes."""
     only(monkeypatch, tile, 2)
     rows, k = min(int(tile.split("x")[0]), 32) - 3, 264
     rng = np.random.default_rng(rows)

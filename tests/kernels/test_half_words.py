@@ -20,7 +20,7 @@ from vkq.select.path import half_refusal, pairs_refusal
 from . import emulated
 from .matrix_layers import known, only
 
-TILE, K, N = "64x128", 512, 276  # k: two iterations; N: no multiple of a tile or of 32
+TILE, K, N = "64x128", 512, 276  # K is two iterations; N is no multiple of a tile or of 32
 TILES = (TILE, "64x256_eight", "64x256")
 SAYS: dict[str, Any] = {
     "half_tile_cycles": {}, "straight_tile_cycles": {TILE: (2, 2)}, "matrix_pairs": True,
@@ -57,7 +57,7 @@ def variants_of(layer: vkq.Linear, rows: int, dtype: str = "float16") -> tuple[s
     ("tile", "k", "parts", "points"),
     [(TILE, 768, 1, 0), (TILE, K, 2, 3), (TILE, 768, 2, 3),
      (TILES[1], 768, 1, 3), (TILES[2], 384, 1, 0), (TILES[2], 128, 1, 3)],
-)  # fmt: skip  # k = 768 is three iterations: the first of two parts has two
+)  # fmt: skip  # k = 768 is three iterations; the first of two parts of k has two
 def test_results_are_those_of_matrices_from_memory(
     tile: str, k: int, parts: int, points: int, words: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,8 +145,8 @@ def test_what_an_h200_takes_so(rows: int, n: int, k: int, tile: str, parts: int)
 
 
 def test_the_order_of_words(words: vkq.Device) -> None:
-    """Words of weights are stored in blocks of 32 neighbouring outputs and 32 k; outputs beyond the last
-    are zero."""
+    """Words of weights are stored in blocks of 32 neighbouring outputs and 32 k. Words of outputs beyond
+    the last output are zero."""
     layer = layer_of(words, K)
     matrices = HalfMatrices(layer._gemm, K)
     pairs, found = (

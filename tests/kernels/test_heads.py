@@ -1,5 +1,5 @@
-"""Tests of heads that are columns of a product: they are rotated and written into caches with the bits of the
-NumPy steps."""
+"""Tests of the kernel that reads attention heads from the columns of a product, rotates them and writes
+them into caches. Results equal those of the NumPy steps bit for bit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check(
     device: vkq.Device, parts: tuple[Part, ...], dtype: str, columns: int, pairs: int, interleaved: bool,
     apart: bool = True,
 ) -> None:  # fmt: skip
-    """Check all results of *parts*. apart: each batch element has angles of its own."""
+    """Check all results of *parts*. *apart*: whether each batch element has its own angles."""
     x = numbers(dtype, BATCH, TOKENS, columns)
     angles = np.random.default_rng(1).normal(0, 2, (BATCH if apart else 1, TOKENS, 1, pairs))
     turns = [np.cos(angles).astype(FLOAT), np.sin(angles).astype(FLOAT)]
@@ -65,8 +65,8 @@ def check(
 @pytest.mark.parametrize("dtype", [HALF, FLOAT])
 @pytest.mark.parametrize("pairs", [WIDTH // 2, 8])
 def test_queries_keys_and_values(device: vkq.Device, pairs: int, dtype: str, interleaved: bool) -> None:
-    """One dispatch computes the queries, keys and values of a decoder's layer, with whole or partly rotated
-    heads."""
+    """One dispatch computes the queries, keys and values of a decoder's layer. The heads are rotated as a
+    whole or in part."""
     sizes = {"q": 4, "k": 2, "v": 2}
     q = Part(8, sizes["q"], WIDTH, True, FLOAT, "tokens")
     k = Part(8 + 4 * WIDTH, sizes["k"], WIDTH, True, dtype, "cache")
@@ -78,7 +78,8 @@ def test_queries_keys_and_values(device: vkq.Device, pairs: int, dtype: str, int
 @pytest.mark.parametrize("to", [HALF, FLOAT])
 @pytest.mark.parametrize("dtype", [HALF, FLOAT])
 def test_single_parts(device: vkq.Device, dtype: str, to: str, apart: bool) -> None:
-    """Parts may be converted, and heads may come before tokens."""
+    """A part may be converted to another dtype, and its result may have the axis of heads before the axis
+    of tokens."""
     for order in ("tokens", "heads", "cache"):
         for rotated in (False, True):
             part = Part(0, 3, 24, rotated, to, order)  # type: ignore[arg-type]
@@ -93,7 +94,8 @@ def test_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("shared", [2, 1])
 def test_in_place(any_device: vkq.Device, shared: int) -> None:
-    """A cache may be overwritten by the result. If all caches are, only new rows are written."""
+    """The result may overwrite the past cache. If the results overwrite all caches, only new rows are
+    written."""
     parts = [Part(32 * i, 2, 16, False, HALF, "cache") for i in range(2)]
     x, pasts, start = numbers(HALF, 1, 3, 64), numbers(HALF, 2, 1, 2, 900, 16), np.array([899], np.int32)
     tensors = [vkq.Tensor.from_numpy(a, any_device) for a in (x, start, *pasts)]

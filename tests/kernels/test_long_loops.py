@@ -1,6 +1,6 @@
-"""Tests of layers for which one invocation would loop longer than the driver allows: several invocations
-share the work, or several dispatches do it. To keep problems small, the limit is a sixteenth of lavapipe's
-here."""
+"""Tests of layers for which one invocation would loop longer than the driver allows. Several invocations
+or several dispatches then share the work. To keep problems small, the tests set a limit of a sixteenth of
+lavapipe's."""
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ ONE = vkq.QParams(1.0, 3)
 
 @pytest.fixture
 def ending(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """Return a device with the small limit, whose profile does not split sums over k among invocations."""
+    """Return a device with the small limit. Its profile does not split sums over k among invocations."""
     monkeypatch.setattr(type(device), "loop_limit", EVERYWHERE)
     for module in (gemm, floats, gemv, grouped):
         profile_says(
@@ -119,7 +119,7 @@ def test_float_convolutions_in_several_dispatches(
     parts = len(split.explain(x.shape).variants)
     assert parts == {12: 40, 50: 10, 100: 5}[most] // groups + (most == 100 and groups == 2)
     np.testing.assert_allclose(split(x), once, rtol=1e-5, atol=1e-5)
-    if weights == "float32":  # each addition rounds to float32 in both, so bits are equal
+    if weights == "float32":  # each addition rounds to float32 in both layers, so bits are equal
         np.testing.assert_array_equal(split(x), once)
     else:  # the float32 sums of all dispatches are rounded to float16 once
         x = x.astype(np.float16)

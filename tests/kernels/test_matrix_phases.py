@@ -31,8 +31,8 @@ def test_a_kernel_as_large_as_its_stride(
 
 
 def test_little_shared_memory(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With little shared memory a smaller tile is used, because the larger tile's sums of many small
-    subgroups need too much."""
+    """With little shared memory a smaller tile is used: with many small subgroups, the sums of the larger
+    tile need too much shared memory."""
     monkeypatch.setitem(emulated.LIMITS, "maxComputeSharedMemorySize", LEAST_SHARED)
     units(strict_device, monkeypatch, Matrices(8, 8, 32, subgroup=8))
     check(strict_device, *CASES["long"][:-1], "64x64")

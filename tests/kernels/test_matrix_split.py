@@ -58,7 +58,8 @@ def test_exact(matrices: vkq.Device, name: str, zero_points: Any, parts: int) ->
 @pytest.mark.parametrize(
     ("name", "dtype", "zero_points"),
     [
-        # A tap is two vectors of four pixels; the last vector of an image row has one pixel.
+        # A tap (one step along a window's row) is two vectors of four pixels; the last vector of an image
+        # row has one pixel.
         ("conv2d[N=2,IC=3,H=37,W=45,OC=24,KH=16,KW=16,stride=16]", "int8", "none"),
         # A tap is one vector; windows overlap; padding above and below.
         (
@@ -108,7 +109,7 @@ def test_other_shapes(strict_device: vkq.Device, shape: Matrices, monkeypatch: p
 
 @pytest.mark.parametrize("tile", SPLIT_TILES)
 def test_every_tile(matrices: vkq.Device, tile: str) -> None:
-    # Pad k to 768, because the deep tile needs whole iterations of 256.
+    # The layer pads k to 768, because the deep tile needs whole iterations of 256.
     data = random_data(parse("linear[M=133,K=700,N=69]"), np.random.default_rng(13))
     layer = with_tiling(make(data, matrices, data.y_q), data.x.shape, Tiling(tile, 2))
     assert layer.explain(data.x.shape).variants == (f"{SPLIT}:q8to.s8s8.{tile}",)
@@ -143,8 +144,8 @@ def test_weight_zero_points_are_summed_by_other_tiles(matrices: vkq.Device) -> N
 
 
 def test_one_layer_twice_in_a_recording(matrices: vkq.Device) -> None:
-    """Two calls of a split-K layer in one recording give exact results. Their dispatches share counters, so
-    the second waits for the first."""
+    """Two calls of a split-K layer in one recording give exact results. Their dispatches share counters,
+    so the second dispatch waits for the first."""
     data = random_data(parse("linear[M=70,K=300,N=10]"), np.random.default_rng(5))
     layer = with_tiling(make(data, matrices, data.y_q), data.x.shape, Tiling("64x64", 2))
     xs = [vkq.Tensor.from_numpy(x, matrices, BLOCKED) for x in (data.x, data.x[::-1].copy())]
@@ -195,8 +196,8 @@ def test_taps_are_whole_steps_of_channels() -> None:
 
 
 def test_gathering_workgroups_that_start_together() -> None:
-    """The cost model starts workgroups that gather pixels in pairs for tiles of 128 rows: three on a
-    multiprocessor cost as much as four, except for their epilogues."""
+    """In the cost model, workgroups that gather pixels start in pairs if their tiles have 128 rows: three
+    workgroups on a multiprocessor cost as much as four, except for their epilogues."""
     known = profile(reported("nvidia-h200"))
     for tile, at_once in (("128x128", 2), ("64x64", 1)):
         rows = int(tile.split("x")[0]) * known.multiprocessors

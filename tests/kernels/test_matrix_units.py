@@ -240,7 +240,7 @@ def test_a_smaller_tile_where_the_device_has_no_room(
 
 
 @pytest.mark.parametrize(
-    ("name", "wide", "narrow"),  # expected tile if only 16x16x32 is listed; if 16x8x32 is, too
+    ("name", "wide", "narrow"),  # expected tiles; wide: only 16x16x32 is listed; narrow: 16x8x32, too
     [
         ("conv2d[N=10,IC=128,H=72,W=120,OC=128,KH=3,KW=3,padding=1]", "8x16x128_c128", "8x16x128_c128"),
         ("conv2d[N=32,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1]", "8x16x64_c64", "8x16x64_c64"),
@@ -331,8 +331,8 @@ def test_layout_and_method(
 
 
 def test_strided_convolutions_gather_their_pixels(costed_matrices: vkq.Device) -> None:
-    """Convolutions with a stride gather their pixels, and so do convolutions with a long k on small images.
-    The others use tiles of input pixels. Each choice is the faster one measured."""
+    """Convolutions with a stride gather their pixels, and so do convolutions with a long k on small
+    images. The other convolutions use tiles of input pixels. Each choice is the faster one measured."""
     for n, channels, size, stride, method in (
         (32, 64, 56, 1, "matrix"), (32, 128, 56, 2, "implicit"), (32, 512, 7, 1, "matrix"),
         (1, 64, 56, 1, "matrix"), (1, 128, 28, 1, "matrix"), (1, 512, 7, 1, "implicit"),

@@ -38,8 +38,8 @@ def refuse(monkeypatch: pytest.MonkeyPatch, device: vkq.Device, test: str, said:
     monkeypatch.setattr(selftest, "report", lambda _: found)
 
 
-# Rows do not fill half matrices, matrices and tiles; columns do not fill a workgroup. There are fewer
-# chunks of k than subgroups, one chunk for some subgroups, or several for all.
+# Some numbers of rows do not fill half a matrix, a matrix or a tile; columns do not fill a workgroup.
+# There are fewer chunks of k than subgroups, one chunk for some subgroups, or several for all.
 @pytest.mark.parametrize(("rows", "tall", "k"), [
     (8, 8, 128), (5, 8, 1280), (13, 16, 1408), (16, 16, 2176), (17, 32, 256), (29, 32, 1408), (33, 48, 256),
     (64, 64, 640),
@@ -87,7 +87,7 @@ def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
     within the bound."""
     k, rng = 256, np.random.default_rng(rows)
     w = rng.integers(least, 128, (36, k)).astype(np.int8)
-    w[0], w[1], w[2, 9] = least, 127, point  # infinity times w[2, 9] - point (0) is NaN
+    w[0], w[1], w[2, 9] = least, 127, point  # w[2, 9] - point is 0, and infinity times 0 is NaN
     x = rng.normal(size=(rows, k)).astype(np.float32)
     layer = vkq.Linear(w, 1e-3, w_zero_point=np.full(36, point, np.int8), device=units)
     assert layer._gemm.matrices.signed == (least == -127)
@@ -109,9 +109,10 @@ def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
 
 
 def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other kernels compute too few or too many rows, k that is not in whole chunks or has too many,
-    outputs that do not fill blocks, few columns, float16 rows, layers with compute='float16' and more rows
-    or few outputs, layers with a requested tile, and devices without a profile."""
+    """Other kernels compute too few or too many rows, a k that is not a whole number of chunks or has too
+    many chunks, outputs that do not fill blocks, few columns, float16 rows, and layers with a requested
+    tile. They also compute layers with compute='float16' that have more rows or few outputs, and run on
+    devices without a profile."""
     few, more = Spec((8, 256), "float32"), Spec((16, 256), "float32")
     taken = (few, 36, "float32"), (few, 100, "float16"), (more, 36, "float32")
     for x, n, compute in (
@@ -177,8 +178,8 @@ def test_the_self_test(test: str, units: vkq.Device) -> None:
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
-    """On an H200 the number of invocations is the fastest measured one, for five pairs of workgroups and K.
-    For a K that is no multiple of a chunk there is none."""
+    """On an H200 the number of invocations is the fastest measured one, for pairs of a number of
+    workgroups and K. For a K that is not a multiple of a chunk there is no number."""
     facts = reported("nvidia-h200")
     for tall, want in ((8, [512, 256, 256, 128, None]), (16, [256, 128, 256, 128, None])):
         found = [half_gemv.invocations(facts, half_gemv.PARTS, tall, w, k)[:1] for w, k in (

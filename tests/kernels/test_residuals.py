@@ -33,8 +33,8 @@ def added(
     ratio: float = 1.37, tiling: Tiling | None = None, zero_points: Any = "channel", tables: int = 0,
 ) -> str:  # fmt: skip
     """Check a linear layer whose epilogue computes residual - result, in the layout of its kernel. Return
-    the kernel's variant. *tables*: the number of axes of the lookup tables that the result passes first (0:
-    no tables)."""
+    the kernel's variant. *tables*: the lookup tables that the epilogue applies to the result before the
+    sum: 0: none; 1: one for all outputs; 2: one for each output."""
     p, rng = parse(name), np.random.default_rng(len(name))
     data = random_data(p, rng, dtype, "int8", w_zero_points=zero_points)
     own = data.y_q

@@ -31,14 +31,14 @@ def casts(dtype: str) -> Chain:
 
 
 def residual(dtype: str) -> Chain:
-    """Return the sum of two arrays in float32, and as the second result the sum in *dtype*."""
+    """Return a chain with two results: the sum of two arrays in float32, and this sum in *dtype*."""
     wide = [("Cast", (i,), dtype, FLOAT) for i in range(2)]
     links = [*wide, ("Add", (2, 3), FLOAT, FLOAT), ("Cast", (4,), FLOAT, dtype)]
     return chain_of((dtype, dtype), links, 4, 5)
 
 
 def scaled(dtype: str) -> Chain:
-    """Return the product of a float32 result and a factor, in *dtype*."""
+    """Return a chain that multiplies a float32 result by a factor and converts the product to *dtype*."""
     return chain_of((FLOAT, FLOAT), [("Mul", (0, 1), FLOAT, FLOAT), ("Cast", (2,), FLOAT, dtype)], 3)
 
 
@@ -54,8 +54,8 @@ def edges(dtype: str, *shape: int) -> np.ndarray:
 def check(
     device: vkq.Device, name: str, ends: Ends, arrays: list[np.ndarray], shape: tuple[int, ...]
 ) -> None:
-    """Check a row function of rows of *shape* along the last axis. arrays: the inputs of the prologue, then
-    those of the chain, except the function's result."""
+    """Check a row function along the last axis of an array of *shape*. *arrays*: the inputs of the
+    prologue, then the inputs of the chain without the function's result."""
     axis = len(shape) - 1
 
     tensors = [vkq.Tensor.from_numpy(a, device) for a in arrays]
@@ -79,8 +79,8 @@ def check(
 @pytest.mark.parametrize("length", [12, 48, 784, 2052])
 @pytest.mark.parametrize("dtype", [HALF, FLOAT])
 def test_residuals(device: vkq.Device, dtype: str, length: int) -> None:
-    """One dispatch adds a residual, stores the sum, normalizes it, and multiplies it by a scale. Rows are
-    loaded once, or in each pass."""
+    """One dispatch adds a residual, stores the sum, normalizes it, and multiplies it by a scale. Short
+    rows are loaded once, long ones in each pass."""
     shape = (2, 3, length)
     ends = Ends(prologue=residual(dtype), reads=(LIKE, LIKE), chain=scaled(dtype), operands=(RESULT, PLACES))
     arrays = [edges(dtype, *shape), edges(dtype, *shape)[:, ::-1].copy(), edges(FLOAT, length)]

@@ -52,8 +52,9 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_bits(device: vkq.Device, name: str) -> None:
-    """Row functions give NumPy's bits. One, few or many lanes share a row, with and without a remainder;
-    rows are loaded once or in each pass, are strided, or have two axes; some values are infinite or NaN."""
+    """Row functions give NumPy's bits. The shapes cover rows that one, few or many lanes share, with and
+    without a remainder; rows that are loaded once or in each pass; strided rows; and rows of two axes.
+    Some values are infinite or NaN."""
     for shape, axis, count in (
         ((5, 7), 1, 1), ((3, 37, 5), 1, 1), ((2, 3, 11, 13), 2, 2), ((3, 1031), 1, 1), ((5, 100), 1, 1),
         ((2, 4100), 1, 1), ((1, 4109), 1, 1),
@@ -114,8 +115,8 @@ def check_bytes(
     device: vkq.Device, xq: QParams, yq: QParams, layouts: tuple[int, int] = (0, 0), length: int = 0,
     real: bool = False,
 ) -> None:  # fmt: skip
-    """Check that normalized quantized rows, followed by a chain, equal NumPy's. *real*: the result is
-    stored dequantized."""
+    """Check that normalizing quantized rows and applying a chain gives NumPy's results. *real*: the
+    result is stored dequantized."""
     read, write = (LAYOUTS[i] for i in layouts)
     rng, shape = np.random.default_rng(5), (3, 5, length or (48 if BLOCKED in (read, write) else 36))
     chain, ways = scaled()
@@ -158,8 +159,8 @@ def test_many_bytes(device: vkq.Device, layouts: tuple[int, int], length: int) -
 def test_bytes_that_are_dequantized(
     device: vkq.Device, dtype: Literal["int8", "uint8"], length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results that are quantized and dequantized again are stored as float32. They are right with the
-    device's floats and with floats computed by integer operations."""
+    """Results that are quantized and dequantized again are stored as float32. They are exact both with
+    the device's float arithmetic and with float arithmetic computed in integers."""
     for soft in (False, True):
         monkeypatch.setattr(device, "_soft_float", soft)
         check_bytes(device, QParams(0.05, 3, dtype), QParams(0.031, 9, dtype), (0, 0), length, True)
@@ -211,8 +212,8 @@ def edges(length: int, scale: float) -> np.ndarray:
 
 @pytest.mark.parametrize("ops", [("Mul", "Add"), ("Add", "Mul"), ("Mul",), ("Add",)], ids="".join)
 def test_edges(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, ops: tuple[str, ...]) -> None:
-    """Ties, very large or small results, NaN and small operands are quantized right. Only the form result *
-    a + b, or a part of it, is computed without flushing subnormal numbers."""
+    """Ties, very large or small results, NaN and small operands are quantized correctly. Only chains of
+    the form result * a + b, or a part of it, are computed without flushing subnormal numbers."""
     forms, written = [], rows.written
     monkeypatch.setattr(rows, "written", lambda form: forms.append(form) or written(form))
     rng, xq, yq = np.random.default_rng(6), QParams(0.05, 3), QParams(0.031, 9)

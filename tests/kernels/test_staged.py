@@ -1,5 +1,5 @@
-"""Tests of products and implicit convolutions with tiles in shared memory, also on devices that do not
-prefer them."""
+"""Tests of products and implicit convolutions with tiles in shared memory, also on devices whose profile
+prefers other kernels."""
 
 import dataclasses
 
@@ -39,8 +39,8 @@ CONVOLUTIONS = {
 
 
 def outputs(data: Data, device: vkq.Device, path: str) -> list[vkq.QParams | None]:
-    """Return the quantization parameters of int8 results, and None for float results. On SwiftShader return
-    only one of them, alternating with the path."""
+    """Return the results to test: quantization parameters stand for int8 results, None for float results.
+    On SwiftShader return only one of the two, which alternates with the path."""
     both = (data.y_q, None)
     return share(both if PATHS.index(path) % 2 else both[::-1], device, 2)
 

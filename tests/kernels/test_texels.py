@@ -1,5 +1,5 @@
-"""Tests of products whose operands are uniform texel buffers on devices that prefer words, and words on
-devices that prefer texel buffers."""
+"""Tests of products that read their operands in the form that the device does not prefer: uniform texel
+buffers on a device that prefers words, words on a device that prefers texel buffers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from vkq.select.path import FORMS
 from vkq.shader.catalog import catalog
 
 TEXELS = catalog().shaders["gemm_q8ta_q8csw__texels"]
-# Rows and columns do not fill a tile. k is a word and part of one, an odd number of words, or too long for
-# exact float sums. Forms that sum the rows of x have weight zero points.
+# Rows and columns do not fill a tile. K is one word and a part of a second word, an odd number of words,
+# or too long for exact float sums. Forms that sum the rows of x have weight zero points.
 PATH = {form: path for path, form in FORMS.items()}
 SHAPES = {
     "s8s8": "linear[M=9,K=27,N=33]",
@@ -54,8 +54,8 @@ def other(monkeypatch: pytest.MonkeyPatch, device: vkq.Device) -> str:
 
 
 def outputs(device: vkq.Device, form: str) -> list[bool]:
-    """Return the tested values of *wide* in `layer` (True: float32 results, False: int8 results): both. On
-    SwiftShader return only one, alternating with the form."""
+    """Return the values of *wide* (in `layer`) to test: True for float32 results, False for int8 results.
+    On SwiftShader return only one of the two, which alternates with the form."""
     first = TEXELS.axes["dot"].index(form) % 2 == 1
     return share((first, not first), device, 2)
 
@@ -123,8 +123,8 @@ def test_convolutions(device: vkq.Device, name: str) -> None:
 
 
 def test_a_chain_that_is_replayed(device: vkq.Device) -> None:
-    """A recording of two layers gives exact results in every run, although the second layer reads as texels
-    what the first wrote as words."""
+    """A recording of two layers gives exact results in every run. The first layer writes its result as
+    words, and the second layer reads it as texels."""
     first = layer(device, SHAPES["u8s8"], "u8s8")
     q, w = first.layer.y_qparams, np.arange(5 * 21).astype(np.int8).reshape(5, 21)
     second = vkq.Linear(w, 0.1, x_qparams=q, y_qparams=work.Y, path="dot_u8s8", device=device)
@@ -154,8 +154,8 @@ def test_more_texel_buffers_than_a_pool_has(device: vkq.Device) -> None:
 
 
 def test_a_range_that_is_too_long_is_read_as_words(device: vkq.Device) -> None:
-    """Operands up to the device's limit of texels are read as texels, longer ones as words. Here 37 rows
-    are ten blocks of 18 texels, and 21 columns six."""
+    """Operands up to the device's limit of texels are read as texels, longer operands as words. Here the
+    37 rows are ten blocks of 18 texels, and the 21 columns are six such blocks."""
     for most, shader in ((180, "texels"), (179, "tiled")):
         limited = work.doctored(device.capabilities, maxTexelBufferElements=most)
         with vkq.Device(capabilities=limited) as small:

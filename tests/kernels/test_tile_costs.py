@@ -65,8 +65,8 @@ def test_a_step_is_the_difference_of_two_depths(small: vkq.Device, monkeypatch: 
 
 
 def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child measures a repack, dot products and the tile of the table, and begins no tile that it must
-    skip."""
+    """The child process measures a repack, dot products and the tile of the table. It does not begin a
+    tile that it was told to skip."""
     ran: list[str] = []
     run = Recording.run
 
@@ -142,9 +142,9 @@ def test_tiles_of_float16_are_measured_too(
 
 
 def test_what_is_measured_is_in_the_seed_s_unit_and_decides() -> None:
-    """Measured costs are converted to the unit of the seed costs, and decide the choice: the chosen tile is
-    64x64, whose measured cost is a hundredth of its seed cost. Tiles without a measurement keep their seed
-    costs."""
+    """Measured costs are converted to the unit of the seed costs, and decide the choice. Here the
+    measured cost of 64x64 is a hundredth of its seed cost, so this tile is chosen. Tiles without a
+    measurement keep their seed costs."""
     c = reported("nvidia-h200", device_id=0x2882)
     seed = SEED[INT8]
     found = {tile: (1e3 * seed[tile][0], 1e3 * seed[tile][1]) for tile in ("128x64", "128x128", "64x32")}
@@ -165,8 +165,9 @@ def test_what_is_measured_is_in_the_seed_s_unit_and_decides() -> None:
 
 
 def test_a_new_tile_needs_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tile that is only a value of the shader's axis has a seed, and is used on devices that are measured
-    at first sight. A device that comes with a file of costs does not use it before it is in the file."""
+    """A tile that is only a value of the shader's axis has a seed cost, and is used on devices that are
+    measured at first sight. A device that comes with a file of costs uses the tile only if the file has
+    its cost."""
     names = matrix_tiles.tile_names()
     monkeypatch.setattr(matrix_tiles, "tile_names", lambda: (*names, "64x128"))
     measured = dict.fromkeys(names, (10.0, 10.0)) | {"64x128": (0.1, 0.1)}

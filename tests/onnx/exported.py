@@ -4,9 +4,9 @@
     python -m tests.onnx.exported make FOLDER [NAME ...]       needs torch, timm, torchvision, transformers
     python -m tests.onnx.exported compare FOLDER [DEVICE]      needs none of them
 
-*make* writes NAME.onnx and NAME.npz (its inputs). *compare* runs each network on the device without a
-fallback, in float and quantized by onnxruntime.quantization (QDQ, int8, per channel), and compares all
-results with ONNX Runtime's.
+*make* writes NAME.onnx, and NAME.npz with the network's inputs. *compare* runs each network on the
+device without a fallback, in float and quantized by onnxruntime.quantization (QDQ, int8, per channel),
+and compares all results with ONNX Runtime's.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] 
 
 
 def networks() -> dict[str, Make]:
-    """Return name -> function that makes a network and its inputs."""
+    """Return a dict: the name of a network and the function that makes the network and its inputs."""
     found = {f"timm_{name}": _timm(name, size) for size, names in TIMM.items() for name in names.split()}
     found |= {f"torchvision_{path.split('.')[-1]}": _vision(path) for path in TORCHVISION}
     return found | {f"transformers_{name}": _transformer(*row) for name, row in TRANSFORMERS.items()}

@@ -223,7 +223,7 @@ def attempt(device: vkq.Device, seed: int) -> str:
 
 
 def _floats_decide(island: Island) -> bool:
-    """Return True if flags compare floats that libraries round differently."""
+    """Return True if flags may depend on floats that the libraries round differently."""
     ops = {node.op_type for node in island.nodes}
     return "Less" in ops and bool(ops & ROUNDED)
 

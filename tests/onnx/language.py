@@ -65,7 +65,8 @@ class _Net:
         return self.op("MatMulNBits", inputs, f"{name}/output_0", MICROSOFT, **a)
 
     def norm(self, x: str, skip: str, name: str, last: bool = False) -> tuple[str, str]:
-        """Add a normalization of x + *skip* (of x if *skip* is ""). Return (its result, the sum)."""
+        """Add a normalization of x + *skip*, or of x if *skip* is "". Return (the normalized value, the
+        sum)."""
         scale = self.constant(f"{name}.weight", self.random.normal(1, 0.2, self.sizes.hidden))
         if not skip:
             a = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}

@@ -140,7 +140,7 @@ def within(
 
 
 def test_an_odd_width(any_device: vkq.Device) -> None:
-    """Heads of 6 numbers take two words of codes, whose last two bytes are 0."""
+    """A head of 6 numbers takes two words of codes. The last two bytes of the second word are 0."""
     r = np.random.default_rng(0)
     fed = {"q": r.normal(size=(1, 2, 18)).astype(np.float32), "last": np.int32([3])}
     fed |= {x: r.normal(size=(1, 1, 2, 6)).astype(np.float32) for x in ("pk", "pv")}
@@ -155,8 +155,8 @@ def test_an_odd_width(any_device: vkq.Device) -> None:
 
 
 def test_a_total_of_the_run(any_device: vkq.Device) -> None:
-    """If the number of keys is a model input, each new number prepares the model again. Results equal those
-    of a model in which this number is a constant."""
+    """If the number of keys is a model input, the session prepares the model again for each new number.
+    Results equal those of a model in which this number is a constant."""
     data, fed = case(1, 4, [5])
     proto = onnx.load_from_string(data)
     del proto.graph.initializer[:]
@@ -333,8 +333,8 @@ def test_forms_that_are_refused(
 
 
 def test_models_that_are_refused(any_device: vkq.Device) -> None:
-    """An unknown kv_cache raises an error. With "int8", so does a model whose cache has another reader, whose
-    present cache is no result, or which has no cache."""
+    """An unknown kv_cache raises an error. With "int8", a model is refused if another node reads its
+    cache, if its present cache is not a result of the model, or if it has no cache."""
     data, _ = case(1, 12, [6])
     with pytest.raises(vkq.ArgumentError, match="kv_cache is 'int4'; it must be 'int8' or None"):
         vkq.onnx.InferenceSession(data, any_device, kv_cache="int4")

@@ -19,9 +19,9 @@ HEADS, WIDTH = 2, 5
 
 
 def decoder() -> onnx.ModelProto:
-    """Return a model of one decoding step. It appends a token's key to the past keys, and y has an element
-    for each key. `same` is an alias of an input. A device stores the types of `flags` and `next`
-    differently."""
+    """Return a model of one decoding step. It appends a token's key to the past keys, and y has an
+    element for each key. `same` is an alias of an input. Devices store `flags` (bool) and `next` (int64)
+    in other types."""
     nodes = [
         node("Concat", ["past", "key"], ["present"], axis=2),
         node("Transpose", ["present"], ["keys"], perm=[0, 1, 3, 2]),

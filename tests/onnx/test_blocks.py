@@ -79,8 +79,8 @@ def compare(
     op: str, shape: tuple[int, ...], n: int, dtype: str, block: int, points: bool, options: dict[str, int],
     x_dtype: str, device: vkq.Device,
 ) -> None:  # fmt: skip
-    """Check that the product on the device, and ONNX Runtime's, are within the bound of the float64
-    product."""
+    """Check that the device's product and ONNX Runtime's product are within the error bound of the
+    float64 product."""
     x = np.random.default_rng(1).standard_normal(shape, np.float32).astype(x_dtype)
     data, weight, bias = product(op, x, n, dtype, block, points, options.get("transB", 0), **options)
     session = vkq.onnx.InferenceSession(data, device)
@@ -210,8 +210,8 @@ def test_blocks_that_do_not_fit_are_refused(block: int, any_device: vkq.Device) 
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 @pytest.mark.parametrize("shape", [(3, 5), (2, 4), (0, 3), ()])
 def test_numbers_of_4_bits(dtype: str, shape: tuple[int, ...], stored: str, tmp_path: Path) -> None:
-    """4-bit constants are read right from all forms of storage, also if their number is odd and half a byte
-    is unused."""
+    """4-bit constants are read correctly from all forms of storage, also if their number is odd and half
+    a byte is unused."""
     want = np.resize(np.arange(*RANGES[dtype]), shape).astype(codes(dtype, (1,)).dtype)
     tensor = numpy_helper.from_array(want, "w")
     if stored == "as int32":

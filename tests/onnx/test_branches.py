@@ -1,5 +1,5 @@
-"""Tests of branches and loops whose conditions are constants or shapes: they are inlined, and run entirely
-on the device."""
+"""Tests of branches and loops whose conditions are constants or depend on shapes: vkq inlines the
+branches, unrolls the loops and runs the model entirely on the device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .test_stages import BOOL, FLOAT, INT, X, branch, info, node
 
 
 def model(nodes: Any, constants: dict[str, Any], sizes: Any = X.shape, outputs: str = "y") -> bytes:
-    """Return a model of x with open sizes."""
+    """Return a model with the input x, and with results of unspecified shapes."""
     given = [numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items()]
     results = [info(name, FLOAT, None) for name in outputs.split()]
     graph = helper.make_graph(nodes, "g", [info("x", FLOAT, sizes)], results, given)
@@ -57,8 +57,9 @@ def test_a_constant_decides(device: vkq.Device, flag: bool) -> None:
 
 
 def test_a_shape_decides(device: vkq.Device) -> None:
-    """An If whose condition is a shape is inlined: PyTorch's squeeze(1), which removes an axis of size 1. A
-    branch may give a result two names, return an outer value or an initializer, and contain another If."""
+    """An If whose condition depends on a shape is inlined. The model is PyTorch's squeeze(1), which
+    removes an axis of size 1. A branch may give a result two names, return an outer value or an
+    initializer, and contain another If."""
     squeezed = helper.make_graph(
         [node("Squeeze", "r axis", "s"), node("Identity", "r", "q")], "then", [],
         [info("s", FLOAT, None), info("q", FLOAT, None)],

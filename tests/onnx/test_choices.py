@@ -33,7 +33,7 @@ def operands(dtype: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_quantized_where(device: vkq.Device, dtype: str) -> None:
-    """QLinearWhere selects 8-bit values by an input of flags, also if the flags broadcast."""
+    """QLinearWhere selects 8-bit values; its condition is an input of the model, and may be broadcast."""
     inputs, constants = operands(dtype)
     names = ["c", "a", "as", "az", "b", "bs", "bz", "ys", "yz"]
     node = helper.make_node("QLinearWhere", names, ["y"], domain=MICROSOFT)
@@ -63,8 +63,8 @@ def test_where(any_device: vkq.Device, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_where_by_a_comparison(device: vkq.Device, dtype: str) -> None:
-    """Where selects floats by the flags not (a > b), with and without a QuantizeLinear after it. The flags
-    may also be an output of the model."""
+    """A Where of floats has the condition not (a > b), with and without a QuantizeLinear after it. The
+    condition may also be an output of the model."""
     inputs, constants = operands(dtype)
     nodes = [*REAL, helper.make_node("Greater", ["ra", "rb"], ["c"]), helper.make_node("Not", ["c"], ["n"])]
     chosen = helper.make_node("Where", ["n", "ra", "rb"], ["r"])
@@ -87,8 +87,8 @@ def test_flags_by_flags(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_places(device: vkq.Device, dtype: str, op: str) -> None:
-    """ArgMax and ArgMin return int64 indices, as at the end of a segmentation; of equal scores the first,
-    or the last on request."""
+    """ArgMax and ArgMin return int64 indices, as at the end of a segmentation network. Of several equal
+    scores they choose the first, or the last with select_last_index."""
     x = bytes_of((2, 21, 5, 3), dtype) // 8
     constants = q("a", 0.03, 100, dtype)
     for options in ({"axis": 1, "keepdims": 0}, {"axis": -1, "select_last_index": 1}):

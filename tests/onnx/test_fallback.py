@@ -44,8 +44,8 @@ def check(device: vkq.Device, data: bytes, feed: dict[str, np.ndarray]) -> None:
 def test_operators_are_as_the_opset_of_the_model_has_them(
     any_device: vkq.Device, op: str, opset: int, attributes: dict[str, Any], more: dict[str, np.ndarray]
 ) -> None:
-    """Operators go to the fallback in the form of the model's opset, also if vkq writes the nodes around
-    them in the newest form."""
+    """Operators go to the fallback in the form of the model's opset, although vkq writes other nodes in
+    the form of the newest opset."""
     x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
     nodes = [
         helper.make_node("Erf", ["x"], ["a"]),
@@ -105,8 +105,9 @@ def test_an_output_shape_beyond_what_x_reaches(any_device: vkq.Device) -> None:
 
 
 def test_choices_of_8_bits_by_flags_of_floats(any_device: vkq.Device) -> None:
-    """A Where of quantized values by flags computed from floats is written in ONNX's form if the fallback
-    runs it."""
+    """vkq fuses Where and QuantizeLinear into a Where on 8-bit values. Here the fallback runs this Where,
+    because its condition depends on an operator that only ONNX Runtime has. The fallback gets it in
+    ONNX's form: DequantizeLinear, a float Where and QuantizeLinear."""
     x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
     nodes = [
         helper.make_node("SampleOp", ["x"], ["s"], domain=MICROSOFT),
@@ -144,7 +145,8 @@ def test_guards_of_attention(any_device: vkq.Device, between: str) -> None:
 
 
 def elsewhere(session: vkq.onnx.InferenceSession) -> dict[str, str]:
-    """Return the operators that run on the CPU, each with its reason. Some must run on the device."""
+    """Return a dict from each operator that runs on the CPU to the reason. Check that some operators run
+    on the device."""
     rows = session.explain().rows
     assert any(row.where == "device" for row in rows), rows
     return {row.operator: row.why for row in rows if row.where == "CPU"}
@@ -166,8 +168,9 @@ def between_bytes(op: str, **attributes: Any) -> list[Any]:
 def test_what_a_device_refuses_runs_alone(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """If the device refuses an operator that has no ONNX form, the fallback runs the model's own node, and
-    the nodes before and after it stay on the device. This also holds if the refusal comes during planning."""
+    """The device refuses a softmax on 8-bit values, which has no ONNX form. The fallback then runs the
+    Softmax node of the model, and the nodes before and after it stay on the device. This also holds if
+    the refusal comes during planning."""
 
     def refused(*given: Any) -> Any:
         if when == "planned":

@@ -88,7 +88,7 @@ def test_a_mask_is_one_chain(
     device: vkq.Device, data: Callable[[int], bytes], last: int, steps: dict[str, int], batch: int
 ) -> None:
     """The device computes the mask with shape (batch, 1, 1, tokens), in the layout that attention reads.
-    The sum with the scores broadcasts it. Results equal ONNX Runtime's."""
+    The sum with the scores broadcasts the mask. Results equal ONNX Runtime's."""
     random = np.random.default_rng(batch)
     x = random.normal(0, 3, (batch, HEADS, TOKENS, last)).astype(np.float32)
     feed = {"mask": random.integers(0, 2, (batch, TOKENS)), "x": x}
@@ -139,8 +139,8 @@ def test_embeddings(
     any_device: vkq.Device, kind: str, other: np.ndarray, first: bool, ids: tuple[int, ...], readers: int,
     ops: list[str],
 ) -> None:  # fmt: skip
-    """If the other operand of a binary operator is equal for all ids, the operator is computed at load for
-    the whole table."""
+    """A binary operator combines gathered rows with another operand. If this operand is equal for all
+    ids, vkq applies the operator to the whole table at load."""
     data = embeddings(kind, other, first, ids, readers)
     session = vkq.onnx.InferenceSession(data, any_device)
     found = [row.operator for row in session.explain().rows]

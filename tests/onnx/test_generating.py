@@ -49,7 +49,8 @@ def by_onnx_runtime(path: Path, prompt: list[int], count: int) -> tuple[list[int
 
 @pytest.mark.parametrize("again", [False, True])
 def test_pieces_of_a_prompt(again: bool) -> None:
-    """The pieces cover the prompt in order and have few lengths. Tokens that may be read again save runs."""
+    """The pieces cover the prompt in order and have few lengths. With *again*, a piece may read tokens of
+    the piece before it again, which reduces the number of runs."""
     assert list(_pieces(0, again)) == []
     for count in (1, 2, 3, 7, 64, 100, 255, 256, 257, 463, 1000):
         pieces = list(_pieces(count, again))
@@ -69,7 +70,7 @@ def test_tokens_replay_one_recording(device: vkq.Device, path: Path, monkeypatch
     monkeypatch.setattr(vkq.Device, "record", lambda *args: recorded.append(1) or record(*args))
     with vkq.onnx.LanguageModel(path, device) as model:
         steps = model.generate(PROMPT, 12, stop=[])
-        fresh = [next(steps), next(steps)]  # the second run still gives the logits their memory
+        fresh = [next(steps), next(steps)]  # the second run still allocates the logits
         assert (len(recorded), len(fresh)) == (0, 2)
         before = len(added)
         assert len(list(steps)) == 10
@@ -94,8 +95,8 @@ def test_tokens_of_64_steps(device: vkq.Device, path: Path) -> None:
 
 
 def test_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) -> None:
-    """Caches grow if past and present are not one buffer of fixed length; a text ends at the model's end
-    tokens."""
+    """Caches grow if the model's configuration does not say that past and present share one buffer of
+    fixed length. A text ends at the model's end tokens."""
     for name in ("model.onnx", "model.onnx.data"):
         (tmp_path / name).write_bytes((path / name).read_bytes())
     want, _ = by_onnx_runtime(path, PROMPT, 6)
@@ -132,7 +133,8 @@ def test_caches_stay_in_place(
 
 
 def test_half_precision(any_device: vkq.Device, path: Path) -> None:
-    """The model takes ``compute``; with "float16", its first scores are near those of "float32"."""
+    """`LanguageModel` accepts ``compute``. With "float16", its first scores are near those with
+    "float32"."""
     scores = []
     for compute in ("float32", "float16"):
         with vkq.onnx.LanguageModel(path, any_device, compute=compute) as model:

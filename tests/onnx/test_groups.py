@@ -112,8 +112,8 @@ def test_float16_beside_others(any_device: vkq.Device) -> None:
 
 
 def test_float16_that_the_device_does_not_take(any_device: vkq.Device) -> None:
-    """A float16 input that the device does not support is folded like a constant in each run: here the host
-    quantizes it, and the device gets 8-bit values."""
+    """If the device does not support an operator on a float16 input, the host computes it in each run.
+    Here the host quantizes the input, and the device gets 8-bit values."""
     x, constants = np.linspace(-6, 6, 64).astype(np.float16), {"s": np.float16(0.05), "z": np.int8(3)}
     nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])]
     nodes.append(helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]))
@@ -130,8 +130,9 @@ def test_float16_that_the_device_does_not_take(any_device: vkq.Device) -> None:
 def test_blocks_beyond_the_largest_group(
     bits: int, block: int, blocks: int, k: int, points: str, device: vkq.Device
 ) -> None:
-    """Blocks larger than the largest group become groups of 128 that share a scale and a zero point; groups
-    beyond K are removed. An odd number of blocks leaves half a byte of zero points."""
+    """A block larger than the largest group is split into groups of 128, which all get the block's scale
+    and zero point; groups beyond K are removed. With an odd number of blocks, half of the last byte of
+    4-bit zero points is unused."""
     rng, n = np.random.default_rng(block), 9
     w = weight(n, 32 * blocks, bits, 32, points == "none")  # several groups of 32 become one block
     packed = rng.integers(0, 256, (n, blocks, block * bits // 8), np.uint8)

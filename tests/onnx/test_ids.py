@@ -171,7 +171,7 @@ def test_what_the_host_computes_is_counted(any_device: vkq.Device) -> None:
 
 
 def test_lengths_of_a_run_decide_a_shape(any_device: vkq.Device) -> None:
-    """An input whose values decide a shape counts as a constant in each run; ids do not."""
+    """An input whose values decide a shape counts as a constant in each run. An input of ids does not."""
     nodes = [node("Slice", "w zero n", "rows"), node("Gather", "rows i")]
     constants = {"w": np.arange(12, dtype=np.float32).reshape(6, 2), "zero": np.array([0])}
     feed = {"n": np.array([4]), "i": np.array([3, 0])}
@@ -204,7 +204,8 @@ def test_inspect_says_what_a_session_does(
 
 
 def test_a_model_of_texts_is_measured(bert: bytes, tmp_path: Path, any_device: vkq.Device) -> None:
-    """The benchmark draws integer inputs below the number of the table's rows, or in the range of --ids."""
+    """The benchmark draws integer inputs below the number of rows of the table that they index, or in the
+    range of --ids."""
     (tmp_path / "bert.onnx").write_bytes(bert)
     path = str(tmp_path / "bert.onnx")
     shapes = [f"{name}=2x9" for name in text(1, 1)]
@@ -291,8 +292,8 @@ def test_flags_one_after_the_other(device: vkq.Device, inputs: str) -> None:
 
 
 def test_whole_numbers_made_of_floats_are_refused_by_name(any_device: vkq.Device) -> None:
-    """The error for integers cast from floats names the Cast: their range is known only at run time. With a
-    fallback, the Cast runs there, and later nodes on the device."""
+    """The error for integers cast from floats names the Cast, because the range of its result is known
+    only at run time. With a fallback, the fallback runs the Cast, and later nodes run on the device."""
     feed = {"x": np.float32([[1.7, -3e9, 4e9]])}
     # Casts to int64 and to float32.
     nodes = [node("Abs", "x", "a"), node("Cast", "a", "i", to=7), node("Cast", "i", to=1)]

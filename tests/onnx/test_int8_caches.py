@@ -211,7 +211,7 @@ def test_replays(device: vkq.Device) -> None:
 
 
 def growing(form: Form) -> onnx.ModelProto:
-    """Return the model with open numbers of tokens and past tokens."""
+    """Return the model with variable numbers of tokens and past tokens."""
     proto = form.proto()
     for info in proto.graph.input:
         axis = 1 if info.name in "qkv" else 2
@@ -298,8 +298,8 @@ def test_values_times_a_number(any_device: vkq.Device) -> None:
 
 
 def test_one_tensor_for_both(any_device: vkq.Device) -> None:
-    """com.microsoft's Attention stores keys and values in one tensor. It is refused, and the error lists the
-    operators that may have int8 caches."""
+    """com.microsoft's Attention stores keys and values in one tensor. With int8 caches this operator is
+    refused, and the error lists the operators that are allowed."""
     fed = {"q": normal(2, 5, 19), "w": normal(19, 78), "b": normal(78), "c": normal(2, 2, 2, 3, 13)}
     node = helper.make_node("Attention", ["q", "w", "b", "", "c"], ["y", "nk"], domain=MICROSOFT, num_heads=2)
     form = Form([node, helper.make_node("Identity", ["q"], ["nv"])], fed)

@@ -53,7 +53,7 @@ def test_sessions_leave_nothing(op: str, any_device: vkq.Device) -> None:
             else:
                 session.explain()
             if way % 2:
-                session.close()  # every second session is closed by its last reference
+                session.close()  # the other sessions end with their last reference
 
     for way in range(6):
         once(way)

@@ -72,8 +72,8 @@ def test_host_memory(any_device: vkq.Device, model: Path) -> None:
 
 
 def test_device_memory(device: vkq.Device, model: Path) -> None:
-    """Prompts and single tokens use the same copy of each large weight. All constants of both take at most
-    1.3 times the size of the file."""
+    """Prompts and single tokens use the same copy of each large weight. The constants of the plans for
+    prompts and for single tokens take, together, at most 1.3 times the size of the file."""
     session = vkq.onnx.InferenceSession(model, device)
     one, many = (prepared(session, tokens) for tokens in (1, 32))
     both = constants(one) | constants(many)

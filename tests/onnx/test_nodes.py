@@ -109,8 +109,9 @@ def test_quantized(device: vkq.Device, name: str) -> None:
 
 
 def test_every_node_that_is_taken(any_device: vkq.Device) -> None:
-    """Every node that vkq accepts gives ONNX's result; the others raise a ModelError. Nodes whose inputs
-    all count as constants are computed at load, and are not counted."""
+    """Every node that vkq accepts gives ONNX's result. The other nodes raise a ModelError, or an
+    ArgumentError if int64 inputs exceed int32. Nodes whose inputs all count as constants are computed at
+    load, and are not counted."""
     count: Counter[str] = Counter()
     for name in NAMES:
         for model, inputs, outputs in cases(name):

@@ -154,7 +154,7 @@ def test_functions(any_device: vkq.Device, op: str) -> None:
 
 def test_hard_swish_multiplies_by_a_sixth(device: vkq.Device) -> None:
     """HardSwish multiplies by 1/6, as ONNX defines, and gives ONNX Runtime's bytes. A division by 6 would
-    round -45 * 0.02 to the other side of a tie, and one float32 in seven differently."""
+    round -45 * 0.02 to the other side of a tie, and would change one float32 result in seven."""
     x = np.arange(256).astype(np.uint8)
     constants = q("x", 0.02, 128, "uint8") | q("y", 0.03, 20, "uint8")
     nodes = [
@@ -199,8 +199,9 @@ def test_square(any_device: vkq.Device) -> None:
 
 
 def around(node: Any, more: Sequence[Any] = ()) -> list[Any]:
-    """Return nodes: DequantizeLinear to "a", *more*, *node* from "a" to "b", QuantizeLinear with the same
-    parameters."""
+    """Return four parts of a graph in order: DequantizeLinear with the result "a", the nodes *more*,
+    *node* (which reads "a" and computes "b"), and QuantizeLinear of "b" with the scale and zero point of
+    x."""
     return [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
         *more,
@@ -258,8 +259,8 @@ def test_dilated_means(device: vkq.Device, include: int) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_softmax_that_stays_float32(device: vkq.Device, axis: int) -> None:
-    """Softmax with a float32 result, as at the end of a segmentation, is near ONNX Runtime's along any
-    axis."""
+    """Softmax with a float32 result, as at the end of a segmentation network, is near ONNX Runtime's
+    along any axis."""
     x = bytes_of((3, 4, 5), "int8")
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),

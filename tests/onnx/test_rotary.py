@@ -13,7 +13,8 @@ from tests.onnx.test_fused import normal
 from tests.onnx.test_grouped import compared
 from tests.onnx.test_operators import MICROSOFT
 
-# Each library rounds two products of magnitude 4 and their sum; ONNX Runtime may fuse them.
+# Each library rounds two products of magnitude 4 and their sum; ONNX Runtime may use a fused
+# multiply-add.
 BOUND = 6 * 4 * 2.0**-24
 PLACES = {"of each token": np.int64([[4, 1, 0], [7, 8, 30]]), "of the first": np.int64([3])}
 

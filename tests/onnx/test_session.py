@@ -330,8 +330,8 @@ def test_results_may_be_changed(any_device: vkq.Device, op: str) -> None:
 
 
 def test_constant_inputs_may_be_changed(any_device: vkq.Device) -> None:
-    """A caller may change an input array that counted as a constant: the session caches what it computed by
-    the array's values."""
+    """A caller may change an input array that counted as a constant: the session caches results under the
+    values of the array, not under the array object."""
     model = onnx.parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]> g (int64[2] k) => (int64[2, 1] y)
         <int64[1] axis = {1}> { y = Unsqueeze(k, axis) }"""
@@ -412,8 +412,8 @@ def test_fallback(device: vkq.Device, folder: Path) -> None:
 
 
 def test_forms_that_the_graph_has_not_fall_back(any_device: vkq.Device) -> None:
-    """MaxPool with indices, which vkq's graph does not support, is listed in the refusals. With a fallback
-    it runs there."""
+    """MaxPool with indices, which vkq's graph does not support, is listed in the refusals. The fallback,
+    if there is one, runs it."""
     net = Net(seed=6, shape=(1, 2, 4, 4))
     proto = net.model(net.op("MaxPool", net.op("Neg", "x"), kernel_shape=[2, 2]))
     next(node for node in proto.graph.node if node.op_type == "MaxPool").output.append("indices")

@@ -1,8 +1,8 @@
-"""Tests of Conv, ConvTranspose, MatMul and Gemm of floats with constant weights, which are floats, or
-dequantized constants (weight-only).
+"""Tests of float Conv, ConvTranspose, MatMul and Gemm with constant weights. The weights are floats, or
+constants that DequantizeLinear dequantizes (weight-only).
 
-The results of the device and of ONNX Runtime are each within (K + 4) units of the sum of magnitudes, the
-bound of float32 sums (`vkq.reference.floats`), of the float64 result.
+The results of the device and of ONNX Runtime each differ from the float64 result by at most (K + 4) 2^-24
+of the sum of magnitudes, the bound of float32 sums (`vkq.reference.floats`).
 """
 
 from typing import Any
@@ -224,7 +224,7 @@ def test_matmul_of_a_transposed_weight(device: vkq.Device) -> None:
         ({"w": (10, 21), "x": (21, 5), "axis": 0, "bias": (1, 10), "transA": 1, "transB": 1},
          ["Transpose", "linear"]),
         ({"w": (10, 21), "axis": 0, "bias": (5, 1), "transB": 1}, ["linear", "chain"]),
-        # Rows of x and outputs are equally many (5); the bias (5, 1) is one per row.
+        # x has as many rows as the layer has outputs (5). The bias (5, 1) has one element per row.
         ({"w": (5, 21), "axis": 0, "bias": (5, 1), "transB": 1}, ["linear", "chain"]),
         ({"w": (21, 10), "axis": 1, "bias": (10,), "alpha": 2.0, "beta": 0.5}, ["linear", "chain"]),
         ({"w": (10, 21), "x": (21, 5), "axis": 0, "left": True, "bias": (5,)},

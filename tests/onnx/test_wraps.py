@@ -103,7 +103,7 @@ def test_layers_that_onnxruntime_computes_in_floats_do_not(
 
 @pytest.mark.parametrize("behind", ["", "quantize"])
 def test_transposed_convolutions_do_not(device: vkq.Device, behind: str) -> None:
-    """Sums of ConvTranspose do not wrap, because ONNX Runtime computes this operator in floats."""
+    """Sums of ConvTranspose do not wrap, because ONNX Runtime computes ConvTranspose in floats."""
     data, feed = layer("ConvTranspose", (1, 8, 3, 5), weight(8, 6, 4, 3), behind, "int8", strides=[2, 1])
     (got,), (want,) = vkq.onnx.InferenceSession(data, device).run(None, feed), onnxruntime_results(data, feed)
     if behind:

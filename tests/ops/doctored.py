@@ -50,8 +50,8 @@ def capabilities(of: vkq.Device, **changes: Any) -> vkq.Capabilities:
 def report(
     monkeypatch: pytest.MonkeyPatch, rates: Mapping[str, float] | None = None, **failures: str
 ) -> None:
-    """Replace the self-test report of every device. *rates*: dot form -> TOPS; *failures*: test -> error
-    text."""
+    """Replace the self-test report of every device. *rates*: the measured TOPS of each dot form.
+    *failures*: the error text of each failed test."""
     found = selftest.Verdict(
         failures, False, {form: 1e12 * rate for form, rate in (rates or {}).items()}, "gpu"
     )

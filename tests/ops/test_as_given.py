@@ -1,5 +1,6 @@
-"""Tests of the choice of kernels for a layer that is called alone. Its x may have a layout that matrix units
-do not read: then dot products, which read x as it is, compete with a repack and matrix units."""
+"""Tests of the choice of kernels for a layer that is called alone. If its x has a layout that matrix
+units do not read, vkq compares two ways: dot products, which read x as it is, and a repack followed by
+matrix units."""
 
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ from vkq.select.path import Choice
 from . import doctored
 
 Q, Y = vkq.QParams(0.05, 3), vkq.QParams(0.7, -5)
-SMALL, LARGE = (1, 32, 8, 8), (1, 2048, 8, 8)  # images: their products have a short k, and a long one
+SMALL, LARGE = (1, 32, 8, 8), (1, 2048, 8, 8)  # images whose products have a short k (32) and a long k (2048)
 NS = 0.5  # nanoseconds for each cycle of the seed costs, on the simulated device
 
 
 def measured(c: vkq.Capabilities, repack: float = 4000.0) -> vkq.Capabilities:
-    """Return the capabilities after a first sight in which a step of dot products took 600 ns, and the repack
-    of a small image this number of nanoseconds."""
+    """Return the capabilities after a measurement at first sight. In this measurement a step of dot
+    products took 600 ns, and the repack of a small image took *repack* ns."""
     tiles: dict[str, Any] = {tile: tuple(NS * cycles for cycles in SEED[INT8][tile]) for tile in tile_names()}
     tiles |= {"dot": (600.0, 370.0), "repack": (repack, 600.0)}
     return dataclasses.replace(c, choices=measured_choices({TILES: Measured("64x64", tiles)}))
@@ -57,8 +58,8 @@ def layer_of(device: vkq.Device, shape: tuple[int, ...], **options: Any) -> Any:
 
 
 def repacks(layer: Any, shape: tuple[int, ...], layout: str) -> bool:
-    """Return True if the layer's plan for x in a layout repacks x and uses matrix units; False if it does
-    neither."""
+    """Return True if the layer's plan for x in *layout* repacks x. Check that the plan uses matrix units
+    if and only if it repacks x, or x already has the layout of matrix units."""
     plan = layer.plan(Spec(shape, "int8", layout, Q))
     units = any("coopmat" in name for name in plan.variants)
     repack = any(name.startswith("repack") for name in plan.variants)
@@ -70,9 +71,9 @@ def repacks(layer: Any, shape: tuple[int, ...], layout: str) -> bool:
 def test_a_layer_alone_counts_the_repack(
     planned: Planned, small: tuple[int, ...], large: tuple[int, ...]
 ) -> None:
-    """A small layer reads x as it is given, and a large one repacks it for matrix units. If the repack takes
-    no time, or nobody measured it, the small one repacks, too. Matrix units requested by name are used. If x
-    has their layout, they are used without a repack."""
+    """A small layer reads x as it is given, and a large layer repacks x for matrix units. The small layer
+    repacks, too, if the repack takes no time, if the repack was not measured, or if the caller requests
+    matrix units. If x has the layout of matrix units, they are used without a repack."""
     given = IMAGE if len(small) == 4 else MATRIX
     assert not repacks(layer_of(planned, small), small, given)
     assert repacks(layer_of(planned, large), large, given)
@@ -85,7 +86,8 @@ def test_a_layer_alone_counts_the_repack(
 
 
 def test_tuning_compares_both(planned: Planned) -> None:
-    """`vkq tune` begins with the choice of a layer alone, and times the other layout, too."""
+    """`vkq tune` begins with the kernels that a layer alone would choose, and also times those of the
+    other layout."""
     for shape, given in ((SMALL, IMAGE), (LARGE, IMAGE), ((64, 32), MATRIX), ((64, 2048), MATRIX)):
         layer, x = layer_of(planned, shape), Spec(shape, "int8", given, Q)
         names = [one.plan(x).variants for one in choices(layer, x)]
@@ -106,8 +108,9 @@ def test_a_network_chooses_as_before(kind: str, planned: Planned, tmp_path: Path
 
 
 def test_the_rule_compares_times() -> None:
-    """Dot products win if their steps take less time than the repack and the tile of matrix units. Their time
-    grows with k, and beyond one workgroup for each core with the rows; the repack grows with its bytes."""
+    """Dot products win if their steps take less time than the repack and the tile of matrix units. The
+    time of dot products grows with k and, beyond one workgroup for each core, with the rows. The time of
+    the repack grows with its bytes."""
     c = measured(Planned("nvidia-h200").capabilities)
     known = dataclasses.replace(profile(c), multiprocessors=10)
 

@@ -75,7 +75,7 @@ def test_keys_beyond_the_last(strict_device: vkq.Device, keys: int, monkeypatch:
 
 
 def test_large_sums(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The product of weights and v may take another zero point for the weights than the softmax stored.
+    """The product of weights and v may use another zero point for the weights than the softmax stored.
     Results equal the reference's, also with large sums."""
     with_units(strict_device, monkeypatch)
     case = blocked(1, 2, 17, 200, 32, 32)

@@ -1,4 +1,4 @@
-"""Tests of selection by flags, and of ArgMax and ArgMin, compared with NumPy."""
+"""Tests of Where (selection by flags), ArgMax and ArgMin, compared with NumPy."""
 
 import itertools
 

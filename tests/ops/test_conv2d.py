@@ -37,7 +37,7 @@ def layer_of(data: Data, device: vkq.Device, y: vkq.QParams | None, **options: A
 
 
 def check(data: Data, device: vkq.Device, **options: Any) -> None:
-    """Check both outputs of a layer with these options against the reference."""
+    """Check the int8 and the float32 results of a layer with these options against the reference."""
     for y in (data.y_q, None):
         got = layer_of(data, device, y, **options)(data.x)
         np.testing.assert_array_equal(
@@ -136,8 +136,8 @@ def test_depthwise_on_dot_products(device, name, path):
     """Depthwise convolutions on dot products are exact for 3x3 and 5x5 kernels, strides 1 and 2, and
     partial blocks of rows, columns and channels. With weight zero points they also sum x."""
     with preferred({"depthwise_lines": None}):
-        # Products have one form with and without zero points. So for each image only one path also runs
-        # without zero points.
+        # The products have the same code with and without zero points. So for each image only one path
+        # also runs without zero points.
         without = EVERY or COLUMNS.index(name) % 3 == PATHS.index(path)
         for points in ("none", "channel") if without else ("channel",):
             data = random_data(parse(name), np.random.default_rng(5), w_zero_points=points)

@@ -69,8 +69,9 @@ def test_rows_are_quantized_as_the_reference_does(device, monkeypatch, k, layout
 
 @pytest.mark.parametrize("seed", range(12))
 def test_onnx_runtime_agrees_with_the_reference(seed):
-    """ONNX Runtime's DynamicQuantizeLinear of one row equals the reference as uint8. It computes the scale
-    in another order and might round it differently, but does not for these rows."""
+    """ONNX Runtime's DynamicQuantizeLinear of one row equals the reference as uint8. ONNX Runtime
+    computes the scale in another order, which may round it differently, but does not do so for these
+    rows."""
     rng = np.random.default_rng([2, seed])
     x = (rng.standard_normal((1, 300)) * 10.0 ** rng.uniform(-30, 30) + rng.choice([0, 5, -5])).astype(
         np.float32

@@ -95,8 +95,8 @@ def test_every_pair_of_bytes_near_ties(device: vkq.Device, op: BinaryOp) -> None
 def test_every_product_where_ties_are_frequent(
     device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Products of all pairs of bytes are exact, although one in 28 is a tie. Devices that round differently
-    read ties from a table (the soft form)."""
+    """Products of all pairs of bytes are exact, although one in 28 is a tie. Devices whose float rounding
+    is not trusted read ties from a table (the soft form)."""
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
     values = np.arange(256, dtype=np.uint8).view(dtype)
@@ -118,8 +118,9 @@ def sums_in_float32(a: Array, b: Array, numbers: BinaryFormula) -> Iterator[Arra
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_numbers_of_a_sum_that_need_no_table(dtype: QDType) -> None:
-    """For at least 22 of 24 random sets of scales and zero points, `arithmetic` reports that a sum needs no
-    table (`sure`). Then every way in which a device may round to nearest even gives the exact bytes."""
+    """For at least 22 of 24 random sets of scales and zero points, `arithmetic` reports that a sum needs
+    no table (`sure`). For such a set, every way in which a device may round to nearest even gives the
+    exact bytes."""
     rng, values, moved = np.random.default_rng(3), np.arange(-128, 128), 128 * (dtype == "uint8")
     a, b = (v.astype(np.float32) for v in np.meshgrid(values, values))
     sure = 0
@@ -156,9 +157,9 @@ def test_the_table_is_asked_only_where_a_sum_may_need_it(
 
 
 def test_rounding_of_the_device_cannot_decide(device: vkq.Device) -> None:
-    """The shader uses the formula only for sums for which every rounding gives the exact byte, and else the
-    table: near ties the formula is wrong, even in float64. For nearly all sums the formula in float32
-    suffices."""
+    """The shader uses the formula only for sums for which every rounding gives the exact byte. For other
+    sums it reads the table, because near ties the formula is wrong, even in float64. For nearly all sums
+    the formula in float32 suffices."""
     values = np.arange(-128, 128).astype(np.int8)
     a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
     rng = np.random.default_rng(14)

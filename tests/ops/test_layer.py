@@ -351,8 +351,8 @@ def test_a_layout_is_chosen_once(any_device: vkq.Device, monkeypatch: pytest.Mon
 
 
 def test_a_float_bias_is_rounded_for_an_8_bit_result(device: vkq.Device) -> None:
-    """A layer with 8-bit results rounds a float bias as ONNX Runtime's quantizer does: it equals the layer
-    with the rounded int32 bias."""
+    """A layer with 8-bit results rounds a float bias as ONNX Runtime's quantizer does: its results equal
+    those of the layer with the rounded int32 bias."""
     rng = np.random.default_rng(4)
     x = rng.integers(-128, 128, (3, 7), dtype=np.int8)
     w, scale = vkq.quantize_weight(rng.normal(0, 0.2, (5, 7)))

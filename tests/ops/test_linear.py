@@ -35,7 +35,7 @@ def layer_of(data: Data, device: vkq.Device, y: vkq.QParams | None, **options: A
 
 
 def check(data: Data, device: vkq.Device, **options: Any) -> None:
-    """Check both outputs of a layer with these options against the reference."""
+    """Check the int8 and the float32 results of a layer with these options against the reference."""
     for y in (data.y_q, None):
         got = layer_of(data, device, y, **options)(data.x)
         np.testing.assert_array_equal(

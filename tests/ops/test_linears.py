@@ -1,5 +1,5 @@
-"""Tests of several linear layers of one x, joined to one product. The part of each layer in the result
-equals the result of its separate product bit for bit, on every path and in every kernel."""
+"""Tests of several linear layers of one x that are joined into one product. Each layer's part of the
+joined result equals the layer's own result bit for bit, on every path and in every kernel."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def inputs(rows: int, dtype: Any = "int8") -> np.ndarray:
 
 
 def same(joined: JoinedLinears, x: np.ndarray) -> str:
-    """Check that the joined product equals the layers' own results, concatenated. Return the kernel's
+    """Check that the joined product equals the concatenated results of the layers. Return the kernel's
     variant."""
     want = np.concatenate([layer(x) for layer in joined.layers], axis=1)
     np.testing.assert_array_equal(joined.whole(x), want, strict=True)

@@ -154,7 +154,7 @@ def test_refused(any_device: vkq.Device) -> None:
 
 
 HEADS = [(3, 1, 1), (1, 3, 1), (1, 1, 3), (3, 3, 3)]
-SIZES = [(8, 12, 4), (4, 70, 8), (5, 8, 4)]  # whole blocks; a partial block of k; of rows
+SIZES = [(8, 12, 4), (4, 70, 8), (5, 8, 4)]  # whole blocks; a partial block of k; a partial block of rows
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -167,8 +167,8 @@ def test_heads_side_by_side(
     sizes: tuple[int, int, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Products are exact if operands or the result have concatenated heads. They are read and written in
-    place if no block of four spans two heads."""
+    """Products are exact if operands or the result have concatenated heads. Operands are read and the
+    result is written in place if no block of four spans two heads."""
     taken = variants_of(form, monkeypatch)
     (m, k, n), q = sizes, vkq.QParams(0.03 + 0.001 * len(form), 3)
     yq = vkq.QParams(2.0, -4)

@@ -1,5 +1,5 @@
-"""Tests of invalid values for every argument of every public callable: a VkqError or TypeError must name the
-argument at once."""
+"""Tests of invalid values for every argument of every public callable. Within `SECONDS` a call must
+return, raise a VkqError, or raise a TypeError that names the argument."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def soon() -> Iterator[None]:
 
 
 def outcome(call: Callable[..., Any], arguments: dict[str, Any], name: str) -> str:
-    """Return "" if the call returns, or raises a VkqError or a TypeError that names the argument. Otherwise
-    return the exception's text."""
+    """Return "" if the call returns, raises a VkqError, or raises a TypeError whose message contains
+    *name*. Otherwise, and if a message has 4,000 characters or more, return the exception's text."""
     try:
         with warnings.catch_warnings(), soon():
             warnings.simplefilter("ignore")
@@ -164,8 +164,8 @@ def test_a_wrong_argument_is_named(name: str, any_device: vkq.Device) -> None:
     "name", [name for name in CALLS if "device" in inspect.signature(CALLS[name][0]).parameters]
 )
 def test_a_device_may_be_given_by_index_or_name(name: str, any_device: vkq.Device) -> None:
-    """A device may be given by index or name. Index 0 is the first device, not the default one. An index or
-    a name always returns one Device object."""
+    """A device may be given by index or name. Index 0 is the first device, not the default device. Equal
+    indices or names give the same Device object."""
     call, arguments = given(name, any_device)
     if any(isinstance(value, Tensor) for value in arguments.values()):
         return

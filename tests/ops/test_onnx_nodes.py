@@ -41,8 +41,8 @@ def integer_product(
 
 
 def by_block(op: Any, inputs: list[Array], attributes: dict[str, Any], device: vkq.Device) -> list[Array]:
-    """Return the result of QuantizeLinear or DequantizeLinear. The scales are one for the tensor, one for
-    each index of an axis, or one for each block along it."""
+    """Return the result of QuantizeLinear or DequantizeLinear. There is one scale for the whole tensor,
+    one for each index of an axis, or one for each block of indices along an axis."""
     x, scales, zeros = inputs
     axis, block = attributes.get("axis", 1), attributes.get("block_size", 0)
     out: Array = np.empty(x.shape, zeros.dtype if op is vkq.quantize else np.float32)

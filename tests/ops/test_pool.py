@@ -93,7 +93,8 @@ def test_max(device: vkq.Device, dtype: QDType) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_max_of_large_windows(device: vkq.Device, dtype: QDType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maxima of large windows are exact. One dispatch reduces along one axis, a second along the other."""
+    """Maxima of large windows are exact. One dispatch reduces along one axis, and a second dispatch along
+    the other axis."""
     large = (1, 2, 1024, 1025), 1024, 1, 0, 1, False
     device._plans.clear()
     for shape, kernel, stride, padding, dilation, ceil in [large, *WINDOWS, *DILATED]:
@@ -305,9 +306,9 @@ def test_mean_of_table(device: vkq.Device, size: tuple[int, int], count: int) ->
 
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])
 def test_windows_that_one_invocation_would_loop_over_for_too_long(device: vkq.Device, name: str) -> None:
-    """Pools whose windows have more elements than one invocation may loop over are exact. lavapipe ends
-    loops after 65,535 iterations, fewer than the maximum's 127 x 127 or the average's 90 x 90 elements
-    need."""
+    """Pools are exact if their windows have more elements than one invocation may loop over. lavapipe
+    ends loops after 65,535 iterations; the maximum of 127 x 127 elements and the average of 90 x 90
+    elements need more."""
     x = np.zeros((1, 5, 127, 131), np.uint8)
     x[..., -1, -1] = 255
     got = vkq.max_pool2d(Tensor.from_numpy(x, device, name), 127, 2)

@@ -110,8 +110,8 @@ def test_sums_of_rows(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft:
 @pytest.mark.parametrize("soft", [False, True])
 def test_sums_with_infinities(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
     """Sums are infinite if they contain infinities of one sign or exceed float32. They are NaN if they
-    contain NaN or infinities of both signs. Floats computed by integer operations (soft) do not support
-    this."""
+    contain NaN or infinities of both signs; float arithmetic computed in integers (*soft*) does not
+    support these NaN sums."""
     monkeypatch.setattr(device, "_soft_float", soft)
     inf, nan = np.inf, np.nan
     rows = [[inf, 1, 2], [1, -inf, -inf], [3, 1, inf], [3e38, 3e38, 0], [inf, 0, -inf], [1, nan, 2]]

@@ -55,7 +55,7 @@ def test_numpy_arrays_are_reshaped_by_numpy_and_tensors_by_methods(device: vkq.D
 
 
 def test_out_is_written_where_the_result_is_a_view(device: vkq.Device) -> None:
-    """If reshape would return a view, it copies the elements to *out*."""
+    """With *out*, reshape copies the elements to *out*, also where it would otherwise return a view."""
     x = np.arange(1, 31, dtype=np.int8).reshape(2, 3, 5)
     into = vkq.Tensor(device, (6, 5), "int8")
     assert vkq.reshape(x, (6, 5), out=into) is into

@@ -53,8 +53,8 @@ def onnx_resize(x: np.ndarray, how: dict[str, Any], **attributes: Any) -> np.nda
 
 @functools.cache
 def referee_takes_near_halves_as_halves() -> bool:
-    """Return True if ONNX Runtime rounds coordinates that are nearly a half as a half, as version 1.31
-    does. The test coordinate is 3.4999998; see vkq.problem.resize.HALF_WITHIN."""
+    """Return True if ONNX Runtime treats a coordinate whose fraction is nearly one half as one half, as
+    version 1.31 does. The test coordinate is 3.4999998; see vkq.problem.resize.HALF_WITHIN."""
     x = np.arange(7, dtype=np.int8).reshape(1, 1, 7, 1)
     mode = {
         "mode": "nearest",
@@ -70,8 +70,8 @@ def near_halves(how: Resize) -> bool:
 
 
 def test_sizes_in_pairs_equal_onnxruntime() -> None:
-    """Nearest resize equals ONNX Runtime's for every pair of lengths up to 20 x 30, which include all near
-    halves."""
+    """Nearest resize equals ONNX Runtime's for input lengths 1 to 19 and output lengths up to 29 (only
+    odd ones for an odd input length)."""
     compared = 0
     for coordinates, nearest_mode in itertools.product(COORDINATES, NEAREST[:2]):
         for given in range(1, 20):

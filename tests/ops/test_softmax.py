@@ -154,8 +154,8 @@ def test_onnxruntime_form(device: vkq.Device, dtype: QDType) -> None:
 def test_onnxruntime_form_of_a_row_that_one_invocation_would_loop_over_for_too_long(
     device: vkq.Device,
 ) -> None:
-    """ONNX Runtime's form is exact for rows longer than lavapipe's limit of 65,535 iterations allows: for
-    one invocation that is 16,759 elements, for 64 invocations 240,000."""
+    """lavapipe allows 65,535 iterations of a loop: one invocation can compute a row of 16,759 elements,
+    and 64 invocations a row of 240,000. ONNX Runtime's form is exact for rows that are longer."""
     xq = QParams(0.01, 0, "uint8")
     for length, scale in ((20_001, 1.5e-4), (262_145, 1.1e-5)):
         x, yq = random_bytes((1, length), "uint8"), QParams(scale, 0, "uint8")

@@ -84,8 +84,8 @@ def test_functions_with_parameters(device: vkq.Device) -> None:
 
 
 def test_more_tables_than_a_device_keeps(device: vkq.Device) -> None:
-    """More lookups than the device caches tables give right results. They are read after all calls, so that
-    a table must outlive its removal from the cache."""
+    """More lookups than the device caches tables give right results. The results are read after all
+    calls, so a table must outlive its removal from the cache."""
     x = np.arange(-128, 128).astype(np.int8)
     tensor = Tensor.from_numpy(x, device)
     tables = [np.roll(x, i) for i in range(CONSTANTS_KEPT + 10)]
