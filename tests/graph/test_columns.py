@@ -1,5 +1,5 @@
-"""Tests of the pass that makes attention read queries, keys and values as columns of one product. The model
-is a block as timm writes it, quantized by onnxruntime.quantization."""
+"""Tests of the pass that makes attention read queries, keys and values as columns of one product. The
+model is a transformer block as timm writes it, quantized by onnxruntime.quantization."""
 
 from __future__ import annotations
 

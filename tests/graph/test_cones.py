@@ -49,8 +49,8 @@ def node(op: str, *inputs: str, **attributes: Any) -> list[Node]:
 
 
 def test_what_is_not_the_same_is_computed(computed: list[str]) -> None:
-    """A table is computed again if an attribute or a constant differs (also if it compares equal), if the
-    order of the operands differs, or if x differs."""
+    """A table is computed again if an attribute or a constant differs (also 0.0 and -0.0, which compare
+    equal), if the order of the operands differs, or if x differs."""
     zeros = {"c": np.float32([0.0]), "d": np.float32([-0.0])}
     asked = [
         node("LeakyRelu", "x", alpha=0.0), node("LeakyRelu", "x", alpha=-0.0), node("Mul", "x", "c"),

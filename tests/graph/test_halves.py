@@ -65,8 +65,8 @@ def test_quantized(device: vkq.Device, name: str) -> None:
 
 
 def test_a_meeting_with_halves(device: vkq.Device) -> None:
-    """A dequantized value is rounded to float16 if an operator with float16 operands reads it, or if it is
-    a float16 result."""
+    """A dequantized value is rounded to float16 if an operator with float16 operands reads it, or if it
+    is a float16 result of the model."""
     x = normal(8, *X).astype(np.float16)
     nodes = [op("Add", "xd x", "a"), op("Identity", "c", "y2"), op("Cast", "xd", "s", to=TensorProto.FLOAT)]
     data = quantized(np.float16, [*nodes, op("Add", "a two", "y")], two=np.float16(2))

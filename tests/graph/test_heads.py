@@ -83,8 +83,8 @@ def test_one_node(device: vkq.Device, dtype: str) -> None:
     ids=["a cache depends on a part", "columns are read twice", "keys are read twice", "other columns"],
 )
 def test_other_readers(any_device: vkq.Device, nodes: list[Any], results: str, ops: list[str]) -> None:
-    """Values with other readers stay. Parts of other values, and parts that depend on each other, become
-    separate nodes."""
+    """A value that other nodes also read remains in the graph. Heads that are computed from other
+    columns, and heads that depend on each other, become separate nodes."""
     data, inputs = built(nodes, "float16", *results.split())
     assert sorted(ops_of(data, inputs)) == sorted(ops)
     compared(any_device, data, inputs)
@@ -108,7 +108,7 @@ def test_few_buffers(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, most: 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("dtype", KINDS)
 def test_decoders(dtype: str, packed: bool, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decoder's graph gives the same bits with and without the pass."""
+    """A decoder's graph gives the same bits with and without the pass `fuse_heads`."""
     sizes = Sizes(layers=2, dtype=dtype, packed=packed)
     past = np.random.default_rng(3).normal(0, 1, (1, sizes.kv_heads, 9, sizes.width)).astype(dtype)
     given = fed(sizes, [5, 9, 100, 0, 7][:tokens], [past] * 2 * sizes.layers, 9)

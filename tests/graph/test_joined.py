@@ -94,8 +94,8 @@ def test_images_keep_their_kernels(device: vkq.Device) -> None:
 
 
 def skipped(dtype: int, *outputs: str) -> list[Any]:
-    """Return the nodes of a normalization of x + skip in float32, as SkipSimplifiedLayerNormalization. The
-    sum in *dtype* is "sum", and the normalized sum is "n"."""
+    """Return the nodes of a normalization of x + skip in float32, which compute what
+    SkipSimplifiedLayerNormalization computes. The sum in *dtype* is "sum", and the normalized sum is "n"."""
     nodes = [op("Cast", name, f"{name}32", to=1) for name in ("x", "skip")]
     nodes += [op("Add", "x32 skip32", "total"), op("Cast", "total", "sum", to=dtype)]
     nodes += [op("RMSNormalization", "total gamma", "m", axis=-1), op("Cast", "m", "n", to=dtype)]

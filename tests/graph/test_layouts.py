@@ -265,8 +265,8 @@ def heads(net: Net) -> list[str]:
 
 
 def test_heads_of_attention_move_as_rows_of_matrices(device: vkq.Device, tmp_path: Path) -> None:
-    """One move transposes v. Products read q and k, and write the result, with concatenated heads
-    in place."""
+    """One move transposes v. Products read the concatenated heads of q and k in place, and write their
+    result with concatenated heads."""
     net = Net(4, (1, 20, 24))
     model = quantized(net.model(*heads(net)), "qdq_uint8", tmp_path, net.shape)
     graph = lower(read(model).at({"x": net.shape}))

@@ -114,8 +114,8 @@ def test_a_linear_layer_stores_numbers_where_nothing_reads_its_bytes(
 
 @pytest.mark.parametrize("factor", [1.0, 1.004, 1.5, 8.0])
 def test_the_scale_of_a_bias(factor: float) -> None:
-    """An int32 bias is used unchanged, as in ONNX Runtime, if its scale is within 1 % of the product of the
-    scales of x and w. Otherwise it is converted to that scale."""
+    """An int32 bias is used unchanged, as in ONNX Runtime, if its scale is within 1 % of the product of
+    the scales of x and w. Otherwise the bias is converted to the scale of this product."""
     b, x = by_hand()
     bias = b.constant(np.array([100, -50, 7], np.int32))
     real = b.op("DequantizeLinear", bias, b.constant(np.float32(0.25 * 0.125 * factor)))

@@ -64,8 +64,8 @@ def test_gathers(device: vkq.Device, known: bool) -> None:
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 @pytest.mark.parametrize("known", [False, True], ids=["run", "constant"])
 def test_scatters(device: vkq.Device, reduction: str, known: bool) -> None:
-    """Scatters give ONNX Runtime's results. For "none" each index occurs once, as ONNX requires; for the
-    other reductions indices occur repeatedly, and are applied in order."""
+    """Scatters give ONNX Runtime's results. With the reduction "none" each index occurs once, as ONNX
+    requires. With the other reductions indices occur repeatedly, and are applied in order."""
     x = normal(6, 4, 5, 3)
     once = np.argsort(normal(7, 4, 5, 3), axis=1)[:, :4]
     often = once if reduction == "none" else ids(8, -5, 5, 4, 6, 3)

@@ -180,7 +180,7 @@ def test_what_the_recording_keeps(device: vkq.Device, how: str) -> None:
 
 
 def test_the_plan_ends_the_recording() -> None:
-    """A deleted plan deletes the recording, without a reference cycle."""
+    """Deleting a plan deletes its recording. The two have no reference cycle."""
 
     class Plan:
         pass

@@ -13,8 +13,8 @@ from vkq.runtime.program import LazyPipeline, Program
 from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Binding, Value, Variant
 
-# Cache of pipelines: device -> (text, constants) -> pipeline. Compiling one may take seconds, and many
-# tests use the same pipeline.
+# The compiled pipelines of each device, by (text, constants). Compiling a pipeline may take seconds, and
+# many tests use the same pipeline.
 _pipelines: weakref.WeakKeyDictionary[vkq.Device, dict[Any, LazyPipeline]] = weakref.WeakKeyDictionary()
 
 

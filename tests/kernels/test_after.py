@@ -32,8 +32,8 @@ from vkq.shader.catalog import catalog
 from . import emulated
 
 Kind = Literal["lookup", "add", "sub", "lookup+add"]
-# (problem, method, path). Channels and pixels do not fill tiles; every form of the dot product and every
-# kind of store occurs.
+# (problem, method, path). The numbers of channels and pixels are not multiples of a tile. The cases cover
+# every form of the dot product and every kind of store.
 KERNELS = [
     ("conv2d[N=1,IC=8,H=5,W=7,OC=10,KH=1,KW=1]", "pointwise", "dot_s8s8"),
     ("conv2d[N=2,IC=5,H=1,W=1,OC=6,KH=1,KW=1]", "pointwise", "dot_u8s8"),  # this case runs the GEMV kernel
@@ -247,9 +247,9 @@ def test_tables_of_matrix_units(strict_device: vkq.Device, monkeypatch: pytest.M
 
 
 def test_all_that_can_have_a_last_step_read_what_they_overwrite() -> None:
-    """A kernel with an epilogue marks its output y as in-place in YAML, because its sum reads the array
-    that the kernel overwrites. The mark orders the kernel after the step that computes the sum's other
-    operand."""
+    """A kernel with an epilogue marks its output y as in-place in YAML, because the epilogue's sum reads
+    the array that the kernel overwrites. The mark orders the kernel after the step that computes the
+    sum's other operand."""
     for variant in catalog().variants.values():
         marked = [binding.name for binding in variant.bindings if binding.in_place]
         # These kernels compute large windows in several dispatches, each of which adds its partial sums

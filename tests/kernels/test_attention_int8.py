@@ -158,8 +158,9 @@ def test_cases_have_parts() -> None:
 
 
 def test_hidden_words(device: vkq.Device) -> None:
-    """Words beyond a length may have any content: they change no bit of the result, even if their scales are
-    NaN. A query that attends to a value with a NaN scale has NaN results."""
+    """Cached words beyond the length of a batch element may have any content: they change no bit of the
+    result, even if their scales are NaN. A query that attends to a value with a NaN scale has NaN
+    results."""
     case = CASES["a token, parts of the keys"]
     words = in_words(case.operands())
     want = run(device, case, words)

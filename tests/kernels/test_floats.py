@@ -109,7 +109,7 @@ def test_every_direct_tile(device: vkq.Device, tile: str, monkeypatch: pytest.Mo
     assert variants == halves if whole else [v.split(":")[1] for v in variants[::2]] == casts
 
 
-@pytest.mark.parametrize("name", [  # several images; several outputs per channel; a remainder in rows
+@pytest.mark.parametrize("name", [  # several images; two outputs per channel; a partial tile of rows
     "conv2d[N=2,IC=3,H=9,W=20,OC=6,KH=3,KW=3,padding=1,groups=3]",
     "conv2d[N=1,IC=5,H=11,W=44,OC=5,KH=4,KW=3,padding=2x5x1x3,stride=2x2,dilation=1x2,groups=5]",
     "conv2d[N=1,IC=2,H=5,W=280,OC=2,KH=2,KW=4,padding=0x2x1x1,dilation=2x1,groups=2]",

@@ -131,7 +131,8 @@ def test_nothing_to_sum(units: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_what_the_kernels_read(device: vkq.Device, dtype: str) -> None:
-    """The kernels read float16 vectors of 8 channels of a group, or of 8 elements of a row along k."""
+    """The kernels read float16 vectors of 8 elements: 8 channels of one group, or 8 elements along k of
+    one row."""
     # (images, groups, channels, pixels)
     x = np.random.default_rng(1).normal(size=(2, 2, 11, 3)).astype(dtype)
     tensor, b = vkq.Tensor.from_numpy(x, device), Builder(device)

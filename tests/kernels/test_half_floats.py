@@ -132,7 +132,7 @@ def one_kernel(monkeypatch: pytest.MonkeyPatch, shader: str, tile: str) -> None:
 def test_every_kernel(
     units: vkq.Device, shader: str, tile: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results are within the bound of float32 sums with the weight that the host rounds to float16. A
+    """Results are within the bound of float32 sums, computed with the weight rounded to float16. A
     float16 input gives the float32 result rounded once."""
     one_kernel(monkeypatch, shader, tile)
     layer, data, x = layer_of(units, name, "float32")

@@ -1,5 +1,5 @@
-"""Tests of products of few float16 rows (GEMV) on float16 matrix units, whose subgroups split the sum over
-k."""
+"""Tests of products of few float16 rows (GEMV) on float16 matrix units. The subgroups of a workgroup
+split the sum over k."""
 
 import dataclasses
 
@@ -209,7 +209,8 @@ def test_infinity_and_nan_stay_in_their_rows(
 
 
 @pytest.mark.parametrize("wrong", [
-    # Each replacement imitates a wrong driver. Here words belong to other outputs and rows.
+    # Each replacement imitates a wrong driver. With the first replacement, words belong to other outputs
+    # and rows.
     (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),
     (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # a word does not hold two neighbours in k
     (r"(#define further\(q\)) .*", r"\1 0u"),  # both words of a pair have the same k

@@ -92,8 +92,8 @@ def test_results_are_those_of_matrices_from_memory(
 
 
 def test_what_is_taken_so(words: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel computes float16 rows if k is a whole number of iterations, the weights have 7 bits and
-    the self-test found pairs of neighbouring elements."""
+    """The kernel is used for float16 rows if k is a whole number of iterations, the weights have 7 bits
+    and the self-test found pairs of neighbouring elements."""
     so = f"{WORDS.product}:{TILE}"
     only(monkeypatch, TILE, 1)
     assert variants_of(layer_of(words, K), 66) == (so,)

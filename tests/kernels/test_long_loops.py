@@ -72,7 +72,7 @@ def test_weights_in_groups_of_a_long_k(ending: vkq.Device) -> None:
     assert program.constants["LOCAL_Y"] > 1
 
 
-@pytest.mark.parametrize("groups", [1, 3, 6])  # with 6 groups it is depthwise
+@pytest.mark.parametrize("groups", [1, 3, 6])  # with 6 groups the convolution is depthwise
 def test_int8_convolutions_of_large_kernels(ending: vkq.Device, groups: int) -> None:
     """int8 convolutions with large kernels use im2col and a product, because an invocation of the direct or
     depthwise kernel would loop too long. Requesting these kernels raises an error."""

@@ -343,8 +343,8 @@ def test_strided_convolutions_gather_their_pixels(costed_matrices: vkq.Device) -
 
 
 def test_tuning_stays_off_matrix_units(matrices: vkq.Device) -> None:
-    """A picked setting of a register tile, which tuning uses, overrides matrix units: the layer runs the
-    picked kernel in its layout."""
+    """If a setting of a register tile is picked, as tuning does, the layer does not use matrix units: it
+    runs the picked kernel in this kernel's layout."""
     setting = registers.Setting("4x4", 16, 4)
     for layer, shape in (
         (layer_of(matrices, (8, 16)), (64, 16)),

@@ -132,7 +132,8 @@ def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("wrong", [
-    # Each replacement imitates a wrong driver. Here words belong to other outputs and rows.
+    # Each replacement imitates a wrong driver. With the first replacement, words belong to other outputs
+    # and rows.
     (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),
     (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # a word does not hold two neighbours in k
     (r"(#define set_both.*) < 8u", r"\1 < 4u"),  # words of a load are not 8 rows apart
@@ -190,7 +191,7 @@ def test_invocations_by_chunks_and_multiprocessors() -> None:
 
 
 def test_rows_that_are_worth_it() -> None:
-    """`worth_parts` decides for which numbers of rows the kernel is used. The rows depend on the number of
+    """`worth_parts` decides for which numbers of rows the kernel is used. This depends on the number of
     workgroups (below half of the multiprocessors, or more), on the chunks of 128 k, and on the GEMV's
     speed."""
 

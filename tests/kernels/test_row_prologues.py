@@ -97,8 +97,8 @@ def test_other_lengths(device: vkq.Device, length: int) -> None:
 
 
 def test_broadcast_operands(device: vkq.Device) -> None:
-    """Inputs of the prologue may be an element or a row. The second result may be another value than the
-    function's input."""
+    """Inputs of the prologue may be a single element or a row. The second result may be a value that is
+    not the function's input."""
     links: list[tuple[Any, ...]] = [("Add", (0, 1), FLOAT, FLOAT), ("Cast", (2,), HALF, FLOAT)]
     chain = chain_of((FLOAT, FLOAT, HALF), [*links, ("Mul", (3, 4), FLOAT, FLOAT)], 5, 3)
     ends = Ends(prologue=chain, reads=(LIKE, PLACES, ONE), chain=scaled(HALF), operands=(RESULT, LIKE))

@@ -149,8 +149,8 @@ def test_bytes(device: vkq.Device, layouts: tuple[int, int], dtype: Literal["int
 @pytest.mark.parametrize("length", [784, 4112])
 @pytest.mark.parametrize("layouts", [(0, 0), (0, 1), (1, 0), (1, 1)], ids=str)
 def test_many_bytes(device: vkq.Device, layouts: tuple[int, int], length: int) -> None:
-    """Quantized rows equal NumPy's also if many lanes share a row, whose elements are loaded once or in
-    each pass."""
+    """Results for quantized rows equal NumPy's also if many lanes share a row. The lanes load the
+    elements once or in each pass."""
     check_bytes(device, QParams(0.05, 3), QParams(0.031, 9), layouts, length)
 
 

@@ -87,7 +87,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] 
 
 
 def networks() -> dict[str, Make]:
-    """Return a dict: the name of a network and the function that makes the network and its inputs."""
+    """Return a dict from the name of each network to the function that makes the network and its inputs."""
     found = {f"timm_{name}": _timm(name, size) for size, names in TIMM.items() for name in names.split()}
     found |= {f"torchvision_{path.split('.')[-1]}": _vision(path) for path in TORCHVISION}
     return found | {f"transformers_{name}": _transformer(*row) for name, row in TRANSFORMERS.items()}

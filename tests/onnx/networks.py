@@ -248,6 +248,6 @@ def quantized(model: Any, form: str, folder: Path, shape: Sequence[int], per_op:
 
 
 def onnxruntime_results(model: bytes, feed: dict[str, Any], names: Sequence[str] | None = None) -> list[Any]:
-    """Return the results of ONNX Runtime's CPU provider. It fuses int8 operators, so that results do not
-    depend on the machine."""
+    """Return the results of ONNX Runtime's CPU provider. The provider fuses int8 operators, so that
+    results do not depend on the machine."""
     return list(cpu_session(model, "comparing").run(names, feed))

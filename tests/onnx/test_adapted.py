@@ -265,7 +265,7 @@ def test_a_cache_in_two_inputs(any_device: vkq.Device) -> None:
 
 
 def test_options_are_kept(any_device: vkq.Device, llama_bytes: bytes) -> None:
-    """A pickled session keeps its kv_cache. Another session of the same model has its own."""
+    """A pickled session keeps its kv_cache. Another session of the same model has its own kv_cache."""
     session = vkq.onnx.InferenceSession(llama_bytes, any_device, kv_cache="int8")
     again, plain = pickle.loads(pickle.dumps(session)), vkq.onnx.InferenceSession(llama_bytes, any_device)
     runs = [decode(one, SIZES, ROOM, TOKENS[:2])[-1] for one in (session, again)]

@@ -1,5 +1,5 @@
-"""Tests of `InferenceSession.map`, which refuses a model before it runs if axis 0 of the output is not the
-batch."""
+"""Tests of `InferenceSession.map`. If axis 0 of an output is not the batch, `map` refuses the model
+before it runs it."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def test_parts_on_the_cpu_give_tensors_too(any_device: vkq.Device) -> None:
 
 
 def test_quantized_results_are_repacked_where_they_go_back(device: vkq.Device) -> None:
-    """Inputs and bound outputs accept 8-bit tensors in any layout; results are equal."""
+    """Inputs and bound outputs accept 8-bit tensors in any layout. Results are the same for all layouts."""
     u = TensorProto.UINT8
     graph = helper.make_graph(
         [node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], pads=[1, 1, 1, 1])],

@@ -306,8 +306,8 @@ def test_a_float_bias_is_told(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("size", [(5, 4), (9,)], ids=["image", "line"])
 @pytest.mark.parametrize("strides", [1, 3])
 def test_averages_of_the_image(any_device: vkq.Device, size: tuple[int, ...], strides: int) -> None:
-    """Average pools whose kernel has the image's size give ONNX Runtime's bytes: it has a separate formula
-    for this case, which differs at ties."""
+    """Average pools whose kernel has the image's size give ONNX Runtime's bytes. ONNX Runtime has a
+    separate formula for this case, which differs at ties."""
     x = bytes_of((2, 300, *size), "uint8")
     how = {"kernel_shape": size, "strides": [strides] * len(size)}
     constants = q("x", 1 / 16, 128, "uint8") | q("y", 1 / 60, 83, "uint8")

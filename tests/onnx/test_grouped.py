@@ -85,8 +85,8 @@ TOKENS = [(1, 5, [6]), (1, 12, [6]), (1, 12, [6, 4]), (1, 12, [12, 1]), (3, 5, [
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("sizes", PROMPTS + TOKENS)
 def test_caches(device: vkq.Device, sizes: tuple[int, int, list[int]], packed: bool) -> None:
-    """Results and caches agree with ONNX Runtime if the present cache is longer than the past one by the
-    new tokens, and if both are equally long. Each batch element has its own length."""
+    """Results and caches agree with ONNX Runtime, both if the new tokens make the present cache longer
+    than the past cache and if the two caches are equally long. Each batch element has its own length."""
     grouped(device, *sizes, packed=packed)
 
 

@@ -39,9 +39,9 @@ def inputs_of(w: vkq.GroupedWeight) -> dict[str, Any]:
 
 
 # The cases have one, few and many rows; leading axes; the smallest groups; a bias; group indices of
-# consecutive groups (g_idx); an odd number of groups (half a byte of zero points); and a partial last
-# group, whose codes beyond k are arbitrary. With float16, x, scales, bias and results are float16, and sums
-# are float32, rounded once.
+# consecutive groups (g_idx); an odd number of groups (the last byte of zero points is half empty); and a
+# partial last group, whose codes beyond k are arbitrary. With float16, x, scales, bias and results are
+# float16, and sums are float32, rounded once.
 @pytest.mark.parametrize(
     ("dtype", "shape", "n", "bits", "group", "symmetric"),
     [

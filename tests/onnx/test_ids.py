@@ -255,7 +255,8 @@ FLAGS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("nodes", FLAGS.values(), ids=FLAGS.keys())
 def test_masks(device: vkq.Device, nodes: list[Any]) -> None:
-    """Operators on run-time flags, and selections by them, give ONNX Runtime's results on the device."""
+    """Operators on run-time flags, and Where with such flags as its condition, give ONNX Runtime's
+    results on the device."""
     r = np.random.default_rng(1)
     feed = {
         "x": np.where(r.random((3, 5)) < 0.2, np.nan, r.standard_normal((3, 5))).astype(np.float32),

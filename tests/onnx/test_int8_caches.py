@@ -311,8 +311,8 @@ def test_one_tensor_for_both(any_device: vkq.Device) -> None:
 
 
 def test_caches_of_floats(any_device: vkq.Device) -> None:
-    """Float caches for a session with int8 caches, and words for a session without, raise errors that name
-    the option."""
+    """Float caches raise an error in a session with int8 caches, and int8 words raise an error in a
+    session with float caches. The errors name the option."""
     form = FORMS["written out"]
     plain = vkq.onnx.InferenceSession(form.proto(), any_device)
     packed = vkq.onnx.InferenceSession(form.proto(), any_device, kv_cache="int8")

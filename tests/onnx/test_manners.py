@@ -1,5 +1,5 @@
-"""Tests of scripts written for ONNX Runtime, run with both libraries; of what sessions tell about
-themselves; and of closing sessions."""
+"""Tests of scripts written for ONNX Runtime, run with both libraries; of the information that sessions
+give about themselves; and of closing sessions."""
 
 from __future__ import annotations
 

@@ -291,8 +291,8 @@ def test_products_of_activations_of_another_type(device: vkq.Device, given: str,
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "Gemm", "MatMul", "Softmax", "GlobalAveragePool"])
 @pytest.mark.parametrize(("given", "result"), MIXED)
 def test_results_of_another_type(device: vkq.Device, op: str, given: str, result: str) -> None:
-    """Operators may have unsigned results for signed inputs and the reverse, as quantization-aware training
-    writes after a Relu. ONNX Runtime computes these in floats."""
+    """Operators may have unsigned results for signed inputs and the reverse, as quantization-aware
+    training writes after a Relu. ONNX Runtime computes such operators in floats."""
     x = bytes_of((5, 6) if op in ("Gemm", "MatMul", "Softmax") else (1, 6, 5, 4), given)
     shapes = {"Conv": (3, 6, 2, 2), "ConvTranspose": (6, 3, 2, 2), "Gemm": (6, 3), "MatMul": (6, 3)}
     weighted = ["w"] if op in shapes else []

@@ -92,7 +92,7 @@ def test_every_batch_and_size(any_device: vkq.Device, resnet: bytes, filter_: by
 
 def test_the_least_recently_used_shape_goes(any_device: vkq.Device, filter_: bytes) -> None:
     """If the executables of all shapes take more memory than the limit, the session drops the least
-    recently used ones. It always keeps one."""
+    recently used executables. It always keeps one executable."""
     session = vkq.onnx.InferenceSession(filter_, any_device)
     made = session._executables
 

@@ -254,7 +254,7 @@ def test_what_else_reads_the_result_of_a_layer_keeps_it(device: vkq.Device) -> N
     [
         ((5, 21), (21, 10)),
         ((2, 3, 5, 21), (2, 3, 21, 8)),
-        ((2, 3, 1, 300), (3, 300, 7)),  # K is common; leading axes broadcast
+        ((2, 3, 1, 300), (3, 300, 7)),  # a and b have the same K; leading axes broadcast
         ((1, 5, 6), (4, 6, 3)),
         ((4, 5, 6), (6, 3)),
         ((2, 1, 5, 6), (1, 3, 6, 4)),

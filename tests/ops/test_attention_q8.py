@@ -194,8 +194,8 @@ def test_every_tile(any_device: vkq.Device, rows4: int, monkeypatch: pytest.Monk
 
 
 def test_in_steps(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attention runs as separate dispatches on a CPU device, without dot products, and if a head's number
-    of queries is not a multiple of four. The result equals the reference's steps."""
+    """Attention runs as separate dispatches on a CPU device, on a device without dot products, and if a
+    head's number of queries is not a multiple of four. The result equals the reference's steps."""
     for name, case in share(CASES.items(), device, 4):
         y, ran, why = computed(device, case)
         assert "attention_in_steps" in why, name

@@ -134,7 +134,7 @@ LARGE_BIAS = "conv2d[N=1,IC=5,H=10,W=18,OC=5,KH=3,KW=3,padding=1,groups=5]"
 @pytest.mark.parametrize("name", COLUMNS)
 def test_depthwise_on_dot_products(device, name, path):
     """Depthwise convolutions on dot products are exact for 3x3 and 5x5 kernels, strides 1 and 2, and
-    partial blocks of rows, columns and channels. With weight zero points they also sum x."""
+    partial blocks of rows, columns and channels. With weight zero points the kernels also sum x."""
     with preferred({"depthwise_lines": None}):
         # The products have the same code with and without zero points. So for each image only one path
         # also runs without zero points.
@@ -200,8 +200,8 @@ def test_direct_with_one_channel_after_the_other(device, path, name):
 
 @pytest.mark.parametrize("method", ["direct", "im2col"])
 def test_portable_stays_exact_beyond_the_float_block(device, method):
-    """Float lanes are exact for up to 256 words. The portable path is exact beyond that: here it sums 1152
-    words of extreme values."""
+    """Float sums of the portable path are exact for up to 256 words. The path is exact for longer sums,
+    too: here it sums 1152 words of extreme values."""
     problem = parse("conv2d[N=1,IC=512,H=4,W=5,OC=3,KH=3,KW=3,padding=1]")
     check(
         random_data(problem, np.random.default_rng(5), extreme=True), device, method=method, path="portable"
@@ -230,8 +230,8 @@ def test_float_bias(device):
 
 
 def test_weight_only_against_float64(device):
-    """Weight-only results are within K + 2 roundings of 2**-24 of the sum of magnitudes: the bound for a
-    float32 sum of K terms."""
+    """The error of weight-only results is at most K + 2 roundings of 2**-24 of the sum of magnitudes, the
+    bound for a float32 sum of K terms."""
     rng = np.random.default_rng(8)
     for name in (DEPTHWISE[3], GROUPED[2], "conv2d[N=2,IC=5,H=7,W=6,OC=9,KH=3,KW=3,stride=2,padding=1]"):
         p = parse(name)

@@ -164,8 +164,8 @@ def test_onnx_runtime_agrees(device, seed):
 @pytest.mark.parametrize(("m", "k"), [(1, 640), (1, 641), (3, 259), (6, 96), (2, 1)])
 @pytest.mark.usefixtures("shared")
 def test_weight_only_against_float64(device, method, m, k):
-    """Weight-only results are within K + 2 roundings of 2**-24 of the sum of magnitudes: the bound for a
-    float32 sum of K products."""
+    """The error of weight-only results is at most K + 2 roundings of 2**-24 of the sum of magnitudes, the
+    bound for a float32 sum of K products."""
     rng = np.random.default_rng([6, m, k])
     x, w = rng.standard_normal((m, k)).astype(np.float32), rng.integers(-127, 128, (37, k), dtype=np.int8)
     scale, bias = rng.uniform(0.01, 0.1, 37).astype(np.float32), rng.standard_normal(37).astype(np.float32)
