@@ -54,8 +54,8 @@ def test_only_a_videocore_takes_two_rows_of_a_float_product(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_phones_take_weights_in_groups_a_word_after_the_other(name: str) -> None:
-    """GPUs of phones and VideoCores read grouped weights one word at a time. A Mali and a VideoCore compute
-    one row at a time, because two rows would spill registers."""
+    """GPUs of phones and VideoCores read grouped weights one word at a time. A Mali and a VideoCore
+    compute one row at a time, because four rows, as on other devices, spill registers."""
     found = {each.layer: each for each in auto_programs(reported(name))}
     few, many = (found[f"float32 linear {shape}, 4 bits"] for shape in ("1x4096x4096", "49x2048x512"))
     small = name.startswith(("mali", "videocore"))

@@ -46,7 +46,7 @@ def layers(
         (20, 6, "dot_s8s8", BLOCKED, "int8", False),
         (70, 4, "dot_u8s8", IMAGE, "int8", True),
         (37, 9, "dot_u8u8", BLOCKED, "uint8", True),
-        (33, 253, "portable", IMAGE, "int8", False),  # hidden channels fill over half of their buffer
+        (33, 253, "portable", IMAGE, "int8", False),  # nearly the maximum of 256 hidden channels
         (1153, 5, "portable", BLOCKED, "int8", False),  # float32 cannot hold these sums exactly
         (300, 38, "dot_u8u8", BLOCKED, "int8", True),  # the last batch of weights is not full
     ],

@@ -31,15 +31,17 @@ CASES = (
 SHADERS = half_tiles.TILES, half_configs.STRAIGHT_TILES
 TILES, STRAIGHT = (catalog().shaders[name].axes["tile"] for name in SHADERS)
 STRAIGHT_CASES = {
-    # In the first filters, the rows of taps share one loop iteration; one filter has too many rows for
-    # this. In some images, a row is a whole number of vectors of four pixels.
+    # With the 3x3 filters, one loop iteration covers all rows of taps; the filter with six rows has too
+    # many for this. Image rows of 40 and 36 pixels are whole vectors of four pixels, rows of 34 pixels
+    # are not.
     "4x32x128_straight": (
         "conv2d[N=1,IC=72,H=5,W=40,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=5,W=40,OC=24,KH=6,KW=2,padding=2x0x3x1]",
         "conv2d[N=1,IC=24,H=4,W=36,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=4,W=34,OC=20,KH=3,KW=3,padding=1]",
     ),
-    # Some tiles and outputs reach beyond the image; one filter has dilated rows of taps.
+    # Some tiles reach beyond the image, and some outputs beyond the last output; one filter has dilated
+    # rows of taps.
     "4x24x128_straight": (
         "conv2d[N=1,IC=72,H=5,W=40,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=11,W=40,OC=24,KH=2,KW=3,padding=1x1x1x1,dilation=2x1]",

@@ -189,7 +189,7 @@ BATCHED = ["a", "as", "az", "b", "bs", "bz", "ys", "yz"]
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])  # dtype of the constant b
 @pytest.mark.parametrize("columns", [1, 7])  # one scale for each matrix, or one for each column
-@pytest.mark.parametrize("shape", [(2, 3, 5), (1, 6, 5)])  # in the second case one matrix serves the batch
+@pytest.mark.parametrize("shape", [(2, 3, 5), (1, 6, 5)])  # in the second case a is one matrix
 def test_scales_of_each_matrix_of_a_batch(
     any_device: vkq.Device, shape: tuple[int, ...], columns: int, dtype: str
 ) -> None:

@@ -63,14 +63,15 @@ def test_pieces_of_a_prompt(again: bool) -> None:
 
 
 def test_tokens_replay_one_recording(device: vkq.Device, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second token after the prompt is recorded, and all further tokens replay this recording."""
+    """The runs for the first two tokens are not recorded. The run for the third token is recorded, and
+    the runs for all further tokens replay this recording."""
     added, recorded = [], []
     add, record = vkq.Device.add, vkq.Device.record
     monkeypatch.setattr(vkq.Device, "add", lambda *args: added.append(1) or add(*args))
     monkeypatch.setattr(vkq.Device, "record", lambda *args: recorded.append(1) or record(*args))
     with vkq.onnx.LanguageModel(path, device) as model:
         steps = model.generate(PROMPT, 12, stop=[])
-        fresh = [next(steps), next(steps)]  # the second run still allocates the logits
+        fresh = [next(steps), next(steps)]  # the second run is the first with bound logits
         assert (len(recorded), len(fresh)) == (0, 2)
         before = len(added)
         assert len(list(steps)) == 10
