@@ -135,7 +135,8 @@ struct MatrixAcc {
     high.k[r_][c_] = less_zeros(pair_word(word_, 1u, 0x64006400u), zero_);       \
   }
 
-// Number of words of a matrix in one invocation; a word holds two elements.
+// WORDS_W (for x: WORDS_X) is the number of words of a matrix in one invocation; a word holds two
+// elements. MOST_WORDS_* is an upper bound. word_of_matrix and set_word read and write word q.
 #define WORDS_W (4u * ELEMENTS * K_RUNS)
 #define WORDS_X WORDS_W
 #define MOST_WORDS_W WORDS_W

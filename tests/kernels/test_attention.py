@@ -173,7 +173,8 @@ def near_the_real_value(sizes: AttentionSizes, seen: Seen) -> None:
 
 
 def test_sizes_of_tiles() -> None:
-    """Every tile fits 16 KiB of shared memory, which all devices have. Its lanes divide its keys evenly."""
+    """Every tile fits 16 KiB of shared memory, which all devices have. The number of keys of a tile is a
+    multiple of its number of lanes."""
     for width in (1, 40, 64, 65, 128, 129, 256, 512):
         for lines in (1, 2, 3, 5, 9, 17, 100):
             tile = Tile.of(lines, width)

@@ -288,8 +288,8 @@ def test_rows_that_lanes_share(device: vkq.Device, m: int, k: int, x: str) -> No
     ],
 )
 def test_pixels_that_lanes_share(device: vkq.Device, name: str, x: str) -> None:
-    """Lanes that share loads of pixels give results within the error bound. A subgroup of 32 lanes
-    computes the channels of these layers, and some lanes have no channel."""
+    """Lanes that share loads of pixels give results within the error bound. The numbers of channels suit
+    subgroups of 32 lanes; some lanes have no channel."""
     shared(device, f"conv2d[{name}]", f"{CONV_LANES}:{x}")
 
 

@@ -48,8 +48,8 @@ STRAIGHT_CASES = {
         "conv2d[N=1,IC=24,H=4,W=28,OC=136,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=5,W=30,OC=20,KH=3,KW=3,padding=0x1x0x1]",
     ),
-    # Halos begin at any pixel of a vector, or begin and end in vectors of two pixels. One filter has one
-    # row. Some outputs end within a matrix.
+    # Halos begin at any pixel of a vector, or begin and end in vectors of two pixels. One filter has a
+    # single row. In some cases the outputs do not fill the last matrix.
     "8x8x64_straight": (
         "conv2d[N=1,IC=24,H=9,W=12,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=72,H=9,W=14,OC=72,KH=3,KW=3,padding=1]",

@@ -27,7 +27,7 @@ def computed(device: vkq.Device, build: Any, *arrays: np.ndarray) -> tuple[np.nd
 @pytest.mark.parametrize("how", NUMPY)
 @pytest.mark.parametrize("length", [1, LOCAL - 1, LOCAL, LOCAL + 1, 67 * 61])
 def test_reductions_of_int32(any_device: vkq.Device, how: str, length: int) -> None:
-    """Sums and products wrap. A workgroup reduces a long row, an invocation a short one."""
+    """Sums and products wrap. A workgroup reduces each long row, one invocation each short row."""
     x = np.random.default_rng(length).integers(-(2**31), 2**31, (5, length)).astype(np.int32)
     y, ran = computed(any_device, lambda b, x: reduced_along(b, x, 1, how), x)
     assert ran == (f"lines__{'row' if length >= LOCAL else 'element'}:reduced.{how}",)
@@ -37,8 +37,8 @@ def test_reductions_of_int32(any_device: vkq.Device, how: str, length: int) -> N
 @pytest.mark.parametrize("inner", [8, 10])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32])
 def test_placed_rows(any_device: vkq.Device, dtype: Any, inner: int) -> None:
-    """Rows are written bit for bit (also infinities and NaN) from a start row on; after the last row comes
-    row 0. If a row is a whole number of vectors, an invocation copies a vector."""
+    """Rows are written bit for bit (also infinities and NaN) from a start row on; after the last row
+    comes row 0. If a row is a whole number of vectors, each invocation copies one vector."""
     rng = np.random.default_rng(0)
     bits = {2: np.uint16, 4: np.uint32}[np.dtype(dtype).itemsize]
     x, u = (rng.integers(0, np.iinfo(bits).max, (3, 2, n, inner), bits).view(dtype) for n in (9, 4))

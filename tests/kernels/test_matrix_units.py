@@ -212,8 +212,8 @@ def test_tile_of_a_product_with_a_sum(rows: int, n: int, k: int, tile: str) -> N
 
 
 def test_a_tile_has_room_for_weight_zero_points(matrices: vkq.Device) -> None:
-    """A convolution with weight zero points uses a tile that has shared memory for them; the input pixels
-    of the preferred tile would leave none."""
+    """A convolution with weight zero points uses a tile that has shared memory for them. With the
+    preferred tile, the input pixels would leave no room for zero points."""
     p = parse("conv2d[N=1,IC=5,H=9,W=10,OC=1,KH=2,KW=5,stride=3x2,padding=1x3x0x0,dilation=1x2]")
     for zero_points in ("none", "channel"):
         data = random_data(p, np.random.default_rng(20), w_zero_points=zero_points)

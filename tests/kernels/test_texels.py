@@ -45,8 +45,8 @@ def texels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch, device: vkq.Device) -> str:
-    """Make the device read words if it prefers texels, and texels if it prefers words. Return "words" or
-    "texels": the operands that it now reads."""
+    """Make the device read words if it prefers texels, and texels if it prefers words. Return the form of
+    operands that the device now reads, "words" or "texels"."""
     known = profile(device.capabilities)
     flipped = {"texels": not known.texels, "lane_loads": not known.lane_loads}
     profile_says(monkeypatch, gemm, **flipped, staged=None)

@@ -20,7 +20,7 @@ from .test_stages import BOOL, FLOAT, INT, X, branch, info, node
 
 
 def model(nodes: Any, constants: dict[str, Any], sizes: Any = X.shape, outputs: str = "y") -> bytes:
-    """Return a model with the input x, and with results of unspecified shapes."""
+    """Return a model with the input x of shape *sizes*, and with results of unspecified shapes."""
     given = [numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items()]
     results = [info(name, FLOAT, None) for name in outputs.split()]
     graph = helper.make_graph(nodes, "g", [info("x", FLOAT, sizes)], results, given)

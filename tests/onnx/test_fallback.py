@@ -65,8 +65,8 @@ def test_nodes_that_stand_for_one_have_names_of_their_own(any_device: vkq.Device
 
 @pytest.mark.parametrize("between", [False, True], ids=["int8", "float32"])
 def test_a_bound_that_is_computed(any_device: vkq.Device, between: bool) -> None:
-    """A Clip with a computed bound gives ONNX Runtime's results. vkq must not make it a table of two
-    operands, because a bound is one value for all elements."""
+    """A Clip with a computed bound gives ONNX Runtime's results. vkq must not replace this Clip by a
+    lookup table of two operands, because a bound is one value for all elements."""
     feed = {"x": bytes_of((3, 4), "int8"), "low": np.array(-5, np.int8)}
     clip = [helper.make_node("Clip", ["x", "low"], ["y"])]
     constants: dict[str, Any] = {}
@@ -105,9 +105,9 @@ def test_an_output_shape_beyond_what_x_reaches(any_device: vkq.Device) -> None:
 
 
 def test_choices_of_8_bits_by_flags_of_floats(any_device: vkq.Device) -> None:
-    """vkq fuses Where and QuantizeLinear into a Where on 8-bit values. Here the fallback runs this Where,
-    because its condition depends on an operator that only ONNX Runtime has. The fallback gets it in
-    ONNX's form: DequantizeLinear, a float Where and QuantizeLinear."""
+    """vkq fuses Where and QuantizeLinear into a Where on 8-bit values. If the fallback runs this Where
+    (here its condition depends on an operator that only ONNX Runtime has), the fallback gets it in ONNX's
+    form: DequantizeLinear, a float Where and QuantizeLinear."""
     x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
     nodes = [
         helper.make_node("SampleOp", ["x"], ["s"], domain=MICROSOFT),

@@ -204,8 +204,8 @@ def test_inspect_says_what_a_session_does(
 
 
 def test_a_model_of_texts_is_measured(bert: bytes, tmp_path: Path, any_device: vkq.Device) -> None:
-    """The benchmark draws integer inputs below the number of rows of the table that they index, or in the
-    range of --ids."""
+    """The benchmark draws integer inputs that are valid row numbers of the table that they index, or that
+    are in the range of --ids."""
     (tmp_path / "bert.onnx").write_bytes(bert)
     path = str(tmp_path / "bert.onnx")
     shapes = [f"{name}=2x9" for name in text(1, 1)]
