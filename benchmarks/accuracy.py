@@ -36,9 +36,10 @@ MODELS = ROOT / "examples" / "models"
 PAGE, KEPT = ROOT / "docs" / "models.md", ROOT / "benchmarks" / "results" / "accuracy.json"
 BEGIN, END = "<!-- from benchmarks/accuracy.py -->", "<!-- until here -->"
 BATCH = 8
-# number of batches that set ranges, that --target judges, and that the table measures
+# numbers of batches: CALIBRATING set ranges, JUDGED decide for --target, MEASURED give the table's numbers
 CALIBRATING, JUDGED, MEASURED = 10, 60, 200
-# minimum score of a detection, and minimum overlaps; see `detections` and `same_decisions`
+# SURE: minimum score of a detection. DOUBLE: overlap at which a detection is suppressed. OVERLAP: minimum
+# overlap of equal detections. (`detections`, `same_decisions`)
 SURE, DOUBLE, OVERLAP = 0.5, 0.5, 0.8
 GOAL = 0.995  # the share of equal decisions that --target requires
 

@@ -4,13 +4,15 @@
         [--prompt 512] [--compute float32 float16] [--kv-cache int8] [--torch] [--device NAME] [--json FILE]
 
 The model has the nodes that onnxruntime-genai's model builder writes: 32 heads of 64, 8 heads of keys and
-values, hidden size 2048, inner size 8192, 32,000 words, and caches of the largest length given (tokens of
---keys, or --prompt). Activations and caches are of --dtype. Rows are printed as JSON. "token" is one token
-after so many keys, "prompt" a first piece of so many tokens. `gpu_ms` is the median time between two
-timestamps around the recorded network; `wall_ms` is the median wall time of a token of
-`vkq.onnx.LanguageModel`, with the choice of the token, and `first_wall_ms` the wall time from the start of a
-text to its first token, with a prompt of 48 tokens less. --torch adds the same network in PyTorch: fp16
-weights and caches, in a CUDA graph."""
+values, hidden size 2048, inner size 8192, 32,000 words. Its caches have as many tokens as the largest number
+in --keys and --prompt. Activations and caches have the type --dtype. Rows are printed as JSON. In a row with
+"what": "token", the times are those of one token, which is number `keys` of its text. In a row with "what":
+"prompt", they are those of a prompt of `keys` tokens, with an empty cache.
+
+`gpu_ms` is the median time between two timestamps around the recorded network. The other two times are wall
+times of `vkq.onnx.LanguageModel` with a prompt of `keys` - 48 tokens: `wall_ms` is the median of a token,
+with the choice of the token, and `first_wall_ms` goes from the start of the text to its first token. --torch
+adds the same network in PyTorch: fp16 weights and caches, in a CUDA graph."""
 
 import argparse
 import dataclasses
@@ -39,13 +41,13 @@ HEADS, KV_HEADS, WIDTH, HIDDEN, INNER, WORDS = 32, 8, 64, 2048, 8192, 32000
 class Sizes:
     layers: int
     block: int  # weights along K that share a scale
-    room: int  # tokens of the caches
+    room: int  # length of the caches in tokens
     dtype: str
 
 
 class Net:
-    """The nodes and constants of a decoder. Layers share the values of their weights, not their memory: the
-    time to draw a billion numbers would be longer than all measurements."""
+    """The nodes and constants of a decoder. All layers have the same weight values, because drawing a billion
+    random numbers would take longer than all measurements. Each layer has its own copy in memory."""
 
     def __init__(self, sizes: Sizes):
         self.sizes, self.random = sizes, np.random.default_rng(0)
@@ -156,7 +158,8 @@ def write(folder: Path, sizes: Sizes) -> None:
 
 
 def gpu_ms(session: vkq.onnx.InferenceSession, tokens: int, seen: int, room: int) -> dict[str, Any]:
-    """Return the median time on the device of *tokens* tokens behind *seen* others, and what ran."""
+    """Return the median time on the device for *tokens* tokens after *seen* earlier tokens, and the number of
+    dispatches."""
     device = session.device
     feed: dict[str, Any] = {"input_ids": np.ones((1, tokens), np.int32)}
     feed["attention_mask"] = (np.arange(room)[None] < seen + tokens).astype(np.int32)
@@ -184,8 +187,8 @@ def gpu_ms(session: vkq.onnx.InferenceSession, tokens: int, seen: int, room: int
 
 
 def wall_ms(model: vkq.onnx.LanguageModel, prompt: int, tokens: int = 40) -> dict[str, float]:
-    """Return the median wall time of a generated token after a prompt, and the wall time of the prompt with
-    the first token, of the second of two texts: the clock of a GPU takes a while to rise."""
+    """Return two wall times: the median of a generated token, and that of the prompt with the first token.
+    Two texts are generated and the second is measured, because a GPU's clock takes a while to rise."""
     for _ in range(2):
         times, steps = [], model.generate([1] * prompt, tokens, stop=[])
         for _ in range(tokens):
@@ -215,7 +218,8 @@ def by_vkq(
 
 
 def torch_layers(layers: int, room: int) -> Callable[[Any, int], Any]:
-    """Return a function of (ids, keys seen) that computes the logits with PyTorch's operators."""
+    """Return a function that computes the logits with PyTorch's operators, given the token ids and the number
+    of tokens in the caches."""
     import torch
     from torch.nn import functional
 

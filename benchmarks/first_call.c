@@ -1,5 +1,6 @@
-/* The first results of a file of `vkq export` in a C program: first_call MODEL.vkq CACHE RESULTS. Prints the
- * seconds of opening the device, loading the file, and of two runs on zeros; the outputs go to RESULTS. */
+/* Time the first runs of a model file in a C program: first_call MODEL.vkq CACHE RESULTS.
+ * `vkq export` wrote MODEL.vkq; CACHE is the path of the pipeline cache. The program prints the seconds for
+ * opening the device, loading the file, and each of two runs on zeros. It writes the outputs to RESULTS. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -31,7 +31,8 @@ WEIGHTED = ("conv", "linear")
 
 @dataclasses.dataclass
 class Operator:
-    """One operator. ``weight`` and ``bias`` are float; ``size``: of the window; ``shape``: of the result."""
+    """One operator. ``weight`` and ``bias`` are floats, ``size`` is the side length of the window, and
+    ``shape`` is the shape of the result without the batch axis."""
 
     kind: str
     name: str

@@ -33,7 +33,8 @@ RUNS = 5
 
 
 def sides(name: str, folder: Path, device: vkq.Device) -> tuple[dict[str, Call], dict[str, str]]:
-    """Return (for each library a function that runs the network, a description of ncnn's kernels)."""
+    """Return two dicts: a function that runs the network for each library, and a description of ncnn's
+    kernels."""
     import ncnn
     import onnxruntime
 

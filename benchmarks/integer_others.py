@@ -44,7 +44,7 @@ class Work:
         return np.stack(found, axis=1)[None].astype(np.int64)
 
     def judged(self, got: np.ndarray, templates: int | None = None) -> tuple[bool, str]:
-        """Return (True if all results are exact, a text with the largest error)."""
+        """Return (whether all results are exact, a text with the largest error)."""
         want = self.want[:, :templates]
         error = np.abs(got[:, :, self.lines].astype(np.float64) - want)
         wrong = int((error != 0).sum())  # NaN and infinities also count as wrong

@@ -64,8 +64,8 @@ def fed(session: vkq.onnx.InferenceSession, random: np.random.Generator) -> dict
 
 
 def replay(session: vkq.onnx.InferenceSession, feed: dict[str, Any]) -> tuple[float, float | None]:
-    """Return (wall milliseconds, device milliseconds) of the recorded network, whose inputs are on the
-    device."""
+    """Return (wall milliseconds, device milliseconds) of the recorded network with inputs on the device. The
+    second number is None without device timestamps."""
     graph = session.lowered({name: array.shape for name, array in feed.items()})
     network = Executable(graph, session.device, {})
     network.run({name: array.astype(graph.specs[name].dtype) for name, array in feed.items()})

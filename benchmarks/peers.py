@@ -40,7 +40,7 @@ def network(name: str, batch: int) -> tuple[torch.nn.Module, list[torch.Tensor]]
 
 
 def event_ms(run: Callable[[], Any]) -> float:
-    """Return the median of the times on the device, after half a second of warm-up."""
+    """Return the median time of *run* on the device, after half a second of warm-up."""
     end = time.perf_counter() + 0.5
     while time.perf_counter() < end:
         run()

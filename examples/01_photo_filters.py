@@ -23,7 +23,7 @@ SHARE = vkq.QParams(0.005, -128)
 
 
 def filters() -> dict[str, tuple[np.ndarray, np.ndarray, dict[str, object], vkq.QParams, vkq.QParams]]:
-    """Return the chain's convolutions: name -> (float weight, bias or empty, options, x, y)."""
+    """Return the chain's convolutions: name -> (float weight, options, qparams of x, qparams of y)."""
     binomial = np.outer([1, 4, 6, 4, 1], [1, 4, 6, 4, 1]) / 256
     blur = np.broadcast_to(binomial, (3, 1, 5, 5))
     angle = np.arange(8) * np.pi / 4
@@ -106,7 +106,7 @@ def onnx_twin(shape: tuple[int, ...], grid: np.ndarray) -> InferenceSession:
         raw = f"{name}_raw" if name == "edges" else name
         groups = options.get("groups", 1)
         nodes.append(helper.make_node("QLinearConv", ends, [raw], group=groups, **window))
-        if name == "edges":  # the edges get a relu of quantized values
+        if name == "edges":  # Relu on quantized values is a Max with the zero point
             floor = constant("edges_floor", np.int8(y.zero_point))
             nodes.append(helper.make_node("Max", [raw, floor], [name]))
     w, scale = quantize_weight(grid)

@@ -1,7 +1,7 @@
 """A quantized ONNX model classifies handwritten digits with three lines of vkq.
 
-train.py trained the model once, without these digits. The scores are compared with ONNX Runtime's byte for
-byte, and the accuracy with the float model's. Usage: 03_digits.py [DEVICE]
+train.py trained the model once, with other digits. The example compares the scores with ONNX Runtime's byte
+for byte, and the accuracy with the float model's. Usage: 03_digits.py [DEVICE]
 """
 
 import sys

@@ -23,9 +23,9 @@ from train import train
 
 KINDS = 2  # number of the detector's classes: dark and bright digits
 STRIDE, CELLS = 8, 6  # pixels per cell of the detector, and cells per row
-# A cell must find a digit if the middle of the cell lies within this many pixels of the digit's centre.
-# Every digit has such a cell (the farthest digit has its centre at a cell's corner, 5.7 pixels away), so
-# the side of a cell's edge on which its centre lies does not matter.
+# A cell must find a digit if the cell's middle is less than this many pixels from the digit's centre. A
+# digit's centre is at most 5.7 pixels from the nearest middle (at a cell's corner), so at least one cell must
+# find each digit. A digit centred on the edge between two cells must be found by both.
 NEAR = 6.4
 
 
@@ -166,7 +166,7 @@ class Classifier(nn.Module):
 
 
 def scenes_of(size: int, count: int, most: int, sides: tuple[int, int]) -> list[Scene]:
-    """Return scenes of the digits that training may use."""
+    """Return *count* scenes with the digits that training may use."""
     images, labels = load_digits(return_X_y=True)
     images = (images.reshape(-1, 8, 8) / 16).astype(np.float32)
     order = np.random.default_rng(0).permutation(len(images))  # the permutation of train.py
@@ -187,8 +187,7 @@ def detector_loss(net: Detector, x: Tensor, wanted: Tensor) -> Tensor:
 
 
 def cells_of(scenes: list[Scene]) -> np.ndarray:
-    """Return the output that each cell of the detector should give, in the form that `detector_loss`
-    takes."""
+    """Return the wanted output of each cell of the detector, as `detector_loss` takes it."""
     wanted = np.zeros((len(scenes), 5, CELLS, CELLS), np.float32)
     middles = (np.arange(CELLS) + 0.5) * STRIDE
     for i, scene in enumerate(scenes):

@@ -11,15 +11,15 @@ import pytest
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[1]
-# driver -> a part of the name of its device
+# driver -> part of its device's name
 DRIVERS = {"lavapipe": "llvmpipe", "swiftshader": "SwiftShader"}
 EVERY = os.environ.get("VKQ_EVERY_DRIVER", "0") not in ("", "0")
 REQUIRED = os.environ.get("VKQ_REQUIRE_DEVICE", "0") not in ("", "0")
 
 
 def _environment() -> None:
-    """Before the loader is opened, set up both drivers, the validation layer, and a cache of the tests'
-    own, which later test runs reuse."""
+    """Set environment variables before the Vulkan loader is opened: both drivers, the validation layer, and
+    a cache folder for tests only, which later test runs reuse."""
     icds = [
         *Path("/usr/share/vulkan/icd.d").glob("lvp_icd.*.json"),
         ROOT / ".drivers" / "vk_swiftshader_icd.json",
@@ -101,9 +101,9 @@ def _chosen(item: pytest.Item) -> list[tuple[int, ...]]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the combinations of parameters that each driver runs.
 
-    lavapipe runs every combination of a test's parameters. SwiftShader, which takes seconds to compile a
-    kernel, runs every value of each parameter once: with two parameters, one of them with k values, it runs
-    one combination in k.
+    lavapipe runs every combination of a test's parameters. SwiftShader takes seconds to compile a kernel, so
+    it runs every value of each parameter at least once: one combination in k, where k is the number of
+    values of the parameter with the fewest values.
 
     SwiftShader also runs every combination of the tests in tests/runtime, and of a test that is named on the
     command line (``file::test``); VKQ_EVERY_DRIVER=1 runs everything.
@@ -147,8 +147,8 @@ def any_device() -> vkq.Device:
 
 @pytest.fixture
 def strict_device() -> vkq.Device:
-    """One open device, for shaders whose private arrays live across barriers: lavapipe may lose them
-    (tests/kernels/emulated.py)."""
+    """One open device, for shaders that use private arrays across barriers. lavapipe may lose the contents
+    of such arrays (tests/kernels/emulated.py)."""
     return open_device(os.environ.get("VKQ_TEST_DEVICE", "swiftshader"))
 
 

@@ -36,7 +36,7 @@ LAYERS = [
     {"cli", "__main__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-# These modules test the others, which must not import them.
+# These modules test the other modules. The other modules must not import them.
 JUDGES = {"reference", "check", "bench"}
 
 

@@ -24,8 +24,8 @@ SUFFIXES = (".comp", ".glslh", ".glsl", ".cpp", ".hpp", ".yaml", ".yml")
 # Maximum number of lines of a file. A test module may have any length.
 MODULE_LINES = {"vkq/**/*.py": 300, "vkq/**/*.?pp": 300, "shaders/**/*.comp": 200, "shaders/**/*.glslh": 200}
 LONG_MODULES: dict[str, str] = {}  # path -> the reason why the file is not split
-# The most sources that GEMM, GEMV and convolution may have: for a new kind of operands, add an include to one
-# of them (shaders/README.md). The other sources in their folders pack operands.
+# PRODUCTS: maximum number of shader sources for GEMM, GEMV and convolution. A new kind of operands is an
+# include for an existing source (shaders/README.md). PACKING: sources in these folders that pack operands.
 PRODUCTS, PACKING = 18, {"halves_weights", "runs_q8csw"}
 SHADER_FILE = re.compile(r"\b[a-z0-9_]+\.(?:comp|glslh)\b")
 GENERATED = {"push.glslh", "sizes.glslh", "any.glslh"}  # generated includes, except those of layouts

@@ -54,8 +54,8 @@ def test_a_thread_that_comes_back_is_told_and_goes_on() -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_no_interrupt_leaves_a_lock_held(again: bool) -> None:
-    """If a signal arrives at any point of entering or leaving a lock, another thread can still enter
-    afterwards."""
+    """Signals that raise an error arrive at random points while a thread enters or leaves a lock. Another
+    thread can still enter the lock afterwards."""
 
     def arrives(*_: object) -> None:
         raise InterruptedError

@@ -1,5 +1,5 @@
-"""Tests of the wheel. It is built and installed into an empty environment without a shader compiler. There
-it runs work like the demo's."""
+"""Tests of the wheel: it is built, installed into an empty environment without a shader compiler, and runs
+layers and models there, like the demo."""
 
 import os
 import subprocess

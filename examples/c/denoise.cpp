@@ -1,5 +1,5 @@
-// Takes noise off a photograph: denoise MODEL.vkq < noisy.ppm > clean.ppm, of a size that the model was
-// exported for; here two of them.
+// Removes noise from a photograph: denoise MODEL.vkq < noisy.ppm > clean.ppm
+// The photograph must have a size for which the model was exported. This command exports it for two sizes:
 //
 //   vkq export examples/models/denoise.onnx -o denoise.vkq --shape x=1x3x400x600 --shape x=1x3x600x400
 //   c++ -std=c++17 examples/c/denoise.cpp -I vkq/player/native -L FOLDER_OF_LIBVKQ -lvkq -o denoise

@@ -1,4 +1,5 @@
-/* Tells a digit: digit MODEL.vkq < 64 whole numbers from 0 to 16, the picture of 8 x 8 row by row.
+/* Recognizes a handwritten digit: digit MODEL.vkq < NUMBERS
+ * NUMBERS has 64 integers from 0 to 16: the pixels of an 8 x 8 picture, row by row.
  *
  *   vkq export examples/models/digits.onnx -o digits.vkq
  *   cc examples/c/digit.c -I vkq/player/native -L FOLDER_OF_LIBVKQ -lvkq -o digit

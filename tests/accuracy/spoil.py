@@ -3,10 +3,10 @@
     python -m tests.accuracy.spoil 20
     python -m tests.accuracy.spoil all
 
-"20" multiplies 20 random scales of each of five networks by 4 or 1/4, one at a time; "all" multiplies every
-scale by both. The script counts how often the report names the layer of the wrong scale. "all" also
-multiplies the scales of biases, and one random channel of each weight's scales. (A wrong bias of one
-channel may be smaller than the layer's rounding error.)
+The script changes one scale at a time and counts how often the report names the layer of this scale. With
+"20", it multiplies 20 random scales of each of five networks by 4 or by 1/4. With "all", it multiplies every
+scale, also those of biases, once by 4 and once by 1/4, and one random channel of each weight's scales. Single
+channels of biases are left out, because this error may be smaller than the layer's rounding error.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def biases(model: onnx.ModelProto) -> list[str]:
 def spoilt(
     model: onnx.ModelProto, scale: str, factor: float, channel: int | None = None
 ) -> tuple[onnx.ModelProto, set[str]]:
-    """Return (the model with one scale multiplied, as a whole or in one channel; the values or weights that
-    this scale quantizes)."""
+    """Multiply one scale, as a whole or in one channel. Return (the new model, the names of the values and
+    weights that this scale quantizes)."""
     copy = onnx.ModelProto.FromString(model.SerializeToString())
     tensor = next(t for t in copy.graph.initializer if t.name == scale)
     array = numpy_helper.to_array(tensor).copy()

@@ -17,7 +17,8 @@ from vkq.onnx.cpu import cpu_session
 
 
 def model() -> onnx.ModelProto:
-    """Return a model of pictures a and b of any size, and of token ids, with three outputs and no names."""
+    """Return a model of unnamed nodes with three outputs. Its inputs are the pictures a and b, of any size,
+    and token ids."""
     random = np.random.default_rng(0)
 
     def weight(name: str, *shape: int) -> onnx.TensorProto:
@@ -100,7 +101,7 @@ def test_it_is_quantized_and_runs_whole(
 
 
 def test_layers_without_names_leave_int8(tmp_path: Path) -> None:
-    """A layer without a name gets the name of its result, also in --exclude."""
+    """The report and *exclude* call a layer without a name by the name of its result."""
     path, target = tmp_path / "float.onnx", tmp_path / "int8.onnx"
     onnx.save(model(), path)
     report = quantize(path, target, feeds(6), seconds=0, target_db=40, exclude=["c1"])

@@ -32,8 +32,8 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_a_spoilt_scale_is_named(networks: dict[str, Any], kind: str, tmp_path: Path) -> None:
-    """The report names a layer with one wrong scale, of an activation or a weight. `python -m
-    tests.accuracy.spoil 20` tries many."""
+    """One scale of an activation or a weight is multiplied by 4 or 1/4. The report must name the layer of
+    this scale. (`python -m tests.accuracy.spoil 20` tries more scales.)"""
     path, model, samples = networks[kind]
     known = scales(model)
     factors = (4.0, 0.25) if NETWORKS.index(kind) % 2 else (0.25, 4.0)

@@ -26,7 +26,8 @@ SPANS = {
 
 
 def network() -> onnx.ModelProto:
-    """Return a convolution with bias, Relu, a depthwise convolution, a mean, and a Gemm with a bias."""
+    """Return a model of a convolution with bias, a Relu, a depthwise convolution, a mean, and a Gemm with
+    bias."""
     random = np.random.default_rng(0)
 
     def weight(name: str, *shape: int) -> onnx.TensorProto:
@@ -126,7 +127,7 @@ def test_peaks_are_those_of_all_samples() -> None:
 
 
 def test_samples_held_out_set_no_range(tmp_path: Path) -> None:
-    """A third of the samples set no ranges: quantization uses them only to measure."""
+    """Every third sample sets no range: quantization uses it only to measure."""
     onnx.save(network(), tmp_path / "float.onnx")
     feeds = pictures(6)
     feeds[5]["x"][0, 1, 0, 0] = 1000
@@ -137,8 +138,8 @@ def test_samples_held_out_set_no_range(tmp_path: Path) -> None:
 
 
 def test_the_search_corrects_biases(tmp_path: Path) -> None:
-    """If one scale serves all channels of an uneven weight, the search keeps its corrections of biases.
-    They remove the mean error that layers have after equalization."""
+    """One channel of the Gemm's weight is ten times as large, and all channels share one scale. Then the
+    search keeps the corrected biases, which remove the mean error that remains after equalization."""
     proto = network()
     tensor = next(tensor for tensor in proto.graph.initializer if tensor.name == "u")
     u = numpy_helper.to_array(tensor).copy()

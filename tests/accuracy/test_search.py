@@ -47,8 +47,8 @@ def short(net: Net) -> list[str]:
 
 
 def uneven(net: Net) -> list[str]:
-    """Add layers whose channels have ranges that differ by a factor of a thousand; a later layer
-    compensates for this."""
+    """Add two layers whose channels are scaled by factors from 1/16 to 16, and a third layer whose weights
+    undo these factors."""
     x = net.relu(net.conv("x", 12, 1))
     x = net.relu(net.conv(x, 12, 3, groups=12))
     y = net.conv(x, 8)
@@ -166,8 +166,8 @@ def test_equalizing_keeps_the_function(tmp_path: Path) -> None:
 
 
 def test_smoothing_keeps_the_function(tmp_path: Path) -> None:
-    """Smoothing does not change the function. HardSwish prevents moving a factor into the previous layer,
-    so a Mul node divides."""
+    """Smoothing does not change the function. A HardSwish prevents that the previous layer takes a channel's
+    factor, so a Mul node applies the factor."""
 
     def kind(net: Net) -> list[str]:
         x = net.op("HardSwish", net.conv("x", 6))

@@ -1,5 +1,5 @@
-"""Tests of PyTorch modules that one call makes int8 sessions (if PyTorch is installed), and of refused
-objects."""
+"""Tests of `quantize_torch`, which makes an int8 session of a PyTorch module (tested if PyTorch is installed)
+and refuses other objects."""
 
 from __future__ import annotations
 

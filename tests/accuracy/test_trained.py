@@ -47,8 +47,7 @@ def test_codes_are_those_of_onnxruntime(software_device: vkq.Device, network: st
 
 
 def assert_same_codes(device: vkq.Device, network: str) -> None:
-    """Check that every 8-bit value of the network equals ONNX Runtime's, also with float operators between
-    them."""
+    """Check that every 8-bit value of the network equals ONNX Runtime's, also after float operators."""
     model = onnx.ModelProto.FromString(made(network))
     codes = [node.output[0] for node in model.graph.node if node.op_type == "QuantizeLinear"]
     del model.graph.output[:]

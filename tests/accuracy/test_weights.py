@@ -47,8 +47,8 @@ def layer(
 
 
 def onnxruntime(path: Path, feed: dict[str, Any], optimized: bool = False) -> list[Any]:
-    """Return ONNX Runtime's results, without fusion unless *optimized*: the fused products round
-    activations to 8 bits in blocks."""
+    """Return ONNX Runtime's results. *optimized*: with its fusions, whose products round activations to 8
+    bits in blocks."""
     options = ort.SessionOptions()
     if not optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -121,8 +121,8 @@ def test_matrices_are_listed_shapes_and_must_compute_something(
         def __init__(
             self, device: MatrixDevice, program: Program, operations: int, words: int, push: dict[str, int]
         ):
-            # The factors: 2 operations of a multiply-add; subgroups; chains times steps; the sizes of a
-            # matrix.
+            # 2 operations for each multiply-add, 4 subgroups, 8 chains of 4 steps, and matrices of 16 x 16 x
+            # 32
             assert operations == 2 * 4 * (8 * 4) * 16 * 16 * 32
 
         def run(self) -> float:

@@ -93,7 +93,7 @@ def test_nodes_on_the_cpu_and_batches(
 
 
 def test_ids(software_device: vkq.Device, rows: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Integer inputs are valid row ids of the model, or values in the requested range."""
+    """Integer inputs hold valid row ids of the model's table, or, with --ids, numbers in the given range."""
     for more in ([], ["--ids", "ids=8:11"]):
         assert bench(rows, "--shape", "ids=4x3", *more, "--peer", "ort") == 0
         assert "all 24 outputs equal vkq's" in capsys.readouterr().out

@@ -1,5 +1,5 @@
-"""Tests of ``vkq bench model.onnx``: the model is verified, timed as a whole and by nodes, and each node has
-a floor."""
+"""Tests of ``vkq bench model.onnx``: the model is verified and timed, as a whole and by nodes. Each node has
+a floor, the minimum possible time."""
 
 import gc
 import sys

@@ -124,8 +124,8 @@ def test_few_rows_share_one_answer(any_device: vkq.Device, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("clock", timer.CLOCKS)
 def test_each_clock_can_be_asked_for_alone(any_device: vkq.Device, clock: str) -> None:
-    """The benchmark can run with each clock alone. The test fills memory with 77 before: old contents of
-    memory are not accepted as a result."""
+    """The benchmark can run with each clock alone. The test first fills device memory with 77, so that old
+    contents of memory cannot pass as a correct result."""
     any_device.upload(any_device.allocate(1 << 20), np.full(1 << 20, 77, np.uint8))
     found = measured(any_device, CASES[:1], {"copy": 1e-3, "fp32_fma": 1e3}, clocks=(clock,))
     assert found.failures == []

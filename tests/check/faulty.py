@@ -165,7 +165,7 @@ class FirstRun(OfResults):
 
 
 class OfGroups(Driver):
-    """A fault that changes the output of one workgroup: the last workgroup of each dispatch with several."""
+    """A fault that changes the output of the last workgroup in each dispatch of two or more workgroups."""
 
     def step(self, one: Recorded, step: Step, number: int) -> None:
         total = sum(x * y for _, x, y in step.grids)

@@ -1,4 +1,4 @@
-"""Tests of the catalogue of checks: names of checks are filters and reproduce the check."""
+"""Tests of the catalogue of checks: part of a name selects checks, and the whole name reproduces a check."""
 
 from __future__ import annotations
 

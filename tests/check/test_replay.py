@@ -24,7 +24,8 @@ from . import all as every
 from . import faulty
 
 SMALL, LARGE = 81, 30  # numbers of small and large workloads on a device that supports every path
-# Fault -> the symptom of the first wrong operator, or of a chain if no single operator is wrong.
+# fault -> regular expression of the symptom that the doctor reports for the first wrong operator, or for the
+# first wrong chain of operators if no single operator is wrong
 SAYS = {
     "one workgroup in 1 of 20 runs": r"differ, rows .*in [1-4] of 20 runs \(",
     "a band of channels": r"differ, rows 0 to 32, channels 8 to 11;.*in every run",
@@ -90,8 +91,8 @@ def test_doctor_exits_1_on_a_driver_with_a_fault(
 
 
 def test_the_table_of_faults_tells_right_from_wrong(any_device: Device, small: None) -> None:
-    """In the table, the doctor is right if it finds a fault that changed a result, and wrong after a false
-    alarm."""
+    """In the table, the doctor is right if it finds a fault that changed a result, or raises no alarm without
+    a fault. It is wrong if it misses a fault, or raises an alarm without one."""
     found = every.examined("lavapipe", "zeros", 1, 0.0)
     assert found.right
     assert found.cells()[:2] == ("zeros", "lavapipe")
@@ -210,7 +211,8 @@ def test_symptoms(got: list[list[int]], says: str) -> None:
 def test_the_workgroup_that_is_wrong_is_named(
     any_device: Device, monkeypatch: pytest.MonkeyPatch, name: str, says: dict[str, str]
 ) -> None:
-    """If the last workgroup of the last dispatch writes nothing, only its number is reported."""
+    """The last workgroup of the last dispatch writes nothing. The report names this workgroup and no
+    other."""
     with faulty.driver(monkeypatch, faulty.Partial), preferred(says):
         (work,) = works._single(any_device, name, ("auto",))
         replayer = replay.Replayer(any_device, work)

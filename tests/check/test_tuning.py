@@ -55,8 +55,8 @@ def test_regret_is_how_much_longer_than_the_best() -> None:
 def test_every_setting_runs_a_program_of_its_own(
     software_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each setting of register tiles runs its own program. Settings that shared a plan would all be timed as
-    one."""
+    """Each setting of register tiles runs its own program. If two settings shared a plan, both would get the
+    time of the same program."""
     made: set[object] = set()
     program = Device.program
 
@@ -88,8 +88,8 @@ def test_a_problem_that_is_tuned_has_six_choices(any_device: Device) -> None:
 
 
 def test_without_timestamps_the_host_times(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials have times on a device without timestamps, by the host's clock, and on a device that is not a
-    CPU."""
+    """On a device without timestamps, the host's clock times the trials. On a device that is not a CPU,
+    trials have times, too."""
     c = any_device.capabilities
     for changes in ({"timestamp_valid_bits": 0}, {"device_type": "integrated"}):
         monkeypatch.setattr(any_device, "capabilities", dataclasses.replace(c, **changes))

@@ -81,7 +81,8 @@ cases:
   - {case: "linear[M=1,8,K=64,128,N=64]", reason: a sweep}
   - {case: "linear[M=1,K=64,N=64]", schemes: [q8csw], reason: float activations}
 """
-# Names that would be shortened to the same text -> (time before in us, factor of its change).
+# case -> (its time in us in before.json, the factor to its time in after.json). The names differ only in the
+# middle, so a plain cut would make them equal.
 TIMES = {
     f"conv2d[N=1,IC={c},H={h},W=14,OC={c},KH=1,KW=1]": (h, change)
     for h, (c, change) in itertools.product((114, 214), ((1024, 1.5), (2048, 0.5)))
@@ -99,7 +100,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 """
-# its output is for a shell: only its first lines are compared, and lines may have any width
+# The output of this command is a shell script: only its first lines are compared, and they may be wide.
 FOR_A_SHELL = "completion"
 
 

@@ -253,7 +253,8 @@ def test_run_refuses_inputs_that_are_not_clear(
 
 
 def test_nan_equals_nan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A NaN equals ONNX Runtime's NaN: both return NaN for the square root of a negative number."""
+    """`--compare onnxruntime` counts two NaN as equal. Here vkq and ONNX Runtime return NaN for the square
+    root of a negative number."""
     constants = [numpy_helper.from_array(v, n) for n, v in (("s", np.float32(0.5)), ("z", np.int8(0)))]
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "s", "z"], ["r"]),

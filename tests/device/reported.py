@@ -25,18 +25,19 @@ def reported(file: str, **changes: Any) -> Capabilities:
 
 
 def with_h200_costs(c: Capabilities) -> Capabilities:
-    """Return the device's capabilities, and replace its core count and tile costs by an H200's."""
+    """Return a copy of *c* with the core count and tile costs of an H200."""
     known = shipped()["10de-2335"]
     return dataclasses.replace(c, choices=(("multiprocessors", known.cores), *known.costs.items()))
 
 
 def as_h200(c: Capabilities) -> Capabilities:
-    """Return a discrete NVIDIA device with an H200's core count and tile costs, but another device id."""
+    """Return a copy of *c* as a discrete NVIDIA device with an H200's core count and tile costs. The copy
+    keeps the device id of *c*."""
     return dataclasses.replace(with_h200_costs(c), device_type="discrete", vendor_id=0x10DE)
 
 
 def profile_says(monkeypatch: pytest.MonkeyPatch, module: Any, **changes: Any) -> None:
-    """Replace `profile` in *module*, so that profiles have these fields."""
+    """Replace `profile` in *module*, so that the profile of each device has the fields *changes*."""
     monkeypatch.setattr(module, "profile", lambda c: dataclasses.replace(profile(c), **changes))
 
 

@@ -73,8 +73,8 @@ def test_no_device_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_fewer_cores_take_larger_tiles() -> None:
-    """A device with few cores uses larger tiles. Fewer workgroups fill it, so it needs no split-K, and
-    large tiles read operands less often."""
+    """A device with few cores uses larger tiles, which read operands less often. Few workgroups fill the
+    device, so it needs no split-K."""
     small, large = (profile(told(GEFORCE, shaderSMCount=cores)) for cores in (8, 128))
     for m, n, k in ((196, 256, 2304), (784, 512, 1024), (3136, 256, 576)):
         few, many = (tilings(known, m, n, k)[0] for known in (small, large))

@@ -21,8 +21,8 @@ LAVAPIPE = next(Path("/usr/share/vulkan/icd.d").glob("lvp_icd.*.json"), Path("la
 SWIFTSHADER = ROOT / ".drivers" / "vk_swiftshader_icd.json"
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("g++")
 
-# Calls at which the fake driver fails: while all drivers are tried together, and in the probe of one
-# device.
+# Calls at which the fake driver fails. AT_LOADING: while all drivers are tried together; AT_OPENING: in the
+# probe of one device.
 AT_LOADING = [
     "load",
     "negotiate",
@@ -32,7 +32,7 @@ AT_LOADING = [
 ]
 AT_OPENING = ["vkCreateDevice", "vkCreatePipelineCache", "vkAllocateMemory", "vkCreateShaderModule"]
 AT_OPENING += ["vkCreateComputePipelines", "vkQueueSubmit", "vkWaitForFences"]
-if not EVERY:  # each call takes seconds; all these calls are made in the same child process
+if not EVERY:  # a test of one call takes seconds, and the same child process makes all these calls
     AT_OPENING = AT_OPENING[::2]
 
 USE = """

@@ -45,7 +45,7 @@ TILES = reported("adreno-740")  # a device that nobody timed; its profile choose
 def faked(monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Any]) -> list[list[str]]:
     """Make all children run CHILD with *outcomes* (candidate of the matrix product -> outcome). Return a list
     that receives the options of each child that is started."""
-    vulkan.instance()  # before children are faked: it tries each driver in a real child
+    vulkan.instance()  # tries each driver in a real child, so it must come before children are faked
     started: list[list[str]] = []
 
     def command(module: str, *options: str) -> list[str]:
@@ -106,8 +106,8 @@ def test_a_kept_choice_yields_to_a_clearly_faster_one_alone(monkeypatch: pytest.
 
 
 def test_without_the_present_choice_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the candidate in use was not timed, nothing is stored: the time limit came first, or all candidates
-    failed."""
+    """If the candidate in use has no time, nothing is stored: it was not reached within the time limit, or
+    all candidates failed."""
     faked(monkeypatch, {LARGE: 10.0})
     assert measure() == {}
     faked(monkeypatch, {WIDE: "late", PLAIN: "crash", SMALL: "late", LARGE: "crash"})
@@ -127,8 +127,8 @@ def test_no_child_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_driver_is_measured_in_a_child(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a real child, the candidate in use of each family runs first, and every candidate that runs is
-    correct."""
+    """In a real child, each family begins with the candidate that is in use, and every candidate that runs
+    is correct."""
     seen: dict[tuple[str, str], tuner.Outcome] = {}
     told = first_sight._told
 
@@ -149,8 +149,8 @@ def test_each_driver_is_measured_in_a_child(device: vkq.Device, monkeypatch: pyt
 
 
 def test_who_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default, the devices without a rule in profiles.yaml or a file of ``tuned`` are measured. VKQ_TUNE
-    set to "off" measures none, and "always" measures all."""
+    """By default, devices are measured unless their rule in profiles.yaml says that they were timed, or
+    ``tuned`` has a file for them. With VKQ_TUNE set to "off", none is measured; with "always", all are."""
     devices = {name: reported(name) for name in NAMES}
     monkeypatch.delenv("VKQ_TUNE", raising=False)
     timed = {name for name, c in devices.items() if not tuner.wanted(c)}
@@ -178,8 +178,8 @@ def test_each_problem_shows_its_candidates() -> None:
 
 
 def test_the_store_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first report of a device measures its kernels and stores the result; later reports do not.
-    `ask_again` measures again, with the old result at hand. Stored choices of `vkq tune` stay. VKQ_TUNE=off
+    """The first report of a device measures its kernels and stores the result; later reports do not measure.
+    `ask_again` measures again, and passes the stored result. Stored choices of `vkq tune` stay. VKQ_TUNE=off
     ignores the measured choices."""
     c = any_device.capabilities
     known = selftest.report(any_device)

@@ -8,7 +8,7 @@ import pytest
 
 from vkq.device import install_hint
 
-# /etc/os-release -> (the command, the loader's package, the drivers' package)
+# system -> (fields of its /etc/os-release, the command that installs the loader, that for the drivers)
 DISTRIBUTIONS = {
     "debian": ({"ID": "debian"}, "apt-get install libvulkan1", "apt-get install mesa-vulkan-drivers"),
     "ubuntu": (

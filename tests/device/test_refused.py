@@ -1,5 +1,5 @@
-"""Tests of device features that fail the probe. Kernels do not use such a feature, and return the bytes
-that they return with it. Reports name the feature."""
+"""Tests of device features that fail the probe. Kernels do not use a failed feature, and return the same
+bytes as with the feature. Reports name the feature."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def results(device: Device) -> tuple[dict[str, bytes], set[str]]:
 def test_a_failed_feature_is_done_without_and_the_bytes_stay(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On lavapipe, layers use texels and shuffles. If the probe refuses these features, the layers return
-    the bytes that they return with them."""
+    """On lavapipe, layers use texels and shuffles. If the probe refuses these features, the layers do not
+    use them, and return the same bytes."""
     want, before = results(device)
     takes_both = "llvmpipe" in device.name
     assert any("texels" in name or "lanes" in name for name in before) == takes_both

@@ -26,7 +26,7 @@ typedef struct { VkStructureType sType; void* pNext;
   VkPhysicalDeviceShaderBfloat16FeaturesKHR;
 #endif
 """
-# Struct names whose VK_STRUCTURE_TYPE does not follow from the name -> that type.
+# struct name -> the end of its VK_STRUCTURE_TYPE, where the rule in `number` does not give it
 NUMBERS = {
     "8BitStorageFeatures": "8BIT_STORAGE_FEATURES",
     "16BitStorageFeatures": "16BIT_STORAGE_FEATURES",

@@ -43,8 +43,8 @@ def taken(device: vkq.Device, rows: int = 40) -> tuple[str, ...]:
 
 
 def test_a_layer_takes_what_was_tuned_for_its_problem(software_device: vkq.Device, fresh: Path) -> None:
-    """A layer uses the stored choice for its problem. Another number of rows, a block with other choices, and
-    a removed choice give the default."""
+    """A layer uses the choice that is stored for its problem. It uses the default for another number of rows,
+    inside a block with other choices, and after the stored choice was removed."""
     device, c = software_device, software_device.capabilities
     usual = taken(device)
     assert "__staged" not in usual[0]
@@ -76,7 +76,7 @@ def test_what_is_no_more_chooses_nothing(
 def test_choices_of_another_process_are_kept(
     any_device: vkq.Device, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A choice is stored without loss of the choices that another process stored in the meantime."""
+    """Storing a choice keeps the choices that another process stored in the meantime."""
     c = any_device.capabilities
     tuner.store(c, "first", "q8csw", STAGED)
     with monkeypatch.context() as other:

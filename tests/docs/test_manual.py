@@ -124,7 +124,7 @@ def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
     kinds = {kind for _, kind in found}
     assert kinds <= {
         "python",
-        "py",  # test_code runs these blocks
+        "py",  # each of these blocks has a test of its own
         "console",
         "c",
         "cpp",

@@ -46,8 +46,8 @@ def main() -> int:
 
 
 def turn(name: str, folder: Path, seconds: int) -> int:
-    """Fuzz a target for *seconds*, or until an input fails. Return the number of failing inputs that fail
-    again alone."""
+    """Fuzz a target for *seconds*, or until an input fails. Return the number of failing inputs that also
+    fail when they are run alone."""
     told, found = process(name, folder, seconds)
     defects = {path: tried(name, path.read_bytes()) for path in found}
     for path, defect in defects.items():
@@ -98,8 +98,8 @@ def _processor_s() -> float:
 
 
 def tried(name: str, data: bytes) -> str:
-    """Run the target on an input without coverage counters, which would slow it down. Return a text on the
-    defect, or ""."""
+    """Run the target on one input, without coverage counters, which would slow the target down. Return the
+    traceback of a defect, or ""."""
     try:
         with checking(TARGETS[name]) as check:
             check(data)

@@ -1,5 +1,5 @@
-"""Limits on the time and memory of an input, and inputs that hypothesis mutates from a corpus: hypothesis
-minimizes a failing input and can reproduce it. `guided` generates its inputs in another way."""
+"""Limits on the time and memory that one input may need, and inputs that hypothesis mutates from a corpus.
+Hypothesis minimizes and can reproduce a failing input. (`guided` uses atheris to generate inputs.)"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .targets import Target, once
 
 WATCH_S = 1.0  # seconds of processor time; a slower input runs again with its instructions counted
 STEPS = 10_000_000  # bytecode instructions that any input may run
-STEPS_A_BYTE = 2_000  # and more for each byte of it (PyYAML: 1,300 for lists of short numbers)
+STEPS_A_BYTE = 2_000  # more instructions for each byte of the input (PyYAML runs 1,300 for short numbers)
 MEGABYTES = 300  # maximum memory that an input may allocate
 MOST_BYTES = 60_000  # maximum size of an input in bytes
 # A folder in memory for the files that the targets read; None for the usual temporary folder.

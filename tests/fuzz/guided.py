@@ -28,7 +28,7 @@ with atheris.instrument_imports(include=["vkq"]):
 
 
 def mutated(target: Target, data: bytes, most: int, seed: int) -> bytes:
-    """Return an input mutated from one of the corpus."""
+    """Return *data*, an input of the corpus, with a random mutation."""
     r = random.Random(seed)
     if not target.tokens or r.random() >= LONG:
         return bytes(atheris.Mutate(data, most))

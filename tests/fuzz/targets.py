@@ -1,6 +1,5 @@
-"""The fuzz targets. Each takes the bytes of a file, or a text, from outside, and either returns or raises a
-`VkqError`. Any other exception is a defect, and so is an input that needs more than a second or hundreds of
-megabytes."""
+"""The fuzz targets. Each target reads untrusted bytes or text, and either returns or raises a `VkqError`. Any
+other exception is a defect, and so is an input that needs more than a second or hundreds of megabytes."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ CORPUS = Path(__file__).with_name("corpus")
 
 @dataclass(frozen=True)
 class Target:
-    """A fuzz target: ``run`` is the code under test, ``seeds`` are the first inputs, ``tokens`` are words of
-    which inputs consist."""
+    """A fuzz target: ``run`` is the code under test, ``seeds`` are patterns of the files with the first
+    inputs, and ``tokens`` are words that mutations insert."""
 
     run: Callable[[bytes, Path], None]
     seeds: tuple[str, ...]

@@ -2,9 +2,9 @@
 guides).
 
 ``page.py`` reads the commands of a page. They run in a fresh root file system (``root.py``) as one script,
-which stops at the first command that fails. At the end, the script must print the last result of the model
-that the page states. Files that the page assumes (a checkout, a wheel, a picture) are copied to the start
-folder. ``--print`` shows the script and runs nothing.
+which stops at the first command that fails. The output must contain the page's final result (`Guide.ends`).
+Files that the page assumes (a checkout, a wheel, a picture) are copied to the start folder. ``--print`` shows
+the script and runs nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Guide:
 
     page: str
     system: System
-    ends: str  # a regular expression for the end of the output
+    ends: str  # a regular expression of the final result, which the output must contain
     wheel: str = ""  # the part of the wheel's file name with Python version and processor
     given: tuple[tuple[str, str], ...] = ()  # files to copy: (name in the system, path here)
     checkout: bool = False  # True if the commands run in a checkout

@@ -1,5 +1,5 @@
-"""Tests of splitting values into digits: digits give back every value, there are as few as possible, and 0
-can always be represented."""
+"""Tests of splitting values into digits: every value can be computed from its digits, the number of digits is
+minimal, and 0 can always be represented."""
 
 import numpy as np
 import pytest
@@ -56,5 +56,6 @@ def test_sixteen_bits() -> None:
 
 
 def test_no_offset_without_need() -> None:
-    """Data that fits without an offset gets none, because an offset of w makes window sums necessary."""
+    """A range that fits into digits without an offset gets none, because an offset of w would require sums
+    over windows."""
     assert digits_for(-128, 127).offset == digits_for(0, 127).offset == digits_for(-300, 30000).offset == 0

@@ -23,7 +23,8 @@ from vkq.runtime.tensor import Tensor
 from vkq.shader.catalog import catalog
 
 SEEDS = int(os.environ.get("VKQ_INTEGER_SEEDS", "2"))  # number of random cases; each takes seconds to compile
-# Tile -> (dtypes, shapes, options), and a comment on its purpose. The reduction of each case is split.
+# tile -> (dtype of x, dtype of w, shape of x, shape of w, options); comments give the purpose of a case. The
+# reduction of each case is split.
 CASES: dict[str, tuple[str, str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "16x8x128": (
         "int8",
@@ -139,8 +140,8 @@ def test_sums_of_a_part_fit_int32(any_device: vkq.Device, form: str) -> None:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Random cases are exact. They vary channels, images, groups, strides, dilations, windows beyond the
-    image, and extremes of every dtype."""
+    """Random cases are exact. They vary channels, images, groups, strides and dilations, and include windows
+    that extend past the image and the extremes of every dtype."""
     emulate(strict_device, monkeypatch, form=("s8s8", "u8u8")[seed % 2])
     assert check_integer.check(strict_device, seed, "coopmat") is None
 

@@ -28,8 +28,8 @@ def expected(x: np.ndarray, w: np.ndarray, **options: Any) -> np.ndarray:
 @pytest.mark.parametrize("layout", ["kPackedInt8_4W4C", "kPackedInt8_16C", "kPackedInt8_4H4W"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_tensors(device: vkq.Device, dtype: str, layout: str) -> None:
-    """Images may be tensors. Batches of several sizes use one copy of the templates, with strides,
-    dilations and padding on the device."""
+    """Images may be tensors. Batches of several sizes share one copy of the templates on the device, also
+    with strides, dilations and padding."""
     w, options = (
         data(1, "int8", (3, 2, 3, 4)),
         {"stride": (1, 2), "dilation": (2, 1), "padding": (1, 2, 0, 3)},
@@ -82,8 +82,8 @@ def test_nothing_is_sent_again(device: vkq.Device) -> None:
 def test_best(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch, dtype: str, method: Any, parts: str
 ) -> None:
-    """The best score and its first position are correct if workgroups, bands of rows or chunks of images
-    share the search, with batches, padding and equal scores."""
+    """The best score and its first position are correct for batches, padding and equal scores, also if bands
+    of rows or chunks of images are searched separately."""
     if parts == "bands":
         monkeypatch.setattr(work, "BAND_BYTES", 20_000)
     if parts == "chunks":

@@ -76,8 +76,8 @@ def test_roots(prime: int) -> None:
 
 
 def test_primes() -> None:
-    """One prime is used if all sums are distinct modulo this prime. Two primes are used for sums up to
-    their product; larger sums are refused."""
+    """One prime is used if all possible sums are distinct modulo this prime. Two primes are used if the sums
+    are distinct modulo their product. Otherwise `primes_for` returns no prime."""
     second, first = PRIMES
     assert primes_for((-5, second - 6)) == (second,)
     assert primes_for((-5, second - 5)) == (first, second)

@@ -200,8 +200,8 @@ def test_padding_lanes_hold_fill():
 
 
 def test_large_array_is_packed_without_a_loop_over_elements():
-    """Packing 16 million elements runs no Python loop over elements, in any layout: such a loop would take
-    minutes."""
+    """Packing 16 million elements runs no Python loop over elements, in any layout. (With a loop, this test
+    would take minutes.)"""
     for name in NAMES:
         found = layout(name)
         array = values((1, 18, 1023, 901) if name in ACTIVATIONS else (18, 1023, 901))

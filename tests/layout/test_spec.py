@@ -35,8 +35,8 @@ class Vector:
 
 
 def run_as_python(glsl, **builtins):
-    """Return the functions of a GLSL text as Python functions. The text may use unsigned + * / % in
-    straight-line code."""
+    """Return the functions of a GLSL text as Python functions. The text may have only straight-line code
+    with unsigned + * / %."""
     python = re.sub(r"//.*", "", glsl)
     python = re.sub(r"^ *#.*$", "", python, flags=re.MULTILINE)
     python = re.sub(r"\b(0x[0-9a-f]+|\d+)u\b", r"\1", python)

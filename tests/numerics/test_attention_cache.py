@@ -1,5 +1,5 @@
-"""Tests of the quantization of an int8 attention cache: the primitive steps that shaders run give the
-numbers of a plain formula, and errors are within the bound."""
+"""Tests of the quantization for int8 attention caches: the primitive steps, which shaders also run, give the
+same numbers as the plain formula, and errors are within the bound."""
 
 from __future__ import annotations
 

@@ -107,8 +107,8 @@ def test_fused_multiply_add_rounds_once() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ["add", "mul"])
 def test_table_holds_onnxruntimes_result_of_every_pair(op: BinaryOp, dtype: QDType) -> None:
-    """The table holds ONNX Runtime's result of every pair. ONNX Runtime swaps operands of different shapes,
-    so the test's operands have equal shapes."""
+    """The table holds ONNX Runtime's result for every pair of bytes. Both operands have the same shape,
+    because ONNX Runtime may swap operands of different shapes."""
     rng = np.random.default_rng(8)
     values = np.arange(np.iinfo(dtype).min, np.iinfo(dtype).max + 1).astype(dtype)
     columns, rows = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
@@ -121,8 +121,8 @@ def test_table_holds_onnxruntimes_result_of_every_pair(op: BinaryOp, dtype: QDTy
 
 
 def test_subtraction_is_the_addition_of_the_mirrored_numbers() -> None:
-    """a - b equals ONNX Runtime's QLinearAdd of a and -b, with a negated zero point: ONNX Runtime has no
-    QLinearSub."""
+    """a - b equals ONNX Runtime's QLinearAdd of a and -b with the negated zero point of b. (ONNX Runtime has
+    no QLinearSub.)"""
     rng = np.random.default_rng(9)
     values = np.arange(-127, 128).astype(np.int8)  # without -128, whose negative is not an int8
     columns, rows = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
@@ -162,8 +162,8 @@ def test_multiplier_of_a_mean_is_onnxruntimes(dtype: QDType) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_float_sums(dtype: QDType) -> None:
-    """Nearly all bounded sums of dequantized values, added in float32, have the bytes of `binary` for their
-    scales or for neighbouring scales."""
+    """Dequantized values are added in float32, clipped and quantized. For nearly all parameters, `binary`
+    gives the same bytes with the same scales or with slightly different scales, which `float_sum` finds."""
     rng, low = np.random.default_rng(5), np.iinfo(dtype).min
     every, found = np.arange(low, low + 256).astype(dtype), []
     for _ in range(100):

@@ -1,5 +1,5 @@
-"""Tests of operators on float16 in few steps: they give the bits of the float32 operators, rounded to
-float16."""
+"""Tests of float16 operators that have fewer steps than the float32 operators: their bits are those of the
+float32 results rounded to float16."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bits_of(x: Number) -> Array:
 
 
 def pairs(seed: int, count: int) -> tuple[Computed, Computed]:
-    """Return random pairs of float16, among them pairs of near magnitudes."""
+    """Return random pairs of float16 numbers. Half of the pairs have similar magnitudes."""
     r = np.random.default_rng(seed)
     first = r.integers(0, 65536, count, np.uint32)
     near = (first + r.integers(0, 3000, count, np.uint32)) ^ (r.integers(0, 2, count, np.uint32) << 15)
@@ -39,8 +39,8 @@ def pairs(seed: int, count: int) -> tuple[Computed, Computed]:
 
 @pytest.mark.parametrize("op", halves.OPERATORS)
 def test_fewer_steps(op: str) -> None:
-    """Operators on float16 have the bits of the operators on float32, rounded: functions of one operand for
-    every float16."""
+    """Float16 operators have the bits of the float32 results rounded to float16. Functions of one operand are
+    tested for every float16."""
     operands: tuple[Any, ...] = (real(EVERY),) if op == "Sigmoid" else pairs(len(op), 1 << 20)
     with np.errstate(all="ignore"):
         want = REAL[op]({}, *operands)
@@ -65,7 +65,7 @@ def test_results_that_need_no_rounding(op: str) -> None:
 
 
 def test_a_rounded_value_is_converted_once() -> None:
-    """The bits of a rounded value are those of the value before it was rounded."""
+    """A value that was already rounded to float16 has the same float16 bits as the unrounded value."""
     x = Computed(np.float32([1.0004883, 65519.9, 65520.0, -1e-9, 3.1e-5, np.nan]))
     with np.errstate(all="ignore"):
         rounded = halved(x)

@@ -25,9 +25,9 @@ from ..referees import ort
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("seed", range(20))
 def test_onnx_runtime_makes_the_same_bytes_of_any_accumulator(seed: int, dtype: QDType) -> None:
-    """`requantize` gives the bytes of ONNX Runtime's requantization for accumulators of all sizes. In the
-    1x1 QLinearConv of the test, x equals the zero point, so the bias is the accumulator; the scales of the
-    weights make results near ties."""
+    """`requantize` gives the bytes of ONNX Runtime's requantization for accumulators of all sizes. The test
+    runs a 1x1 QLinearConv whose x equals the zero point, so the accumulator is the bias. The scales of the
+    weights are chosen so that many results are near ties."""
     rng = np.random.default_rng([20, seed])
     size = (10 ** rng.uniform(0, 9.3, 1000)).astype(np.int64)
     acc = np.concatenate([size, -size, [0, 2**31 - 1, -(2**31) + 1]]).astype(np.int32)
@@ -112,8 +112,8 @@ def test_activation_bounds():
 
 @pytest.mark.parametrize(("zero_point", "reach"), [(0, 128), (-128, 255), (127, 255), (5, 133)])
 def test_accumulator_bound_is_exact(zero_point, reach):
-    """The bound of the accumulator is exact: weights and bias that can reach 2**31 - 1 pass, 2**31 is
-    refused."""
+    """The bound of the accumulator is exact: weights and bias whose sum can reach 2**31 - 1 in magnitude are
+    accepted, and those that can reach 2**31 are refused."""
     weight = np.full((3, 4), 1, np.int8)
     weight[1] = [-128, 127, 3, 0]
     x = QParams(1.0, zero_point)

@@ -1,5 +1,5 @@
-"""Tests of functions of float32 values that consist of primitive operations: their distance from the exact
-values, special values, and the effect of flushing subnormal values."""
+"""Tests of float32 functions that are composed of primitive operations: their distance from the exact values,
+special values, and the effect of flushing subnormal values."""
 
 import math
 from collections.abc import Callable
@@ -38,8 +38,8 @@ def sample(seed: int, count: int) -> Any:
 
 
 def units(got: Any, want: Any) -> Any:
-    """Return distances in ulp. Zero counts as correct for a subnormal value, and infinity for a value
-    beyond float32."""
+    """Return the distances in ulp. If the exact value is subnormal, 0 counts as correct; if it is beyond
+    float32's range, infinity does."""
     size = np.abs(want)
     with np.errstate(all="ignore"):
         exponent = np.floor(np.log2(np.where(size > 0, size, 1)))

@@ -1,4 +1,5 @@
-"""Tests of the stored form of 8-bit values: the real values that they represent do not change."""
+"""Tests of the form in which 8-bit values are stored on a device: they still represent the same real
+values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Export every small network (both forms of ONNX, and TFLite) for every shipped kind of device. Each plan
-that a driver can play must give the session's bytes; for the other plans this prints what the driver lacks.
-`python -m tests.player.all DEVICE [PART OF A NAME]` takes minutes on lavapipe, and half an hour on
+"""Export every small network (QDQ and QOperator form of ONNX, and TFLite) for every shipped kind of device.
+Each plan that a driver can run must give the session's bytes. For the other plans, print what the driver
+lacks. `python -m tests.player.all DEVICE [PART OF A NAME]` takes minutes on lavapipe, and half an hour on
 SwiftShader."""
 
 import os

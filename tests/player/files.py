@@ -104,8 +104,8 @@ def given(model: Any, seed: int) -> dict[str, Any]:
 
 
 def of_any_vendor(plan: FilePlan) -> FilePlan:
-    """Return the plan without its requirement of a vendor. Return it unchanged if it has none, or if it
-    also requires a device or a subgroup size."""
+    """Return the plan without its requirement of a vendor. A plan that does not require a vendor, or also
+    requires a device id or a subgroup size, is returned unchanged."""
     if dict(plan.needs).keys() & set(SAME) != {"=vendorID"}:
         return plan
     return dataclasses.replace(plan, needs=tuple(need for need in plan.needs if need[0] not in SAME))
@@ -118,8 +118,8 @@ def lacks(
     folder: Path,
     then: Callable[[PlayedModel], None] | None = None,
 ) -> str | None:
-    """Check that the device plays this plan, with its known answer, if the file has no other plan. Return
-    None, or what the device lacks for the plan."""
+    """Write a file with only this plan, and check that the device loads it and reproduces its known answer.
+    Return None, or the name of the requirement that the device does not meet."""
     path = folder / "alone.vkq"
     path.write_bytes(rewritten(found, plans=[plan]))
     try:
@@ -137,9 +137,9 @@ def lacks(
 def check_bytes(
     data: bytes, device: Any, folder: Path, others: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
-    """Export a model (ONNX or TFLite) for the device, its shipped kind, *others*, and any device. Play each
-    plan once, and check that it gives the session's bytes. Return (kinds that were played, kind -> what the
-    device lacks for it)."""
+    """Export a model (ONNX or TFLite) for the device, its shipped kind, *others*, and any device. Run each
+    plan once, and check that it gives the session's bytes. Return the kinds whose plans ran, and a dict of
+    kind -> the requirement of its plan that the device does not meet."""
     model = read_model(data)
     feed = given(model, 8)
     with session_of(data)(data, device) as session:
@@ -185,7 +185,7 @@ def only(data: bytes) -> Shaped:
 
 
 def rewritten(found: Shaped, **changes: Any) -> bytes:
-    """Return the bytes of the file with fields of its set of shapes changed."""
+    """Return the bytes of a file with one set of shapes: *found* with the fields *changes*."""
     return written(f"vkq {__version__}", [dataclasses.replace(found, **changes)])
 
 

@@ -22,8 +22,8 @@ STATUS = {
     -1: MEMORY, -2: MEMORY, -4: LOST, -3: DEVICE, -5: DEVICE, -7: DEVICE, -8: DEVICE, -13: DEVICE, 2: DEVICE
 }  # fmt: skip
 OPENS, RUNS = 6, 3  # Vulkan calls of vkq_open and of a run
-LOADS = (57, 46, 45)  # Vulkan calls of a load, for each file
-CODES = [list(STATUS), list(STATUS), [-2, -4, -3]]  # error codes that are injected, for each file
+LOADS = (57, 46, 45)  # Vulkan calls of a load, for each of the three `files`
+CODES = [list(STATUS), list(STATUS), [-2, -4, -3]]  # injected error codes, for each of the three `files`
 MANY = 1 << 20
 Calls = Callable[[], int]
 
@@ -100,8 +100,8 @@ def files() -> list[bytes]:
 
 
 def faults(code: int, call: Calls) -> Iterator[int]:
-    """Yield the status of *call* with its first Vulkan call failing, then with its second, and so on, until
-    it has no more."""
+    """Run *call* several times: first its first Vulkan call fails, then its second, and so on. Yield the
+    status of each run. End when no Vulkan call is left to fail."""
     for nth in range(1, MANY):
         library().vkq_inject(nth, code)
         status = call()
@@ -163,7 +163,7 @@ def test_loading_and_running(any_device: vkq.Device, files: list[bytes], number:
     two_plans, loads, runs = number == 1, 0, 0
     for status in faults(code, tries.played.load):
         loads += 1
-        if status == OK:  # the first plan failed, the second ran
+        if status == OK:  # the fault was in the first plan, so the second plan was loaded
             assert two_plans
             assert b"failed with VkResult" in library().vkq_describe(tries.played.model)
             assert tries.played.right()

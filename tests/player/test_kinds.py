@@ -15,8 +15,8 @@ from vkq.player.export import CONTROLS, exported
 from vkq.player.file import Shaped
 
 MODEL = Path(__file__).parents[2] / "examples/models/digits.onnx"
-# driver -> kind -> what the driver lacks for the kind's plan, or None if it plays the plan. Kinds that
-# share a plan with another kind are left out.
+# driver -> kind -> the requirement of the kind's plan that the driver does not meet, or None if the driver
+# runs the plan. If several kinds share a plan, only one of these kinds is listed.
 ROUNDING, DENORMALS = "shaderRoundingModeRTEFloat32", "shaderDenormPreserveFloat32"
 OTHERS = {
     "llvm": {
@@ -68,8 +68,9 @@ def test_a_driver_takes_the_plan_of_its_kind(device: vkq.Device, shipped: Shaped
 def test_plans_of_other_kinds_give_the_same_bytes(
     device: vkq.Device, shipped: Shaped, tmp_path: Path
 ) -> None:
-    """A driver that has all that a plan requires except the vendor plays the plan. So this test runs the
-    shaders and steps of phones. The plan must give the known answer, which the exporting session computed."""
+    """Without the requirement of a vendor, a software driver runs each plan whose other requirements it
+    meets. So this test runs the shaders and steps of phones. Each plan must give the known answer, which the
+    exporting session computed."""
     own = OWN[device.name[:4]]
     bodies = {(plan.programs, plan.steps): of_any_vendor(plan) for plan in reversed(shipped.plans[:-1])}
     plans = [plan for plan in bodies.values() if plan.kind != own]

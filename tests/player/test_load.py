@@ -137,8 +137,8 @@ def test_weights_that_another_plan_has_in_its_order(
 
 
 def sixteen(data: bytes) -> bytes:
-    """Return the words with each block of 4 x 4 words transposed. Return them unchanged if blocks do not
-    divide their number."""
+    """Return the words with each block of 4 x 4 words transposed. If the number of words is no multiple of
+    16, return them unchanged."""
     words = np.frombuffer(data, np.uint32)
     return words.reshape(-1, 4, 4).transpose(0, 2, 1).tobytes() if words.size % 16 == 0 else data
 
@@ -253,7 +253,8 @@ def test_changes_that_cancel_in_a_sum_are_seen(
     words = np.frombuffer(digits_file(digits, any_device), "<u8")
     other = np.flatnonzero(words != words[100])[-1]
     pair = np.array([100, other])
-    # Two changes cancel if word i, counted from byte 40, has weight 1, 2 i + 1 or i + 1.
+    # Add weight(j) to word i and subtract weight(i) from word j. This does not change the sum of weight(i) *
+    # word(i). The weight is 1, 2 i + 1 or i + 1, with i counted from byte 40.
     for weights in ((1, 1), 2 * pair[::-1] - 9, pair[::-1] - 4):
         broken = words.copy()
         broken[pair] += np.array(weights, np.int64).astype(np.uint64) * np.array([1, 2**64 - 1], np.uint64)
@@ -286,8 +287,8 @@ def test_blobs_that_lie_on_another_or_never_end_are_refused(
 def test_a_head_of_any_bytes_is_read_within_its_bounds(
     any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p
 ) -> None:
-    """With random bytes in its head and a valid checksum, a file is read within its bounds. No plan can
-    run, because each requires a vendor that does not exist."""
+    """Up to three bytes of a file's head are changed, and the checksum fits. libvkq must refuse the file
+    without reading beyond its end. No plan can run, because each requires a vendor that does not exist."""
     found = only(digits_file(digits, any_device))
     plans = [dataclasses.replace(plan, needs=(("=vendorID", 1),)) for plan in found.plans]
     data = np.frombuffer(rewritten(found, plans=plans), np.uint8)

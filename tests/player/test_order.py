@@ -38,8 +38,8 @@ def test_weights_of_a_convolution(chunk: int, taps: int) -> None:
 
 
 def test_what_is_in_no_order_is_not_found() -> None:
-    """`found` returns None if no known order maps one array of words to the other, although their keys are
-    equal: here the last two words are swapped."""
+    """`found` returns None if no known order maps one array of words to the other, even if their keys are
+    equal. Here the last two words are swapped."""
     weight = np.random.default_rng(0).integers(-128, 128, (1, 48, 96), np.int8)
     data = layout("kPackedInt8_4N4K").pack(weight).tobytes()
     wanted = bytearray(layout("kPackedInt8_16K").pack(weight).tobytes())

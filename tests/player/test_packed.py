@@ -56,8 +56,8 @@ def test_what_can_be_read_where_it_lies_is_packed_only_where_it_pays() -> None:
 def test_libvkq_reads_every_kind_of_block(
     digits: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int, strategy: int
 ) -> None:
-    """libvkq reads every kind of deflate block: stored, with the fixed Huffman code, and with its own
-    Huffman code. Unlike usual blocks, the last kind has no repetitions here."""
+    """libvkq reads every kind of deflate block: stored, with the fixed Huffman code, and with a dynamic
+    Huffman code (here without repetitions, unlike in most files)."""
 
     def by(data: bytes) -> bytes:
         stream = zlib.compressobj(level, zlib.DEFLATED, -15, 8, strategy)

@@ -1,5 +1,5 @@
-"""Tests of proofs: next to the pipeline cache libvkq stores that a plan reproduced its known answer. It
-does not run the known answer again until the file, the driver or the cache changes."""
+"""Tests of proofs: libvkq records, in a file next to the pipeline cache, that a plan reproduced its known
+answer. It does not run the known answer again until the file, the driver or the cache changes."""
 
 import dataclasses
 import json
@@ -189,8 +189,8 @@ def test_each_set_of_shapes_has_its_own(loads: Loads) -> None:
 
 
 def test_only_runs_submit(loads: Loads) -> None:
-    """A load that need not run the known answer records each long step for a submission of its own: each
-    such step after the first needs three more Vulkan calls."""
+    """A load that does not run the known answer records its commands but submits nothing. Each long step gets
+    a submission of its own, so each long step after the first needs three more Vulkan calls."""
     (model,) = exported([graph_of(turned(5), {"x": (2, 3, 4, 5)})], loads.opened, ("portable",))[1]
     (plan,), counts = model.plans, []
     for busy_ns in (0, 10**9):
@@ -202,8 +202,8 @@ def test_only_runs_submit(loads: Loads) -> None:
 
 
 def test_faults(loads: Loads) -> None:
-    """If a Vulkan call fails in a load that need not run the known answer, the load returns an error, and
-    the next load works."""
+    """A Vulkan call fails in a load that does not run the known answer. The load returns an error, and the
+    next load works."""
     loads.checks()
     for code, status in ((-2, MEMORY), (-4, LOST)):
         seen = list(faults(code, lambda: _status(loads)))

@@ -127,8 +127,8 @@ def test_what_libvkq_says_of_shapes(any_device: vkq.Device, tmp_path: Path) -> N
 
 
 def test_each_set_has_its_own_answer(any_device: vkq.Device, tmp_path: Path) -> None:
-    """Using a shape for which no plan gives the known answer raises an error each time, and so does a
-    fault. The other shapes keep working."""
+    """If no plan for a shape gives the known answer, or a Vulkan call fails, each run with this shape raises
+    an error. The other shapes keep working."""
     path, (first, other) = tmp_path / "model.vkq", contents(file_of()).sets
     plans = [dataclasses.replace(plan, answers=(bytes(8 * K),)) for plan in other.plans]
     wrong = [first, dataclasses.replace(other, plans=plans)]
