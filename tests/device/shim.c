@@ -1,6 +1,7 @@
-/* A Vulkan driver over lavapipe that crashes, hangs or ends the process at the call that SHIM_AT names: "load",
- * "negotiate", or a function of Vulkan. SHIM_HOW: crash (a null pointer), hang, exit, abort. It calls its device an
- * integrated one, which is preferred to a CPU's. */
+/* A fake Vulkan driver that passes calls to lavapipe (SHIM_REAL), except for one call, at which it fails.
+ * SHIM_AT names this call: "load", "negotiate", or a Vulkan function. SHIM_HOW is the failure: crash (a null
+ * pointer), hang, exit or abort. The driver reports its device as an integrated GPU, because vkq prefers GPUs to
+ * CPU devices. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 """Run `vkq shaders stats` in the emulated arm64 Debian, with the part of the extension that setup.sh
-compiled. Devices are not destroyed, because v3dv crashes then."""
+compiled. Devices are not destroyed, because v3dv crashes when it destroys one."""
 
 import os
 import sys

@@ -121,8 +121,8 @@ def test_rates_are_measured_with_each_clock(device: Device, monkeypatch: pytest.
 def test_cores_are_counted_by_what_many_workgroups_do_more_than_one(
     any_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The core count is the rate of many workgroups divided by the rate of one workgroup. The test runs
-    this device, and a simulated device with the times of 24 cores."""
+    """The core count is the rate of many workgroups divided by the rate of one workgroup. It is measured on
+    this device, and on a simulated device with the times of 24 cores."""
     x, y = (any_device.allocate(1 << 22) for _ in range(2))
     found = rates.measured_cores(any_device, "gpu", (x, y))
     assert found is not None
@@ -143,7 +143,7 @@ def test_rates_without_the_dot_product_are_those_of_the_rest(
 
 @pytest.mark.parametrize("shape", [(16, 16, 32), (16, 8, 32, "u8u8"), (64, 16, 32), (4, 16, 16)])
 def test_every_place_of_a_matrix_shows(shape):
-    """A swap of any two elements of either operand changes a sum in the first cases."""
+    """In the first k cases together, a swap of any two elements of x, or of any two of w, changes a sum."""
     x, w = selftest.matrix_cases(Matrices(*shape))
     outputs, rows, k = shape[:3]
     assert x.shape[2:] == (rows, k)

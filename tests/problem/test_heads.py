@@ -1,4 +1,4 @@
-"""Tests of concatenated heads and of heads as separate matrices: shapes and arrays."""
+"""Tests of the conversion between concatenated heads and heads as separate matrices: shapes and arrays."""
 
 import numpy as np
 

@@ -29,7 +29,7 @@ _TYPES = {
 
 
 def run(op: str, inputs: list[Array], output: str, **attributes: Any) -> Array:
-    """Return the one output, of dtype ``output``, of the ONNX operator ``op`` (opset 17)."""
+    """Run the ONNX operator ``op`` (opset 17) and return its only output, which has the dtype ``output``."""
     frozen = tuple(
         (key, tuple(v) if isinstance(v, (list, tuple)) else v) for key, v in sorted(attributes.items())
     )
@@ -38,7 +38,7 @@ def run(op: str, inputs: list[Array], output: str, **attributes: Any) -> Array:
 
 
 def run_all(op: str, inputs: list[Array], outputs: list[str], **attributes: Any) -> list[Array]:
-    """Return all outputs, of these dtypes, of the ONNX operator ``op`` (opset 17)."""
+    """Run the ONNX operator ``op`` (opset 17) and return its outputs, which have the dtypes ``outputs``."""
     feeds = {f"i{i}": x for i, x in enumerate(inputs)}
     values = [helper.make_tensor_value_info(name, _TYPES[x.dtype.name], None) for name, x in feeds.items()]
     made = [helper.make_tensor_value_info(f"y{i}", _TYPES[dtype], None) for i, dtype in enumerate(outputs)]

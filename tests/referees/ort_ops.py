@@ -24,8 +24,8 @@ _TYPES = {
 
 
 def run(op: str, inputs: list[Array | None], output: str, **attributes: Any) -> Array:
-    """Return the one output, of dtype ``output``, of the operator ``op``. Operators such as "QLinearAdd"
-    are ONNX Runtime's own."""
+    """Run the operator ``op`` and return its only output, which has the dtype ``output``. Operators whose
+    names begin with "QLinear" are taken from ONNX Runtime's own domain."""
     frozen = tuple(
         (key, tuple(v) if isinstance(v, (list, tuple)) else v) for key, v in sorted(attributes.items())
     )
@@ -34,7 +34,7 @@ def run(op: str, inputs: list[Array | None], output: str, **attributes: Any) -> 
 
 
 def parameters(q: QParams) -> list[Array]:
-    """Return scale and zero point as arrays, which are inputs of an operator."""
+    """Return [scale, zero point] as arrays, for use as inputs of an operator."""
     return [np.asarray(q.scale, np.float32), np.asarray(q.zero_point, q.dtype)]
 
 

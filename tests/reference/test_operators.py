@@ -24,8 +24,8 @@ def _point(rng: np.random.Generator, dtype: QDType) -> int:
 
 
 def _random_window(rng: np.random.Generator, dilate: bool) -> Window:
-    """Return any valid window: images down to one pixel, strides larger than the kernel, asymmetric padding,
-    ceil mode."""
+    """Return a random valid window. Images may have one pixel, strides may be larger than the kernel, padding
+    may be asymmetric, and ceil mode may be on."""
     while True:
         shape = (1, 3, *(int(v) for v in rng.integers(1, 12, 2)))
         kernel, stride = rng.integers(1, 5, 2).tolist(), rng.integers(1, 5, 2).tolist()
@@ -93,8 +93,8 @@ def test_average_pool_equals_onnxruntime(dtype: QDType, include: bool) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [(1, 1), (2, 2), (1, 5), (5, 4)], ids="{0[0]}x{0[1]}".format)
 def test_average_pool_of_the_image_equals_onnxruntime(dtype: QDType, size: tuple[int, int]) -> None:
-    """The average pool of a whole image equals ONNX Runtime's. If the kernel covers the image, ONNX Runtime
-    uses another formula, whose ties differ; with padding, it uses the usual formula."""
+    """The average pool of a whole image equals ONNX Runtime's. If the kernel covers the image without
+    padding, ONNX Runtime uses a formula that rounds ties differently; with padding, it uses the usual one."""
     rng = np.random.default_rng(8)
     for i in range(24):
         pads = (0, 0, i % 3 // 2, i % 3 // 2)

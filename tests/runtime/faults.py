@@ -35,7 +35,7 @@ from vkq.runtime.tensor import Tensor
 OUT_OF_HOST_MEMORY = -1
 LIFE = 200  # number of faults until a new device is opened
 LOST = 0.02  # share of the faults that lose the device
-CHAIN = 3  # most operators that are pending when a fault happens
+CHAIN = 3  # maximum number of operators that are pending when a fault happens
 Units = dict[str, tuple[Make, Any]]
 Fit = Callable[[vkq.Device], contextlib.AbstractContextManager[Any]]  # prepares a device for use
 
@@ -56,7 +56,7 @@ def models() -> dict[str, tuple[bytes, tuple[int, ...]]]:
 
 
 def networks() -> Units:
-    """Return the models as calls on a device, each with an input."""
+    """Return name -> (a function that opens the model on a device and returns a call, an input)."""
     found = {f"network {kind}": network(*model) for kind, model in models().items()}
     for kv_cache in (None, "int8"):
         data, feed = caches(kv_cache)

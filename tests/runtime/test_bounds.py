@@ -8,8 +8,8 @@ import sys
 
 import vkq
 
-# Some subgroups have lanes without channels. k and rows do not fill blocks. Images have rows of whole
-# texels, and rows that end within a texel.
+# In these layers, some subgroups have lanes without channels, and k and the rows do not fill blocks. Some
+# images have rows of whole texels, and others have rows that end within a texel.
 CODE = """
 import re, sys
 import numpy as np

@@ -32,8 +32,8 @@ def allocations() -> Iterator[None]:
         yield
 
 
-# Steps of a test: a size to allocate, around the alignment and the block size, or a negative number, which
-# frees one of the allocated buffers.
+# Steps of a test. A number from 0 on is a size to allocate (some are near the alignment or the block size). A
+# negative number frees one of the allocated buffers.
 STEPS = st.lists(
     st.one_of(
         st.integers(0, 200), st.sampled_from([63, 64, 65, 1023, 1024, 1025, 5000]), st.integers(-50, -1)

@@ -1,8 +1,8 @@
 """Tests of the extension's objects with wrong arguments: they raise a clear exception and never crash.
 `make sanitize` runs these tests under ASan and UBSan.
 
-One child process runs all cases, each on its own device, and prints each outcome, so that a crash tells its
-case.
+One child process runs all cases, each on its own device, and prints each outcome. So after a crash, the
+output shows which case crashed.
 """
 
 import os

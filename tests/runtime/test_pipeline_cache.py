@@ -35,7 +35,7 @@ def header(data: bytes, **fields: Any) -> bytes:
     return struct.pack("<IIII16s", *values.values()) + data[32:]
 
 
-# Damage of the file, checksum included, or of the data under a valid checksum.
+# FILES: damage of the file, checksum included. DATA: damage of the data, under a valid checksum.
 FILES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda blob: b"",
     "truncated": lambda blob: blob[:-1],

@@ -1,6 +1,5 @@
-"""Tests of the number of pipelines that a device keeps: unused ones are released beyond a bound, the least
-recently used first; pipelines of a layer, a recording or pending work are not. The validation layer watches
-every test."""
+"""Tests of the number of pipelines that a device keeps. Pipelines that no layer, recording or pending work
+uses are released beyond a bound, the least recently used first. The validation layer watches every test."""
 
 from __future__ import annotations
 
@@ -44,7 +43,8 @@ def use_others(device: vkq.Device) -> None:
 
 
 def test_unused_pipelines_are_released(fresh: vkq.Device) -> None:
-    """Of the unused pipelines, the latest exist; one that is requested again counts as the latest."""
+    """The device keeps the MOST unused pipelines that were requested last. Requesting a pipeline again
+    counts."""
     first, second, *others = variants()
     native = weakref.ref(fresh.program(first))
     for one in (second, others[0], first, others[1]):
@@ -95,7 +95,8 @@ def test_a_recording_keeps_its_pipelines(fresh: vkq.Device) -> None:
 
 
 def test_pending_work_keeps_its_pipelines(fresh: vkq.Device) -> None:
-    """Work that was not submitted when its layer and its pipelines were dropped gives the right bytes."""
+    """A layer is dropped, and more pipelines are made than the device keeps, before the layer's work is
+    submitted. The work still gives the right bytes."""
     one = work.conv2d(fresh)
     y, want = one.layer(vkq.Tensor.from_numpy(one.x, fresh)), one.want
     del one

@@ -1,5 +1,5 @@
-"""Tests of plans. They are made without running anything, and are cached. Eager calls, recordings and
-explanations use one plan. Also tests of ``out=``."""
+"""Tests of plans: they are made without running anything, and are cached. Eager calls, recordings and
+explanations use the same plan. Also tests of ``out=``."""
 
 from collections.abc import Callable
 from typing import Any

@@ -228,7 +228,8 @@ except vkq.DeviceError as error:
     ends(process, "True\n")
 
 
-# Every entry point. A child calls it after a fork during which another thread of the parent was inside it.
+# name -> a call of an entry point. A forked child makes this call; during the fork, another thread of the
+# parent was inside the same call.
 FORKED = {
     "session.run": "lambda: session.run(None, {'x': images})",
     "session.map": "lambda: list(session.map(images, 4))",

@@ -111,8 +111,8 @@ def test_what_the_block_raises_is_not_hidden_by_a_pipeline_that_fails() -> None:
 
 
 def test_they_are_made_while_the_block_goes_on() -> None:
-    """Pipelines are compiled while the block runs. The block waits for another thread's work: if
-    compilation began at the block's end, it would wait for ever."""
+    """Pipelines are compiled while the block runs. Here the block waits for submitted work. If this work
+    began only at the end of the block, the wait would fail."""
     done = threading.Event()
     with ParallelCompilation() as together:
         together.submit(done.set)
@@ -128,8 +128,8 @@ def given(name: str, device: vkq.Device, **constants: int) -> tuple[Variant, dic
 
 
 def test_sizes_are_literals_and_numbers_of_a_problem_are_not(device: vkq.Device) -> None:
-    """Sizes of a variant become literals, parameters of a problem do not: SwiftShader unrolls loops with a
-    literal trip count, which took 90 seconds for 7 x 2 taps."""
+    """Sizes of a variant become literals. Parameters of a problem do not, because SwiftShader unrolls loops
+    with a literal trip count: for 7 x 2 taps, this took 90 seconds."""
     for name, own in (("conv2d_q8csw__depthwise:texels", "KW"), ("conv2d_q8csw__direct:4x4.float32", "KW")):
         variant, others = given(name, device, **{own: 7})
         sizes = {c.id for c in variant.specialization.values() if c.declared is not None}

@@ -12,9 +12,9 @@ NO_OPERATORS = {
     "clamp", "default_device", "devices", "empty_pinned", "explain", "integer", "leaky_relu", "load",
     "quantize_weight", "table_of",
 }  # fmt: skip
-# Operators of vkq's graph that these models do not contain: passes replace them there by lookup2,
-# dequantize, chains, and rows of up to 8 million elements. Attention is fused only for at least 16 MiB of
-# scores.
+# Operators of vkq's graph that these models do not contain after all passes. Passes replace them by lookup2,
+# dequantize, chains, and (for rows of up to 8 million elements) the row kernel. Attention is fused only for
+# at least 16 MiB of scores.
 OTHER_ROWS = {"sub", "DequantizeLinear", "Where", "GlobalAveragePool", "ReduceSum", "CumProd", "attention"}
 
 

@@ -101,8 +101,8 @@ def test_an_eager_chain_is_split(slow: vkq.Device, nth: int) -> None:
 
 
 def test_repeated_operations_count(slow: vkq.Device) -> None:
-    """Repeated operations count: one layer that is recorded ten times between two marks is five submissions
-    of two."""
+    """Repeated operations count: a layer that is recorded once and repeated nine times becomes five
+    submissions of two runs each."""
     (layer, *_), x = layers(slow), vkq.Tensor.from_numpy(given(0), slow)
     want = wanted([layer], 0)
     with slow.record(marks=2) as recording:

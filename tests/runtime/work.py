@@ -95,8 +95,8 @@ def doctored(c: Capabilities, **properties: int) -> Capabilities:
 
 @contextlib.contextmanager
 def failing(call: str, nth: int = 1, result: int = OUT_OF_DEVICE_MEMORY, times: int = 1) -> Iterator[None]:
-    """Context manager: calls nth to nth + times - 1 of the Vulkan function *call* return *result*. 0: only
-    count the calls."""
+    """Context manager: calls nth to nth + times - 1 of the Vulkan function *call* fail with *result*. With
+    *nth* = 0, no call fails; the calls are only counted."""
     native_module().inject(call, nth, result, times)
     try:
         yield

@@ -1,5 +1,6 @@
-// Mutates a file of `vkq export` and reads it and all its packed parts, under sanitizers: player FILE COUNT.
-// Half of the files are sealed again, so that what lies behind the checksum is reached.
+// player FILE COUNT: makes COUNT mutations of a file of `vkq export`, and reads each mutated file with all its
+// packed parts, under sanitizers. Half of these files get a valid checksum, so that the code after the checksum
+// test runs.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -7,7 +8,7 @@
 
 #include "file.hpp"
 
-// Everything that a load unpacks.
+// Unpack everything that a load unpacks.
 static void unpack(const vkq::player::Shapes &shapes) {
   for (const auto &input : shapes.inputs) input.answer.whole();
   for (const auto &plan : shapes.plans) {

@@ -1,6 +1,6 @@
 """Tests of f32 and f16: float weights, float32 sums. Each product and sum is rounded once, and the sizes of
-a layer fix the order of additions, so every bit of a result is defined. Products are added in the order of
-k (with few rows, in `slices` partial sums), in convolutions in the order (channel, kh, kw)."""
+a layer determine the order of additions, so every bit of a result is defined. Linear layers add products in
+the order of k (with few rows, in `slices` partial sums), convolutions in the order (channel, kh, kw)."""
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,11 @@ from vkq.kernels.floats import lanes
 
 Float32 = npt.NDArray[np.float32]
 Sizes = tuple[int, int, tuple[int, int], int, int, int]
-# (M, K, N). Rows and columns are not multiples of a tile. Some cases have one row, one column, a k whose
-# parts differ in length, or K = 0.
+# (M, K, N). M and N are not multiples of a tile. Some cases have one row, one column, a K that is split into
+# parts of different lengths, or K = 0.
 LINEAR = [(1, 300, 37), (5, 37, 10), (33, 64, 130), (8, 1100, 6), (9, 130, 1), (70, 3, 65), (3, 0, 5)]
-# (IC, OC, kernel, groups, stride, dilation). An invocation computes one or several channels. Some
-# convolutions are depthwise or have wide kernels.
+# (IC, OC, kernel, groups, stride, dilation). In some cases an invocation computes one channel, in others
+# several. Some cases have groups or a kernel that is not square.
 CONVOLUTIONS = [
     (3, 5, (3, 3), 1, 1, 1),
     (6, 12, (3, 2), 3, 2, 1),
@@ -27,8 +27,8 @@ CONVOLUTIONS = [
     (6, 12, (3, 3), 2, 1, 2),
     (4, 19, (5, 1), 1, 2, 1),
 ]
-# For kernels whose lanes share x. The output channels fill the lanes, or leave a remainder. Some cases have
-# groups, strides and dilation.
+# As CONVOLUTIONS, for kernels whose lanes share loads of x. In some cases the output channels fill all lanes,
+# in others they leave a remainder. Some cases have groups, strides and dilation.
 SHARED = [
     (5, 30, (3, 3), 1, 1, 1),
     (4, 64, (1, 3), 2, 2, 2),

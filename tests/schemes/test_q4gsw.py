@@ -29,10 +29,10 @@ from vkq.shader.catalog import catalog
 
 EPSILON = 2.0**-23
 VARIANTS = catalog().shaders[grouped.STAGED].variants
-# (M, N, K, bits, group, symmetric, scales). The shapes have one row; one column; rows, columns and parts of
-# k that are no multiple of a tile or workgroup; groups of several k-blocks (32 elements of k), of one and
-# of half a block; every number of rows of the GEMV; a last group that is not full or has a single k; and an
-# odd number of groups of 16.
+# (M, N, K, bits, group, symmetric, dtype of the scales). Together, the shapes have one row; one column; M, N
+# and K that are not multiples of a tile or workgroup; groups of 16, of 32 and of several times 32 elements of
+# k; each number of rows that the GEMV supports; a last group that is not full or has one element; and an odd
+# number of groups of 16.
 SHAPES = [
     (1, 1, 32, 4, 32, True, "float32"),
     (1, 37, 416, 4, 32, False, "float16"),
@@ -83,8 +83,8 @@ def test_every_method_is_within_the_bound(shape: tuple[Any, ...], method: str, d
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("shape", [(1, 33), (7, 20), (2, 3, 47), (0, 33), (5, 1)], ids=str)
 def test_rows_are_filled_with_zeros(shape: tuple[int, ...], dtype: Any, device: vkq.Device) -> None:
-    """x is copied bit for bit, also NaN and infinities, and each row is padded with zeros, also a row that
-    begins in the middle of a word. All kernels that read padded rows share one copy."""
+    """x is copied bit for bit, also NaN and infinities. Each row is padded with zeros, also a row that begins
+    in the middle of a word. All kernels that read padded rows share one copy of x."""
     x = np.random.default_rng(shape).integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8)
     x = x.view(dtype)[..., 0]
     b = Builder(device)
@@ -101,8 +101,8 @@ def test_rows_are_filled_with_zeros(shape: tuple[int, ...], dtype: Any, device: 
 
 @pytest.mark.parametrize("m", [1, 5, 40])
 def test_what_fills_a_row_counts_for_nothing(m: int, device: vkq.Device) -> None:
-    """The padding of a row does not affect results, even if its codes are arbitrary and their scale would
-    make results infinite."""
+    """The padding of a row of the weight does not affect results, even if its codes are arbitrary and their
+    scale would make results infinite."""
     w = vkq.GroupedWeight(
         np.r_[np.full(5, 0x99), np.full(11, 0xFF)].astype(np.uint8).reshape(1, 1, 16),
         np.full((1, 1), 3e38, np.float32), np.uint8([[8]]), k=10,
@@ -116,7 +116,7 @@ def test_what_fills_a_row_counts_for_nothing(m: int, device: vkq.Device) -> None
 @pytest.mark.parametrize(("bits", "tile"), [(v.axes["bits"], v.axes["tile"]) for v in VARIANTS])
 def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tile is correct for K = 160. The loop over k has 5 iterations, which is not a multiple of the
-    number of slices. A group is the k of one iteration, or half of it."""
+    number of slices. A group has as many elements of k as one iteration, or half as many."""
     monkeypatch.setattr(grouped, "staged_tile", lambda *_: tile)
     for group in (32, 16):
         w, x = weight(35, 160, int(bits), group, False, "float32"), numbers(33, 160)
@@ -128,10 +128,10 @@ def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytes
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 @pytest.mark.parametrize("parts", [1, 2, 16])
 def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The GEMV with k split among invocations is correct. With 4 bits K has 5 chunks of 32 elements: some
-    invocations have no chunk, or one has all chunks. Groups are one chunk, two chunks or half a chunk. A
-    split in two is tested with every weight, no split and a split in 16 with one weight for each number of
-    rows."""
+    """The GEMV with k split among invocations is correct. With 4 bits, K has 5 chunks of 32 elements: some
+    invocations have no chunk, or one invocation has all chunks. Groups are one chunk, two chunks or half a
+    chunk. A split into two parts is tested with every weight. No split, and a split into 16 parts, are tested
+    with one weight for each number of rows."""
     monkeypatch.setattr(grouped.GroupedGemm, "split", lambda *_: {"LOCAL_X": 2, "LOCAL_Y": parts})
     profile_says(monkeypatch, grouped, gemv_rows_shared=0)
     sixteen_bits.provide(device, monkeypatch)
@@ -147,8 +147,8 @@ def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch
 def test_one_word_after_the_other(
     method: str, bits: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kernels that multiply one word at a time, as on devices with few registers, are correct for three
-    rows, computed one or two at a time."""
+    """Kernels that multiply one word of the weight at a time, as devices with few registers use them, are
+    correct for three rows, of which they compute one or two at a time."""
     profile_says(monkeypatch, grouped, registers="some", grouped_rows=rows, gemv_rows_shared=0)
     for group in (32, 16):
         w, x = weight(9, 416, bits, group, False, "float16"), numbers(3, 416)
@@ -176,8 +176,8 @@ def forced(monkeypatch: pytest.MonkeyPatch, shader: str, how: dict[str, Any], **
 def test_x_in_shared_memory(
     bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel with x in shared memory is correct if k is split into more parts than it has chunks, if
-    groups are one chunk or several, and if the columns do not fill a workgroup."""
+    """The kernel with x in shared memory is correct if k has fewer chunks than invocations that share it, if
+    groups are one chunk or several chunks, and if the outputs do not fill a workgroup."""
     if kind == "half" and not device.capabilities.features["shaderFloat16"]:
         with pytest.raises(vkq.PathError, match="shaderFloat16"):
             device.program(catalog().find(grouped.SHARED, bits=bits, numbers=kind, x="float32"), {})
@@ -196,7 +196,7 @@ def test_x_in_shared_memory(
 @pytest.mark.parametrize(("bits", "kind"), ROWS)
 def test_a_single_row(bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel for a single row is correct if the last slice of x is not full, if some parts of k are
-    empty, and if the columns do not fill a workgroup. A device with too little shared memory refuses the
+    empty, and if the outputs do not fill a workgroup. A device with too little shared memory refuses the
     kernel."""
     variant = catalog().find(grouped.ROW, bits=bits, numbers=kind, x="float32")
     if refusals(variant, variant.constants({}), device.capabilities):
@@ -215,8 +215,8 @@ def test_a_single_row(bits: str, kind: str, device: vkq.Device, monkeypatch: pyt
 def test_where_a_profile_says_so_a_row_is_read_ahead(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the profile chooses it, the GEMV of one row prefetches weights. 200 runs give the same bytes, also
-    with infinity in x. If k is too short for all parts, the usual GEMV is used."""
+    """If the profile chooses the kernel for a single row, it prefetches weights. 200 runs give the same
+    bytes, also with infinity in x. If k is too short for all its parts, the usual GEMV is used."""
     sixteen_bits.provide(device, monkeypatch)
     with preferred({"gemv_rows_shared": 4}):
         w, x = weight(9, 1056, 4, 32, False, "float16"), numbers(1, 1056)
@@ -234,9 +234,9 @@ def test_where_a_profile_says_so_a_row_is_read_ahead(
 
 
 def test_where_a_profile_says_so_x_is_in_shared_memory(device: vkq.Device) -> None:
-    """If the profile chooses it, the GEMV keeps x in shared memory, provided that zero points are integers
-    and each group is whole chunks of k. 200 runs give the same bytes. Infinity and NaN affect only the
-    results of their own rows."""
+    """If the profile chooses this kernel, the GEMV keeps x in shared memory, provided that zero points are
+    integers and each group is a whole number of chunks of k. 200 runs give the same bytes. Infinity and NaN
+    in a row of x affect only the results of that row."""
     with preferred({"gemv_rows_shared": 4}):
         w, x = weight(9, 416, 4, 32, False, "float16"), numbers(3, 416)
         layer = vkq.Linear(w, method="gemv", device=device)
@@ -303,7 +303,8 @@ def test_extremes(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("method", ["gemv", "staged"])
 def test_nan_and_infinity_pass_through_where_they_belong(method: str, device: vkq.Device) -> None:
-    """Infinity times a weight of 0 gives NaN, as in the formula. Other rows do not change."""
+    """NaN and infinities of x pass through the product, and infinity times a weight of 0 gives NaN, as in the
+    formula. Rows of x with only finite values keep their results."""
     packed = np.full((2, 1, 16), 0x99, np.uint8)  # code 9 means 1
     packed[1, 0, 3] = 0x98  # code 8 means 0, here at k = 6
     w = vkq.GroupedWeight(packed, np.full((2, 1), 0.5, np.float16))
@@ -360,7 +361,7 @@ def test_other_layers_and_inputs_are_refused(any_device: vkq.Device) -> None:
 def test_an_h200_takes_the_tiles_measured_faster(
     rows: int, n: int, tile: str, software_device: vkq.Device
 ) -> None:
-    """On an H200, the chosen tiles are those with the shortest measured times (benchmarks/log.md)."""
+    """On an H200, the tiles with the shortest measured times are chosen (benchmarks/log.md)."""
     gpu = as_h200(software_device.capabilities)
     assert grouped.staged_tile(gpu, "4", rows, n) == tile
 
@@ -369,8 +370,8 @@ def test_rows_that_read_the_weight_often_share_it(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Products of many rows use the kernel whose invocations share the weight, because the GEMV reads the
-    weight again for every four rows. With integer zero points, which unpack faster, the GEMV is used up to
-    more rows."""
+    weight again for every four rows. With integer zero points, codes unpack faster, so the GEMV is used for
+    up to 16 rows; with fractional ones, for up to 12."""
     # drop the choices that were measured on this CPU
     c = dataclasses.replace(software_device.capabilities, choices=())
     facts = dataclasses.replace(c, device_type="discrete", vendor_id=0x10DE)

@@ -58,8 +58,8 @@ def test_what_does_not_go_together_is_refused(options: dict[str, object], error:
 @pytest.mark.parametrize("form", ["s8s8", "u8s8", "u8u8", "float"])
 @pytest.mark.parametrize("zero", [0, 5])
 def test_folding_gives_the_centred_sum(form: str, zero: int) -> None:
-    """offset + sum x'w' - wz' sum x' equals the sum of (x - xz)(w - wz), where x' and w' are the operands
-    with the shift of a dot form."""
+    """offset + sum x'w' - wz' sum x' equals bias + the sum of (x - xz)(w - wz). xz and wz are the zero
+    points. x', w' and wz' are x, w and wz with the shift of a dot form, which is 0 or 128."""
     rng = np.random.default_rng(32)
     found = scheme(w_zero_point=np.full(6, zero), bias=np.arange(6, dtype=np.int32))
     zeros = found.operands.stored_zero_point

@@ -38,9 +38,9 @@ def padded(setting: Setting, shape: ProductShape) -> int:
     ("m4", "n4"), [(288, 32), (100, 1), (1, 100), (3, 100), (784, 6), (3136, 4), (196, 8), (13, 128)]
 )
 def test_the_default_wastes_little(m4: int, n4: int, software_device: Device) -> None:
-    """The default computes at most a third more results than the setting with the least padding, in
-    workgroups that are at least eight tiles wide: large tiles and wide workgroups are chosen only if the
-    product fills them."""
+    """With its padding, the default setting computes at most a third more results than the setting with the
+    least padding (among those with workgroups at least eight tiles wide). So large tiles and wide workgroups
+    are chosen only if the product fills them."""
     c, shape = software_device.capabilities, ProductShape("s8s8", "q8to", m4, n4, 9)
     least = min(padded(one, shape) for one in registers.candidates(c, TILES) if one.local_x >= 8)
     assert padded(registers.default(c, shape), shape) <= 4 / 3 * least
@@ -48,8 +48,9 @@ def test_the_default_wastes_little(m4: int, n4: int, software_device: Device) ->
 
 @pytest.mark.parametrize(("m4", "n4"), [(196, 32), (13, 128)])
 def test_lavapipe_pads_a_little_for_the_largest_tile(m4: int, n4: int) -> None:
-    """lavapipe uses the largest tile even if it pads a little: for 784 rows, unpadded tiles of 4x8 take 1.15
-    times as long as tiles of 8x8; for 49 rows, 1.11 times. Four rows do not fill tiles of eight rows."""
+    """lavapipe uses the largest tile even if this tile needs a little padding: for 784 rows, tiles of 4x8
+    without padding take 1.15 times as long as tiles of 8x8; for 49 rows, 1.11 times. A product of four rows
+    uses a tile with four rows."""
     c = reported("lavapipe")
     setting = registers.default(c, ProductShape("s8s8", "q8to", m4, n4, 512))
     assert registers._results(setting.tile) == registers._results(profile(c).tile)
@@ -57,8 +58,8 @@ def test_lavapipe_pads_a_little_for_the_largest_tile(m4: int, n4: int) -> None:
 
 
 def test_narrow_workgroups_are_slow_on_lavapipe_alone() -> None:
-    """A workgroup four tiles wide pads 144 columns less than a wider one. It is slow on lavapipe, and the
-    fastest on SwiftShader."""
+    """For a product of 144 columns, a workgroup four tiles wide needs less padding than a workgroup eight
+    tiles wide. SwiftShader uses the narrow workgroup; lavapipe does not, because it is slow there."""
     shape = ProductShape("u8s8", "q8to", m4=784, n4=36, k4=6)
     narrow = registers.default(reported("swiftshader"), shape)
     assert narrow.local_x == 4
@@ -67,8 +68,8 @@ def test_narrow_workgroups_are_slow_on_lavapipe_alone() -> None:
 
 
 def test_a_tile_without_a_number_is_for_tuning_alone(any_device: Device) -> None:
-    """A tile without a number in the profile is no default, but a candidate of `vkq tune`. Of the tiles with
-    a number, the cheapest one is chosen that is not larger than the profile's largest."""
+    """A tile without a cost in the profile is a candidate of `vkq tune`, but never the default. The default
+    is the tile with the lowest cost that is not larger than the profile's largest tile."""
     c, shape = any_device.capabilities, ProductShape("s8s8", "q8to", 128, 128, 9)
     assert {one.tile for one in registers.candidates(c, TILES)} == {*TILES}
     for largest, numbers, chosen in (

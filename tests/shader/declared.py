@@ -18,7 +18,7 @@ from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Value, Variant, Written
 
 LOOP = re.compile(r"(\[\[unroll\]\]\s*)?\b(for|while)\s*\(")
-# Names of constants. A loop with [[unroll]] is not counted if its bound consists of numbers, these constants
+# Declarations of constants. A loop with [[unroll]] is not counted if its bound has only numbers, constants
 # and names in capitals.
 CONSTANT = re.compile(r"\bconst u?int (\w+)")
 NAME = re.compile(r"\b[a-z]\w*")
@@ -69,8 +69,8 @@ def _closing(source: str, start: int) -> int:
 
 
 def make(self: Programs, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-    """Make a program whose loops are counted, in place of `Programs._make`. Loops of shaders without a
-    source are not counted."""
+    """Make a program whose loops are counted; this function replaces `Programs._make`. Loops of shaders that
+    vkq assembles at run time (`Written`) are not counted."""
     if isinstance(variant, Written):
         return _original(self, variant, values, subgroup_size)
     spirv = find_compiler().compile(counted(variant, values), variant.source.name)

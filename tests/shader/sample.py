@@ -1,4 +1,4 @@
-"""A small shaders folder. The tests of `vkq.shader` change one line of it at a time."""
+"""A small shaders folder for the tests of `vkq.shader`, which change single lines of its files."""
 
 from __future__ import annotations
 

@@ -158,8 +158,9 @@ def test_damaged_cache_is_built_again(variant: Variant) -> None:
 
 
 def test_sealed_spirv_of_another_shader_is_built_again(tmp_path: Path, variant: Variant) -> None:
-    """SPIR-V in a sealed file for another shader is compiled again. A file under another name has a broken
-    seal; a file that was sealed for this name must have the shader's interface."""
+    """If a sealed file holds the SPIR-V of another shader, the shader is compiled again. A file that was
+    copied from another name has a wrong seal. A file that was sealed under this name must have the shader's
+    interface."""
     first = spirv(variant)
     file = shader_compile.cache_folder() / f"{key(text(variant))}.spv"
     other = catalog().find("selftest__arithmetic", test="requantize")

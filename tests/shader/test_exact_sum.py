@@ -67,8 +67,8 @@ workgroups: ceil_div(count, LOCAL_X)
 
 
 def operands() -> np.ndarray:
-    """Return pairs: exponents 0 to 40 apart, sums that are ties or near ties, cancellation to the last bit,
-    zeros, infinities."""
+    """Return pairs of operands. Among them are exponents 0 to 40 apart, sums that are ties or near ties, sums
+    that cancel to the last bit, zeros and infinities."""
     rng = np.random.default_rng(70)
     n = 40000
     a = (rng.integers(1 << 23, 1 << 24, n) * 2.0 ** rng.integers(-30, 30, n)).astype(np.float32)
@@ -133,9 +133,9 @@ def test_sum_and_quotient(device: vkq.Device, soft: bool, tmp_path: Path) -> Non
 
 
 def test_whole_quotient(device: vkq.Device, tmp_path: Path) -> None:
-    """Quotients rounded to integers are correct although the device's quotient is off by up to three ulp:
-    for every half in the range and its neighbours, scales up to the ends of float32, quotients beyond the
-    range, zero and subnormal values."""
+    """Quotients rounded to integers are correct, although the device's quotient may be off by up to three
+    ulp. Tested are quotients halfway between two integers and their neighbours, scales of every normal
+    exponent, quotients beyond the range, zero and subnormal values."""
     rng = np.random.default_rng(71)
     halves = np.repeat(np.arange(-1030, 1031) / 2, 7)
     scales = (rng.integers(1 << 23, 1 << 24, halves.size) * 2.0 ** rng.integers(-40, 40, halves.size)).astype(
@@ -159,8 +159,8 @@ def test_whole_quotient(device: vkq.Device, tmp_path: Path) -> None:
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("litert", [False, True])
 def test_results_of_softmax(device: vkq.Device, litert: bool, soft: bool, tmp_path: Path) -> None:
-    """Softmax results are correct for pairs of an element and a row's sum; half of the pairs are within
-    three ulp of a tie."""
+    """Softmax results are correct for pairs of (element, sum of the row). Half of the pairs give a quotient
+    near a tie."""
     rng = np.random.default_rng(71)
     n, steps = 40000, np.float32(1 / 256 if litert else 255)
     total = (rng.integers(1 << 23, 1 << 24, n) * 2.0 ** rng.integers(-23, 9, n)).astype(np.float32)

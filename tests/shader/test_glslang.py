@@ -124,8 +124,8 @@ def test_probe_needs_both_extensions() -> None:
 
 
 def test_a_signal_is_not_lost() -> None:
-    """A signal during compilation is not lost. The library calls back into Python; inside such a callback,
-    the exception of a signal handler would be lost together with the result."""
+    """A signal during compilation is not lost. The library calls back into Python. If a signal handler raised
+    an exception inside a callback, the exception and the result would be lost."""
     # enough code for a signal to arrive during the compilation
     lines = "".join(f"data[{i}] += data[{i + 1}] / 3;" for i in range(200))
     source = f"#version 450\nlayout(binding = 0) buffer D {{ int data[]; }};void main() {{ {lines} }}"
@@ -145,9 +145,9 @@ def test_a_signal_is_not_lost() -> None:
 
 
 def test_the_interpreter_ends_while_a_daemon_thread_compiles() -> None:
-    """The interpreter can end while a daemon thread compiles. The library calls Python, which threads must
-    not enter while the interpreter ends. So the exit waits for the compilation. In this test the process
-    runs for two seconds after Python's end."""
+    """The interpreter can end while a daemon thread compiles. The compiler library calls back into Python,
+    which no thread may enter while the interpreter ends. So Python's exit waits for the compilation. In this
+    test, the process runs for two seconds after Python has ended."""
     code = """if True:
         import ctypes, threading, time
         from vkq.shader.glslang import find_compiler

@@ -1,4 +1,5 @@
-"""Tests of push constants from one source (`push:` in a YAML), in Python and in GLSL, and of errors in it."""
+"""Tests of blocks of push constants (`push:` in a YAML), from which Python and GLSL get the same layout,
+and of errors in such blocks."""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ def test_refused_with_line(tmp_path: Path, push: str, taken: str, message: str) 
 
 
 def test_every_block_is_shared() -> None:
-    """Several shaders use every block of push.yaml; a block for one shader belongs in that shader's YAML."""
+    """Each block of push.yaml is used by several shaders. A block for one shader belongs in that shader's
+    YAML."""
     yamls = [path.read_text() for path in shaders_folder().glob("*/*.yaml")]
     taken = [line for text in yamls for line in text.splitlines() if line.startswith("push: [")]
     for name in blocks(shaders_folder()):

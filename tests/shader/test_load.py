@@ -60,8 +60,8 @@ def like(tmp_path: Path, text: str) -> Shader:
 
 
 def test_what_a_shader_is_like_holds_unless_it_is_said_anew(tmp_path: Path) -> None:
-    """A shader that is `like` another inherits all keys that it does not replace. Axes, defines, bindings
-    and constants are added to the inherited ones."""
+    """A shader with the key `like` inherits all keys of another shader that it does not replace. Its own
+    axes, defines, bindings and constants are added to the inherited ones."""
     shader = like(tmp_path, LIKE)
     assert [variant.name for variant in shader.variants] == [
         "scale__other:f32.three.plus", "scale__other:i32.three.plus",
@@ -105,7 +105,8 @@ def test_what_is_alike_is_refused_with_line(
 
 
 def test_one_of_those_that_are_alike_says_everything(tmp_path: Path) -> None:
-    """A ``like`` is refused if it leads back to its own file, also through another file."""
+    """A ``like`` is refused if the file that it names is, directly or through other files, ``like`` the file
+    that contains it."""
     for other in ("other.yaml", "third.yaml"):
         write_folder(tmp_path)
         (tmp_path / "shaders/scale/third.yaml").write_text(LIKE.replace("scale.yaml", "other.yaml"))

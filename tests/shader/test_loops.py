@@ -55,7 +55,8 @@ def test_counted_loops_end_as_declared(tmp_path: Path) -> None:
 
 @pytest.fixture
 def counting(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[vkq.Device]:
-    """Yield the device with new plans and programs: their loops end after the declared iterations."""
+    """Yield the device without cached plans and programs. Loops of new programs end after the declared
+    iterations."""
     monkeypatch.setattr(device, "_plans", type(device._plans)(8))
     monkeypatch.setattr(device.programs, "_made", WeakLruCache(64))
     monkeypatch.setattr("vkq.runtime.programs.Programs._make", declared.make)
@@ -84,8 +85,8 @@ def test_kernels_loop_no_longer_than_declared(counting: vkq.Device) -> None:
 def test_long_sums_loop_no_longer_than_declared(
     counting: vkq.Device, texels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long sums loop no longer than declared. Float lanes need further iterations: every 256 words, their
-    sums are added to int32 sums."""
+    """Long sums loop no longer than declared. The portable path needs further iterations: after every 256
+    words, its float32 sums are added to int32 sums."""
     profile_says(monkeypatch, gemm, texels=texels)
     x, w = (RNG.integers(-3, 4, (n, 4 * 256 * 70)).astype(np.int8) for n in (5, 3))
     got = vkq.linear(

@@ -250,9 +250,10 @@ def module(*instructions: tuple[int, ...]) -> bytes:
         [(43, 2)],
         [(17,), (16, 1)],
         [(52, 5, 3, 196, 2), (71, 3, 11, 25)],
-        # The constant 1 << 2^31, as an integer in Python, would have 256 MiB.
+        # As a Python integer, the constant 1 << 2^31 would take 256 MiB.
         [(21, 1, 32, 0), (43, 1, 2, 2**31), (52, 1, 5, 196, 2, 2), (71, 3, 11, 25), (51, 4, 3, 5, 5, 5)],
-        # Doubling 5000 times gives a value of 5000 bits, by an expression with 2^5000 terms.
+        # Each of 5000 instructions doubles the result before. The value has 5000 bits, and the expression,
+        # written out, 2^5000 terms.
         [(21, 1, 32, 0), (43, 1, 2, 7), *((52, 1, n + 1, 128, n, n) for n in range(2, 5000)),
          (71, 9000, 11, 25),
          (51, 4, 9000, 5000, 5000, 5000)],
@@ -267,7 +268,7 @@ def test_modules_that_lie_cost_no_time_and_raise_compile_errors(instructions: li
 
 
 def test_structures_of_structures_are_sized_once() -> None:
-    # each structure has two members of the one before: 2^22 words in total
+    # each structure has two members whose type is the previous structure: 2^22 words in total
     doubled = [(30, n + 1, n, n) for n in range(10, 32)]
     words = [(21, 10, 32, 0), *doubled, (32, 100, 4, 32), (59, 100, 101, 4), (16, 1, 17, 1, 1, 1)]
     with little_work():

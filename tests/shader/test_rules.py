@@ -112,8 +112,8 @@ void main() {
 
 
 def test_a_length_that_a_driver_would_choose() -> None:
-    """If an OpSelect decides the length of an array, vkq computes the length and leaves other instructions.
-    A length that vkq cannot compute is refused."""
+    """An OpSelect of specialization constants decides the length of an array. vkq computes the length, and
+    does not change other instructions. A length that vkq cannot compute is refused."""
     module = find_compiler().compile(CHOSEN, "chosen.comp")
     constants = {"LONG": Constant(3, "bool", True), "COUNT": Constant(4, "uint", 8)}
     variant = dataclasses.replace(catalog().shaders["softmax_q8__row"].variants[0], specialization=constants)
@@ -146,8 +146,8 @@ void main() {
     ("stride", "breaks"), [("2 * LINE", False), ("p.line", True), ("LINE + p.line", True)]
 )
 def test_strides_of_matrices(stride: str, breaks: bool) -> None:
-    """Strides of matrices that are specialization constants become literals, because some drivers handle
-    strides from push constants wrongly."""
+    """The stride of a matrix load or store must be a literal or a specialization constant, which becomes a
+    literal, because some drivers handle strides from push constants wrongly."""
     variant = dataclasses.replace(
         catalog().shaders["selftest__matrices"].variants[0], specialization={"LINE": Constant(3, "uint", 16)}
     )
@@ -160,8 +160,8 @@ def test_strides_of_matrices(stride: str, breaks: bool) -> None:
     ("rows", "breaks"), [("8", False), ("LINE", False), ("N", True), ("(LINE + N)", True)]
 )
 def test_shapes_of_matrices(rows: str, breaks: bool) -> None:
-    """Shapes of matrices that are sizes become literals. A shape that stays a specialization constant
-    breaks the rule."""
+    """The rows and columns of a matrix must be literals or constants of the variant, which become literals. A
+    shape that stays a specialization constant breaks the rule."""
     constants = {"LINE": Constant(3, "uint", 16)}
     variant = dataclasses.replace(
         catalog().shaders["selftest__matrices"].variants[0], specialization=constants

@@ -61,16 +61,16 @@ def test_what_is_computed_of_constants_becomes_a_literal(expression: str) -> Non
 
 
 def test_what_has_no_value_stays(tmp_path: Path) -> None:
-    """An instruction without a value stays in the module. For example, a division by zero in a branch that
-    is not taken is left to the driver."""
+    """An instruction whose result is undefined stays in the module. Here it is a division by zero, in a
+    branch that is not taken, which is left to the driver."""
     source = GLSL.replace("STORES", "  if (A != 0) y[0] = 8 / A;")
     folded = specialized(find_compiler().compile(source, "zero.comp"), {0: 0})
     assert left(folded) == [52]
 
 
 def test_what_is_not_given_stays() -> None:
-    """Specialization constants without given values stay, and so does everything computed from them. A
-    local size that uses both kinds of constants stays a specialization constant."""
+    """Specialization constants without given values stay, and so do results that depend on them. The local
+    size depends on one constant with a value and one without, so it stays, too."""
     source = GLSL.replace("STORES", "  y[A * 2] = T ? int(U * 3u) + B : 6;")
     source = source.replace(
         "layout(local_size_x = 1) in", "layout(local_size_x_id = 0, local_size_y_id = 7) in"

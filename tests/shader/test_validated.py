@@ -1,5 +1,5 @@
 """Tests that Khronos' validator accepts every module as SPIR-V for Vulkan 1.1, that modules obey the rules
-for phone drivers, and that the shaders were tested with this compiler."""
+for phone drivers, and that the installed compiler is the one with which the shaders were tested."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from vkq.shader.specialize import literals_of, specialized
 
 from . import compiler
 
-# Numbers in messages about extensions newer than Debian's validator (2023.1): KHR_cooperative_matrix,
-# KHR_bfloat16.
+# Capabilities that Debian's validator (2023.1) does not know yet and names by number: 6022 of
+# KHR_cooperative_matrix, 5116 of KHR_bfloat16.
 NEWER = {"6022", "5116"}
 
 
@@ -91,7 +91,7 @@ def test_the_compiler_is_the_one_that_was_tested() -> None:
 
 
 def test_other_spirv_of_a_release_is_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If the SPIR-V differs from the record of a release with this version, the build stops: after one
+    """If the SPIR-V differs from the record of this version's release, the build stops. The difference is one
     changed byte of a module, an additional module, or another compiler. A new version may differ."""
     folder, file = tmp_path / "spirv", tmp_path / "release.json"
     folder.mkdir()

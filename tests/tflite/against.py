@@ -1,6 +1,6 @@
-"""Compare LiteRT and vkq on random models of one operator: ``python -m tests.tflite.against [COUNT]
-[OPERATOR...]``. It prints the models that differ or that a library refuses, and the number of equal models.
-``--ties``: all scales are powers of two, so that many results are ties."""
+"""Compare LiteRT and vkq on random models of one operator each: ``python -m tests.tflite.against [COUNT]
+[OPERATOR...]``. The command prints the models whose results differ or that a library refuses, and the number
+of models with equal results. ``--ties``: all scales are powers of two, so that many results are ties."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .writer import Writer
 
 @contextlib.contextmanager
 def powers() -> Iterator[None]:
-    """Context manager: models written in the block have their scales rounded to powers of two."""
+    """Context manager: the scales of models that are written in the block are rounded to powers of two."""
     write = Writer.tensor
 
     def tensor(

@@ -1,4 +1,4 @@
-"""All models of one operator, found by the operator's name and a seed."""
+"""The models of one operator each, by the operator's name and a seed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""LiteRT's (XNNPACK's) results for the tests' models. They are stored in this folder, so that the tests
-need no LiteRT. ``python -m tests.tflite.answers`` makes the file again, and needs the package
-ai-edge-litert."""
+"""LiteRT's results for the tests' models. They are stored in answers.npz, so that the tests need no LiteRT.
+``python -m tests.tflite.answers`` makes this file again, and needs the package ai-edge-litert."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ from .networks import NETWORKS
 from .operators import Case
 
 FILE = Path(__file__).with_name("answers.npz")
-TAKEN = "XNNPACK"  # key in the file of the digests of the models that XNNPACK runs
-WHOLE = 1 << 10  # maximum number of elements of a stored 8-bit result; of a larger one its digest is stored
+TAKEN = "XNNPACK"  # key of the array with the digests of the models that XNNPACK runs
+WHOLE = 1 << 10  # maximum elements of an 8-bit result that is stored; of larger results, the digest is stored
 SEEDS = 3  # number of models of each operator; the last one is uint8 if possible
 
 
 def network_case(name: str) -> Case:
-    """Return a network and arrays for its inputs."""
+    """Return (the bytes of a network's file, arrays for its inputs)."""
     data = NETWORKS[name]() if name in NETWORKS else (FOLDER / f"{name}.tflite").read_bytes()
     return data, inputs_of(data)
 
@@ -60,7 +59,7 @@ def digest(case: Case) -> str:
 
 
 def answer(case: Case) -> tuple[list[np.ndarray], bool]:
-    """Return (LiteRT's results, True if XNNPACK computes some operator of the model)."""
+    """Return (LiteRT's results, whether XNNPACK computes any operator of the model)."""
     session = Litert(case[0], "this test")
     names = [session.names[n] for n in session.file.inputs]
     found = session.run(None, dict(zip(names, case[1], strict=True)))

@@ -42,8 +42,8 @@ def rooted(rng: Random, dtype: str) -> Case:
 
 
 def compared(op: str) -> Callable[[Random, str], Case]:
-    """Return a function that makes models of a comparison, whose flags select from two tensors. The
-    operands' scales are similar, so that many values are equal."""
+    """Return a function that makes models of a comparison. The resulting flags select from two tensors. The
+    scales of the compared operands are equal or similar, so that many values are equal."""
 
     def make(rng: Random, dtype: str) -> Case:
         one = One(rng, dtype)
@@ -74,8 +74,8 @@ def selected(rng: Random, dtype: str) -> Case:
 
 
 def looked_up(rng: Random, dtype: str) -> Case:
-    """Return a model of an EMBEDDING_LOOKUP of 8-bit rows, and of 8-bit rows with a scale each, whose
-    results are floats."""
+    """Return a model with two EMBEDDING_LOOKUPs: of 8-bit rows, and (only in int8 models) of int8 rows with
+    float results, which have one scale for each row or one for all rows."""
     one = One(rng, dtype)
     rows, width, count = (int(v) for v in rng.integers(2, 20, 3))
     scale, zero = one.scale(), one.zero()

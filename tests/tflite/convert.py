@@ -1,5 +1,5 @@
-"""The files in ``models``: networks with random weights, as TensorFlow's converter writes them. ``python -m
-tests.tflite.convert`` makes them again, and needs the package tensorflow-cpu."""
+"""Networks with random weights, as TensorFlow's converter writes them. ``python -m tests.tflite.convert``
+makes their files in the folder ``models`` again, and needs the package tensorflow-cpu."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SHAPES = {
     "mixed": (32, 32, 3), "dense_blocks": (24, 24, 3), "floats": (17, 23, 3), "half_floats": (17, 23, 3),
     "hybrid": (17, 23, 3), "keywords_16x8": (49, 10, 1),
 }  # fmt: skip
-# PyTorch networks of `tests.tflite.torched`, whose files are torch_*.
+# PyTorch networks of `tests.tflite.torched`; the file of a network is torch_NAME.tflite.
 KEPT = ("resnet", "mobile3", "efficient", "unet", "atrous", "bert", "vit", "waves", "boxes", "yolo", "style",
         "decoder", "attended")  # fmt: skip
 # The file "quantized" is floats.tflite after `vkq quantize`.
 CONVERTED = (*SHAPES, "quantized", *(f"torch_{name}" for name in KEPT))
-# Bounds of float results: LiteRT adds in another order, quantizes the activations of hybrid layers, and
-# rounds 16-bit activations.
+# file -> allowed difference from LiteRT's float results. LiteRT adds in another order, quantizes the
+# activations of hybrid layers, and rounds 16-bit activations.
 NEAR = {"floats": 1e-6, "half_floats": 1e-6, "hybrid": 1e-3, "keywords_16x8": 1e-4}
 
 
@@ -142,8 +142,8 @@ NETWORKS = {
 
 
 def convert(tf: Any, model: Any, shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> bytes:
-    """Return a Keras model as a file. *kind*: floats, float16 weights, 8-bit weights (hybrid), or entirely
-    8 bits."""
+    """Return the bytes of a .tflite file of a Keras model. *kind*: "floats", "half_floats" (float16 weights),
+    "hybrid" (8-bit weights), a name that ends with "16x8", or any other name (8 bits throughout)."""
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     if kind == "floats":
         return bytes(converter.convert())
@@ -175,7 +175,7 @@ def main() -> None:
         given = tf.keras.Input(SHAPES[name], batch_size=None if name == "mobile3" else 1)
         model = tf.keras.Model(given, network(tf.keras.layers, given))
         for weight in model.weights:
-            if len(weight.shape) == 1:  # biases and normalizations begin as 0 and 1
+            if len(weight.shape) == 1:  # Keras initializes biases with 0, and scales of normalizations with 1
                 weight.assign(weight.numpy() + np.abs(rng.normal(0, 0.3, weight.shape)))
         (FOLDER / f"{name}.tflite").write_bytes(convert(tf, model, SHAPES[name], name, rng))
 

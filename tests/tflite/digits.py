@@ -1,5 +1,5 @@
-"""examples/models/digits.onnx as a .tflite file, with the same weights and scales, and with the operators
-that a converter writes. ``python -m tests.tflite.digits`` makes the file again."""
+"""Write examples/models/digits.onnx as a .tflite file, with the same weights and scales, and with operators
+like those of a converter: ``python -m tests.tflite.digits``."""
 
 from __future__ import annotations
 

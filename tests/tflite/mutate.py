@@ -1,4 +1,5 @@
-"""Read randomly damaged files: ``python -m tests.tflite.mutate COUNT``. Only ModelError may be raised."""
+"""Read COUNT randomly damaged files: ``python -m tests.tflite.mutate COUNT``. Each file must be read, or
+raise a ModelError."""
 
 from __future__ import annotations
 

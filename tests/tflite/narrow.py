@@ -10,14 +10,14 @@ from .operators import ACTIVATIONS, Case, One, Random
 
 
 def _packed(numbers: np.ndarray) -> bytes:
-    """Return 4-bit values packed in bytes, the first of each pair in the lower half."""
+    """Return 4-bit values packed in bytes. The first value of each pair is in the lower half of a byte."""
     halves = np.append(numbers.reshape(-1).astype(np.uint8) & 15, np.zeros(numbers.size % 2, np.uint8))
     return bytes((halves[::2] | halves[1::2] << 4).astype(np.uint8))
 
 
 def narrow(op: str) -> Callable[[Random, str], Case]:
-    """Return a function that makes models of a layer with 4-bit weights, a bias, and one scale or one per
-    channel. A CONV_2D may have two groups."""
+    """Return a function that makes models of a layer with 4-bit weights and a bias. The weights have one
+    scale, or one per channel. A CONV_2D may have two groups."""
 
     def make(rng: Random, dtype: str) -> Case:
         one, dense, apart = One(rng, dtype), op == "FULLY_CONNECTED", op == "DEPTHWISE_CONV_2D"

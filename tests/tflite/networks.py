@@ -1,5 +1,5 @@
-"""Small networks with random weights, with the operators that converters write. Each is the bytes of a
-file."""
+"""Small networks with random weights, made of the operators that converters write. Each function returns the
+bytes of a .tflite file."""
 
 from __future__ import annotations
 
@@ -150,7 +150,8 @@ def mobilenet_v2(size: int = 35, batch: int = 1) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """A function that makes a network, and the number of values that the device transposes in it."""
+    """A function that makes a network (``make``), and the number of values of the network that the device
+    transposes (``transposes``)."""
 
     make: Callable[[], bytes]
     transposes: int = 1

@@ -56,7 +56,7 @@ class One:
 
 
 def window(size: int, kernel: int, stride: int, dilation: int, padding: int) -> int:
-    """Return the number of a window's positions along an axis."""
+    """Return the number of positions of a window along an axis of *size* elements."""
     reach = (kernel - 1) * dilation + 1
     return -(-size // stride) if padding == SAME else (size - reach) // stride + 1
 
@@ -122,8 +122,8 @@ def dense(rng: Random, dtype: str) -> Case:
 
 
 def binary(op: str, low: float = -2, high: float = 3) -> Callable[[Random, str], Case]:
-    """Return a function that makes models of an ADD, SUB or MUL. The scale of y is the scale that its
-    values need, times 2**e with a random e from *low* to *high*."""
+    """Return a function that makes models of an ADD, SUB or MUL. The scale of y is about the scale that its
+    range needs, times 2**e with a random e from *low* to *high*."""
 
     def make(rng: Random, dtype: str) -> Case:
         one = One(rng, dtype)
@@ -154,8 +154,9 @@ def all_numbers(one: One) -> Array:
 def unary(
     op: str, kind: str = "", version: int = 1, spread: float = 6, least: float | None = None, **options: Any
 ) -> Callable[[Random, str], Case]:
-    """Return a function that makes models of an element-wise function *op* of all 256 values. The scale of
-    y is the scale of x, times 2**e with a random e from *least* (by default -*spread*) to *spread*."""
+    """Return a function that makes models of the element-wise operator *op*, applied to all 256 values. The
+    scale of y is the scale of x times 2**e, with a random e from *least* (by default -*spread*) to
+    *spread*."""
     least = -spread if least is None else least
 
     def make(rng: Random, dtype: str) -> Case:

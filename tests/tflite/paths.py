@@ -1,7 +1,7 @@
 """Compare whole networks on every path of a device with LiteRT: ``python -m tests.tflite.paths [DEVICE]
-[FILE or FOLDER...]``, by default the networks in ``models``. It prints the networks that differ, and the
-number of equal ones, and needs the package ai-edge-litert. ``--near 1e-5``: outputs that LiteRT computes in
-floats may differ by this part of the largest value."""
+[FILE or FOLDER...]``. The default networks are those in ``models``. The command prints the networks whose
+outputs differ, and the number of equal networks. It needs the package ai-edge-litert. ``--near 1e-5``:
+outputs that LiteRT computes in floats may differ by this part of the largest value."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ PLAIN = {
     "registers": "few",
 }
 TEXELS = {"texels": True, "lane_loads": True, "depthwise_lines": (), "registers": "plenty"}
-# path -> (form of the inner products, overridden profile fields). "coopmat" uses matrix units, real or
-# emulated, and images in blocks of 16 channels.
+# path -> (form of the integer products, profile fields that are replaced). "coopmat" uses matrix units, real
+# or emulated, and images in blocks of 16 channels.
 PATHS: dict[str, tuple[str, Mapping[str, Any]]] = {
     **{path: (form, {}) for path, form in FORMS.items()}, "coopmat": ("s8s8", {}),
     "staged": ("s8s8", STAGED), "plain": ("u8s8", PLAIN), "texels": ("s8s8", TEXELS),
@@ -64,7 +64,7 @@ def forced(device: vkq.Device, path: str) -> Iterator[None]:
             emulated.emulate(device, patch, "16x8x32")
         for name in CHOSEN_BY:
             patch.setattr(f"vkq.{name}", lambda device, path="auto": choice)
-        if says is STAGED:  # use these kernels also for small products
+        if says is STAGED:  # use kernels with tiles in shared memory also for small products
             patch.setattr("vkq.kernels.gemm.staged_tile", lambda *given: SMALLEST_STAGED)
         patch.setattr("vkq.onnx.shared._known", [])  # do not reuse layers of open sessions
         yield
@@ -77,7 +77,8 @@ def run(case: Case, device: vkq.Device) -> list[np.ndarray]:
 
 
 def apart(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
-    """Return the largest difference, relative to the largest value; infinity if dtypes or shapes differ."""
+    """Return the largest difference, divided by the largest magnitude of that output in *want*. Return
+    infinity if dtypes or shapes differ."""
     found = 0.0
     for a, b in zip(got, want, strict=True):
         if (a.dtype, a.shape) != (b.dtype, b.shape):

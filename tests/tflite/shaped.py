@@ -1,4 +1,5 @@
-"""Models of operators on shapes, copies and types, and of functions that no other test network contains."""
+"""Models of operators that change shapes or types, copy values, or compute functions that no network of the
+tests contains."""
 
 from __future__ import annotations
 

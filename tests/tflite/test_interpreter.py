@@ -87,8 +87,8 @@ def test_misuse(any_device: vkq.Device) -> None:
 
 
 def test_signature_of_another_tensor(any_device: vkq.Device) -> None:
-    """A file runs although its signature names a tensor that is not an output. The signature is ignored, as
-    in LiteRT."""
+    """A signature of a file names a tensor that is not an output. The file runs, but the signature is
+    refused, as in LiteRT."""
     w = Writer()
     x, y, z = (w.tensor((1, 3), "int8", 0.5, name=name) for name in "xyz")
     w.operator("RELU", [x], [y])
@@ -148,7 +148,8 @@ def litert(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unknown() -> bytes:
-    """Return a model of a RELU, two operators unknown to vkq, and a RELU6, with a result in the middle."""
+    """Return a model of a RELU, two operators that vkq does not know, and a RELU6. The result between the two
+    unknown operators is also an output."""
     w = Writer()
     numbers = [w.tensor((1, 3), "int8", 0.5) for _ in range(5)]
     for i, op in enumerate(("RELU", "Something", "Something", "RELU6")):
@@ -197,7 +198,7 @@ def several(op: str = "") -> bytes:
 
 
 def test_subgraphs(any_device: vkq.Device) -> None:
-    """A subgraph runs if its signature or its name is given; by default the first one runs."""
+    """The signature or the name that is given selects the subgraph to run; by default, the first one runs."""
     interpreter = Interpreter(model_content=several(), device=any_device)
     ends = {"inputs": ["in"], "outputs": ["out"]}
     assert interpreter.get_signature_list() == {"bound": ends, "cut": ends}

@@ -44,8 +44,8 @@ def test_operator(op: str, seed: int, device: vkq.Device) -> None:
 
 
 def test_sums_need_no_table() -> None:
-    """vkq reads a SUB as one `sub` node, without a lookup table of two operands: a formula with slightly
-    changed scales gives XNNPACK's bytes. So a convolution can add a residual in its epilogue."""
+    """vkq reads a SUB as one `sub` node, without a lookup table of two operands, because its formula with
+    slightly changed scales gives XNNPACK's bytes. So a convolution can compute the SUB in its epilogue."""
     found = [{node.op for node in read(operator_case("SUB", seed)[0]).nodes} for seed in range(20)]
     assert all("lookup2" not in ops for ops in found)
     assert sum("sub" in ops for ops in found) == len(found)
@@ -86,7 +86,8 @@ def test_other_shapes(any_device: vkq.Device) -> None:
 
 
 def test_example(device: vkq.Device) -> None:
-    """The script writes the example's file. The file's scores equal those of its source, an ONNX model."""
+    """`tests.tflite.digits` writes the file of the example. The file gives the scores of the ONNX model from
+    which it is made."""
     data = (MODELS / "digits.tflite").read_bytes()
     assert data == digits()
     images = np.load(MODELS / "digits.npz")["images"][:40].astype(np.float32) / 16

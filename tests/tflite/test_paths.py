@@ -1,5 +1,5 @@
-"""Tests of networks on every path of int8 products: results are LiteRT's bytes. ``python -m
-tests.tflite.paths`` runs all networks on all paths."""
+"""Tests of networks on every path of int8 products: results have the same bytes as LiteRT's. (``python -m
+tests.tflite.paths`` runs all networks on all paths.)"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KERNELS = {"staged": "staged", "texels": "texels", "coopmat": "coopmat"}
 
 
 def check_on(path: str, name: str, device: vkq.Device) -> None:
-    """Check that a network on a path gives LiteRT's bytes, and that kernels of the path ran."""
+    """Check that a network gives LiteRT's bytes on a path, and that only kernels of this path ran."""
     with forced(device, path):
         session = check(network_case(name), device)
     (executable,) = session._executables.kept.values()

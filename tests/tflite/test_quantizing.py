@@ -1,5 +1,5 @@
-"""Tests of ``vkq quantize`` for .tflite files: its calls of ai-edge-quantizer, and what it does with the
-result. A fake package returns the real package's result (``models/quantized.tflite``)."""
+"""Tests of ``vkq quantize`` for .tflite files: its calls of ai-edge-quantizer, the written file and the
+report. A fake of the package returns a stored result of the real package (``models/quantized.tflite``)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def samples(tmp_path: Path) -> Path:
 
 
 class Real:
-    """A fake LiteRT: vkq runs the float model."""
+    """A fake LiteRT, which runs the float model in vkq."""
 
     def __init__(self, model: str, needed: str):
         self.session = InferenceSession(model)

@@ -23,8 +23,8 @@ WHOSE = {"XNNPACK": {True}, "LiteRT": {False}, "the numbers": BOTH, "XNNPACK or 
 
 
 def rows(columns: int) -> list[list[str]]:
-    """Return the rows of docs/tflite.md's tables with this number of columns, without their heads. A row
-    begins with names of operators."""
+    """Return the rows of the tables in docs/tflite.md that have this number of columns and begin with names
+    of operators."""
     text = (Path(__file__).resolve().parents[2] / "docs" / "tflite.md").read_text(encoding="utf-8")
     cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     return [row for row in cells if len(row) == columns and NAME.search(row[0])]

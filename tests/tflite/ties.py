@@ -14,8 +14,8 @@ def _scale(rng: Random) -> float:
 
 
 def _odd(one: One) -> int:
-    """Return an odd zero point. With it, rounding ties to even gives other results before the zero point is
-    added than after."""
+    """Return an odd zero point. With an odd zero point, rounding ties to even before the zero point is added
+    gives other results than rounding after it."""
     return one.zero() // 4 * 2 + 1
 
 

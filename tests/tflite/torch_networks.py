@@ -180,8 +180,8 @@ class Boxes(nn.Module):
 
 
 class Yolo(nn.Module):
-    """YOLO's parts: split channels, parallel pools, nearest resize, and distances as expectations of a
-    softmax."""
+    """The parts of a YOLO network: split channels, parallel pools, a nearest resize, and distances that are
+    the expectation of a softmax over bins."""
 
     def __init__(self):
         super().__init__()
@@ -295,8 +295,8 @@ class Decoder(nn.Module):
 
 
 class Attended(nn.Module):
-    """Two gates (CBAM): channels are scaled by the mean and maximum over pixels, then pixels by those over
-    channels."""
+    """Two gates (CBAM): one scales channels, from the mean and maximum over pixels; the other scales pixels,
+    from the mean and maximum over channels."""
 
     def __init__(self):
         super().__init__()

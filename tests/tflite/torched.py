@@ -1,7 +1,7 @@
 """PyTorch networks with random weights, converted by litert-torch and quantized by ai-edge-quantizer.
 ``python -m tests.tflite.torched`` makes the networks in ``models`` again; ``python -m tests.tflite.torched
-FOLDER`` writes networks of torchvision and timm to a folder. Both need litert-torch, ai-edge-quantizer,
-torchvision and timm."""
+FOLDER`` writes networks of torchvision and timm to a folder. The commands need litert-torch,
+ai-edge-quantizer, torchvision and timm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 from .convert import FOLDER, KEPT
 
 Make = Callable[[], Any]
-LEAST = 1e-3  # weights below it are untrained: heads or scales of 0
+LEAST = 1e-3  # parameters whose largest magnitude is below this get random values: untrained networks have 0
 TIMM = """mobilevit_xxs ghostnet_050 levit_128s repvgg_a0 edgenext_xx_small efficientvit_b0 mobileone_s0
 fastvit_t8 poolformer_s12 mobilenetv4_conv_small convmixer_768_32 res2net50_14w_8s tinynet_e hardcorenas_a
 lcnet_050 semnasnet_075 pit_ti_224 deit_tiny_patch16_224 repghostnet_050 starnet_s1 tf_efficientnet_lite0
@@ -25,8 +25,8 @@ skresnet18 xcit_nano_12_p16_224 rexnet_100 hrnet_w18_small dla34 vovnet39a"""
 
 
 def prepared(torch: Any, model: Any, inputs: tuple[Any, ...]) -> Any:
-    """Return the model with random biases and scales, and with BatchNormalization statistics of random
-    inputs, so that no layer's range is empty."""
+    """Return the model with random biases and scales, and with BatchNormalization statistics from random
+    inputs, so that the values of no layer are all zero."""
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim == 1 or weight.abs().max() < LEAST:
@@ -61,7 +61,7 @@ def converted(model: Any, inputs: tuple[Any, ...], last: bool) -> bytes:
 
 
 def recipes() -> dict[str, Any]:
-    """Return ai-edge-quantizer's recipes by the names that file names use."""
+    """Return ai-edge-quantizer's recipes, by the names that occur in the names of files."""
     from ai_edge_quantizer import algorithm_manager, qtyping, recipe, recipe_manager
 
     half = recipe_manager.RecipeManager()
@@ -128,8 +128,8 @@ def library() -> dict[str, Make]:
 
 
 def made(name: str, make: Make, shape: tuple[int, ...], kind: str, floats: bool) -> bytes:
-    """Return a network quantized by the recipe *kind* ("": not quantized). The length of its name seeds its
-    random weights."""
+    """Return a network as a file, quantized by the recipe *kind* ("": not quantized). The seed of the random
+    weights is the length of the network's name."""
     import torch
 
     torch.manual_seed(len(name))

@@ -1,4 +1,4 @@
-"""A writer of small .tflite files for tests. It uses the names of `vkq.tflite.schema`."""
+"""A writer of small .tflite files for tests. Tables and fields have the names of `vkq.tflite.schema`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Writer:
         self, op: str, inputs: Sequence[int], outputs: Sequence[int], kind: str = "", version: int = 1,
         **options: Any,
     ) -> None:  # fmt: skip
-        """Add an operator. *kind*: the name of its options table."""
+        """Add an operator. *kind*: the name of the operator's options table, or "" if it has none."""
         number = CODES.get(op, 32)
         code = {"deprecated_builtin_code": min(number, 127), "builtin_code": number, "version": version}
         if op not in CODES:

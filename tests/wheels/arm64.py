@@ -4,8 +4,8 @@ tests.wheels.arm64 FOLDER`` (make test-arm64).
 The demo's networks, `vkq doctor`, 100 cases of `vkq check`, and both networks as files of `vkq export` run
 on that system's lavapipe: another processor, vectors of 128 bits, and subgroups of 4 lanes. The C and C++
 examples with the wheel's libvkq, and `vkq.load`, run the exported files. All results must equal those of
-ONNX Runtime and vkq on this machine, because the arm64 build of ONNX Runtime does not start under qemu-user
-7.2. Only the processor is emulated; neither binfmt nor root is needed.
+ONNX Runtime and vkq on this machine. (The arm64 build of ONNX Runtime does not start under qemu-user 7.2.)
+Only the processor is emulated; neither binfmt nor root is needed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from .build import ROOT, WORK, compilers
 
 PYTHON = "3.11"  # the version of the arm64 Debian's Python
 PLATFORMS = [f"{tag}_aarch64" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
-# vkq starts Python again in child processes. By default, qemu-user does not run child processes under
-# itself.
+# vkq starts child processes with sys.executable. qemu-user does not run child processes under qemu by
+# default, so sys.executable becomes a script that does.
 BOOT = "import sys; sys.executable, sys.argv = sys.argv[1], sys.argv[2:]; "
 COMMAND = BOOT + "from vkq.cli import main; sys.exit(main(sys.argv))"
 NETWORKS = (
@@ -56,7 +56,7 @@ with np.load(given) as inputs:
 np.savez(results, **found)
 """
 )
-# Input shapes of the models; the exported files have the last one.
+# model -> input shapes for which the model is exported; the tests use the last one
 SHAPES = {"digits": ((1, 1, 8, 8),), "denoise": ((1, 3, 8, 8), (1, 3, 33, 50))}
 MODELS = ROOT / "examples" / "models"
 
@@ -130,7 +130,7 @@ def compared(name: str, got: Any, want: Any) -> str:
 
 
 def networks(tree: Tree) -> dict[str, str]:
-    """Return how many results of each network, computed on arm64, equal ONNX Runtime's on this machine."""
+    """Return network -> how many of its results on arm64 equal those of ONNX Runtime on this machine."""
     given, results = tree.root.parent / "given.npz", tree.root.parent / "results.npz"
     digits = (digit_images()[0][:, None] / 16).astype(np.float32)
     inputs = {"digits": digits, "denoise": np.random.default_rng(0).random((1, 3, 67, 45), np.float32)}
@@ -145,7 +145,8 @@ def networks(tree: Tree) -> dict[str, str]:
 
 
 class Applications:
-    """Example programs in C and C++, and exported files, which this machine makes for the arm64 Debian."""
+    """Example programs in C and C++, and exported files. This machine compiles and exports them for the arm64
+    Debian."""
 
     def __init__(self, tree: Tree):
         self.tree, self.folder = tree, tree.root.parent / "arm64-application"
@@ -184,7 +185,7 @@ class Applications:
         return compared("digit.c", np.array(told), labels[:4])
 
     def denoise(self) -> str:
-        """Return how many bytes of a photograph that the C++ example has filtered equal ONNX Runtime's."""
+        """Filter a picture with the C++ example. Return how many bytes equal those of ONNX Runtime."""
         *_, height, width = SHAPES["denoise"][-1]
         pixels = np.random.default_rng(5).integers(0, 256, (height, width, 3), np.uint8)
         head = b"P6\n%d %d\n255\n" % (width, height)
@@ -195,8 +196,8 @@ class Applications:
         return compared("denoise.cpp", np.frombuffer(got[-want.size :], np.uint8), want.ravel())
 
     def played(self) -> dict[str, str]:
-        """Return how many bytes that `vkq.load` computes in the arm64 Debian equal those of this machine's
-        session."""
+        """Run the exported files by `vkq.load` in the arm64 Debian. Return how many bytes equal those of a
+        session on this machine, for each file."""
         given, results = self.folder / "given.npz", self.folder / "results.npz"
         random = np.random.default_rng(6)
         inputs: dict[str, Any] = {

@@ -2,9 +2,9 @@
 
 First it builds the sdist, which contains the SPIR-V and Kompute's source. Then it builds the wheels for two
 processors on one machine, from the unpacked sdist only: ziglang compiles for both processors, against glibc
-2.28. There are three wheels for each processor: CPython 3.10, 3.11, and the stable ABI from 3.12 on.
-auditwheel gives a wheel its tag, or says why the wheel may not have it; abi3audit checks every symbol of
-the stable ABI.
+2.28. There are three wheels for each processor: for CPython 3.10, for 3.11, and with the stable ABI for 3.12
+and later. auditwheel gives a wheel its manylinux tag, or says why the wheel may not have this tag. abi3audit
+checks that wheels with the stable ABI use no other symbols of Python.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def compilers() -> None:
 
 
 def wheel(source: Path, interpreter: Path, version: str, processor: str) -> Path:
-    """Build a wheel for *processor* and return it. The platform's name and the extension's suffix are those
-    of a Python for this processor."""
+    """Build a wheel for *processor* and return it. The wheel's platform tag and the suffix of the extension's
+    file name are those of a Python for this processor."""
     raw = WORK / "raw"
     shutil.rmtree(raw, ignore_errors=True)
     defines = {f"CMAKE_{name.upper()}": WORK / "bin" / name for name in ("ar", "ranlib")}
@@ -137,7 +137,8 @@ def wheel(source: Path, interpreter: Path, version: str, processor: str) -> Path
 def audited(made: Path, processor: str, output: Path) -> Path:
     """Return the wheel under the tag that auditwheel allows for it."""
     tag = f"manylinux_{GLIBC.replace('.', '_')}_{processor}"
-    # auditwheel reads wheels of any processor, but offers only tags of the processor on which it runs.
+    # auditwheel can check wheels for any processor, but it offers only tags of the processor on which it
+    # runs.
     code = f"import platform; platform.machine = lambda: {processor!r}; from auditwheel.main import main"
     repair = ("repair", "--plat", tag, "--only-plat", "-w", output, made)
     run(sys.executable, "-c", f"{code}; raise SystemExit(main())", *repair)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from .build import ROOT, WORK, python, run, tool
 
-# (Python, NumPy): the oldest versions, the current ones, and the newest with drivers in CI
+# (Python, NumPy) of each environment; the first pair has the oldest supported Python
 PAIRS = (("3.10", "numpy==1.26.*"), ("3.12", "numpy>=2"), ("3.13", "numpy>=2"))
 DEMO = ("onnx", "onnxruntime")  # onnx reads the network; onnxruntime computes the expected results
 SLICE = (
@@ -39,7 +39,7 @@ def installed(version: str, numpy: str, wheels: Path) -> Path:
 
 
 def demo(interpreter: Path) -> str:
-    """Run the demo's network where nothing can be compiled; return the output."""
+    """Run the demo's network without any compiler in PATH; return the output."""
     place = WORK / "examples"
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(ROOT / "examples", place, ignore=shutil.ignore_patterns("out"))

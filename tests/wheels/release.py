@@ -21,7 +21,7 @@ FILE = Path(__file__).with_name("release.json")
 
 
 def spirv_hash(folder: Path) -> str:
-    """Return the SHA-256 over the names and contents of all files except the file with the compiler's name.
+    """Return a SHA-256 of the names and contents of all files except COMPILER, which names the compiler.
     SPIR-V is hashed uncompressed, because compressed bytes depend on the version of zlib."""
     hashed = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != COMPILER):
@@ -35,13 +35,13 @@ def _content(path: Path) -> bytes:
 
 
 def found(folder: Path) -> dict[str, str]:
-    """Return the compiler of the folder's modules, and their hash."""
+    """Return the record of a folder: the compiler of its modules and their hash."""
     return {"compiler": compiler_of(folder), "spirv": spirv_hash(folder)}
 
 
 def changed(folder: Path, file: Path = FILE, version: str = __version__) -> str | None:
-    """Return a text on how the folder differs from the record of this version, with the remedy; None if it
-    does not differ or there is no record."""
+    """Compare a folder with the record of this version. Return a text with the differences and the remedy, or
+    None if nothing differs or there is no record."""
     before, now = _kept(file).get(version), found(folder)
     parts = [f"{name} {before[name]} -> {now[name]}" for name in now if before and before[name] != now[name]]
     if not parts:
