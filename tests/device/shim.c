@@ -1,7 +1,7 @@
 /* A fake Vulkan driver that passes calls to lavapipe (SHIM_REAL), except for one call, at which it fails.
  * SHIM_AT names this call: "load", "negotiate", or a Vulkan function. SHIM_HOW is the failure: crash (a null
- * pointer), hang, exit or abort. The driver reports its device as an integrated GPU, because vkq prefers GPUs to
- * CPU devices. */
+ * pointer), hang, exit or abort. The driver reports its device as an integrated GPU, because vkq prefers GPUs
+ * to CPU devices. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
-// player FILE COUNT: makes COUNT mutations of a file of `vkq export`, and reads each mutated file with all its
-// packed parts, under sanitizers. Half of these files get a valid checksum, so that the code after the checksum
-// test runs.
+// player FILE COUNT: makes COUNT mutations of a file of `vkq export`, and reads each mutated file with all
+// its packed parts, under sanitizers. Half of these files get a valid checksum, so that the code after the
+// checksum test runs.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

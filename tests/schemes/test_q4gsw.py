@@ -176,8 +176,9 @@ def forced(monkeypatch: pytest.MonkeyPatch, shader: str, how: dict[str, Any], **
 def test_x_in_shared_memory(
     bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel with x in shared memory is correct if k has fewer chunks than invocations that share it, if
-    groups are one chunk or several chunks, and if the outputs do not fill a workgroup."""
+    """The kernel with x in shared memory is correct if the number of chunks of k is not a multiple of the
+    parts that share them, if groups are one chunk or several chunks, and if the outputs do not fill a
+    workgroup."""
     if kind == "half" and not device.capabilities.features["shaderFloat16"]:
         with pytest.raises(vkq.PathError, match="shaderFloat16"):
             device.program(catalog().find(grouped.SHARED, bits=bits, numbers=kind, x="float32"), {})
