@@ -39,7 +39,7 @@ BATCH = 8
 # numbers of batches: CALIBRATING set ranges, JUDGED decide for --target, MEASURED give the table's numbers
 CALIBRATING, JUDGED, MEASURED = 10, 60, 200
 # SURE: minimum score of a detection. DOUBLE: overlap at which a detection is suppressed. OVERLAP: minimum
-# overlap of equal detections. (`detections`, `same_decisions`)
+# overlap of equal detections. See `detections` and `same_decisions`.
 SURE, DOUBLE, OVERLAP = 0.5, 0.5, 0.8
 GOAL = 0.995  # the share of equal decisions that --target requires
 

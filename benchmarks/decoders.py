@@ -46,8 +46,8 @@ class Sizes:
 
 
 class Net:
-    """The nodes and constants of a decoder. All layers have the same weight values, because drawing a billion
-    random numbers would take longer than all measurements. Each layer has its own copy in memory."""
+    """The nodes and constants of a decoder. All layers have the same 4-bit codes, because drawing a billion
+    random numbers would take longer than all measurements. Each layer has its own copy of them in memory."""
 
     def __init__(self, sizes: Sizes):
         self.sizes, self.random = sizes, np.random.default_rng(0)

@@ -3,8 +3,8 @@
 Each file is the output of ``vkq report --json --list phone --list mobilenet_v2 --list resnet50`` on one
 device, without the samples; the two networks may be missing. ``--add FILE NAME`` stores a report as
 NAME.json. A report of ``make test-arm64`` has no times, because times of an emulated processor mean
-nothing. ``--check`` writes nothing and exits with code 1 if the page is out of date. A file that is not a
-report is refused with its name and the rule."""
+nothing. ``--check`` writes nothing and exits with code 1 if the page is out of date. For a file that is not a
+report, the error has the file's name and the rule."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HEAD = (
     "ResNet-50",
 )
 CASES = tuple(f"linear[{size}]" for size in ("M=1,K=1024,N=1024", "M=1,K=4096,N=4096", "M=128,K=512,N=512"))
-NETWORKS = ("MobileNetV2", "ResNet-50")  # a cell is the sum of the network's layer times
+NETWORKS = ("MobileNetV2", "ResNet-50")  # the cell of a network is the sum of the times of its layers
 PRIVATE = re.compile(r'"[a-z_]*uuid"|/home/|/Users/|\\\\Users\\\\')
 
 

@@ -295,8 +295,8 @@ def ncnn_files(net: Network, scales: dict[str, float] | None) -> tuple[str, byte
 
 
 def ncnn_layer(op: Operator, term: int) -> tuple[str, list[str]]:
-    """Return a layer's type and options. *term*: ncnn's option ``int8_scale_term``; 101 makes the result
-    int8, too."""
+    """Return (type, options) of a layer in ncnn's .param file. *term*: ncnn's option ``int8_scale_term``: 0
+    for a float layer; 101 for an int8 layer with an int8 result."""
     clip = {"": [], "relu": ["9=1"], "relu6": ["9=3", "-23310=2,0.0,6.0"]}[op.clip]
     int8 = [f"8={term}"] if term else []
     size = 0 if op.weight is None else op.weight.size

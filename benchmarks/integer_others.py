@@ -53,8 +53,8 @@ class Work:
 
 
 def timed(body: Callable[[int], float], seconds: float) -> tuple[float, float]:
-    """Return the median and the spread (20th to 80th percentile) of one call in microseconds. body(n) returns
-    the time of n calls."""
+    """Return (median, spread) of the time of one call in microseconds; the spread is from the 20th to the
+    80th percentile. body(n) returns the time of n calls."""
     body(1)
     n = max(1, min(1000, int(seconds * 1e6 / SAMPLES / max(body(1), 1e-3))))
     samples = sorted(body(n) / n for _ in range(SAMPLES if n > 1 else 3))

@@ -36,7 +36,7 @@ class Samples(CalibrationDataReader):  # type: ignore[misc]
 
 
 class Hidden(torch.nn.Module):
-    """A module that returns the last hidden state of a model, for inputs of these names."""
+    """A module that returns the last hidden state of a model. *names*: the names of the model's inputs."""
 
     def __init__(self, model: Any, names: tuple[str, ...]):
         super().__init__()

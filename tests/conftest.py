@@ -48,8 +48,8 @@ _opened: dict[str, vkq.Device] = {}
 
 
 def open_device(driver: str) -> vkq.Device:
-    """Return the driver's device, opened once for the whole run. With VKQ_REQUIRE_DEVICE=1, a missing
-    device is a failure."""
+    """Return the driver's device, opened once for the whole run. If the device is missing, skip the test, or
+    fail with VKQ_REQUIRE_DEVICE=1."""
     if driver not in _opened:
         try:
             _opened[driver] = vkq.Device(DRIVERS.get(driver, driver))

@@ -1,6 +1,6 @@
 """``python -m tests.mutants [PART]``: remove the guards of mutants.yaml one at a time, and run the test
-that must then fail. The exit code is 1 if one of these tests passes. With PART, only guards are removed whose
-text, or the name of whose test, contains PART.
+that must then fail. The exit code is 1 if one of these tests passes. PART selects the guards for which PART
+occurs in the text of the guard or in the name of the test.
 
 A guard is removed in the source file itself, which is always restored: run nothing else in this checkout
 meanwhile.

@@ -44,8 +44,8 @@ def test_the_tests_that_prove_exactness_exist() -> None:
 
 
 def test_a_release_has_what_its_commands_run() -> None:
-    """CONTRIBUTING.md calls some PyPI packages; all are in the Makefile's list that `make wheels`
-    installs."""
+    """The release commands in CONTRIBUTING.md run programs of PyPI packages. All these packages are in the
+    Makefile's list that `make wheels` installs."""
     _, _, release = (ROOT / "CONTRIBUTING.md").read_text().partition("## A release\n")
     programs = {name for name in re.findall(r"-m ([a-z]+)", release) if name not in ("pytest", "tests")}
     listed = re.search(r"^RELEASE := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -1,5 +1,5 @@
-"""Tests of vkq's child processes: their imports, the report of their end, and that no child outlives its
-parent."""
+"""Tests of vkq's child processes: their imports, the reported reason of their end, and that no child outlives
+its parent."""
 
 from __future__ import annotations
 

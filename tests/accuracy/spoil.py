@@ -6,7 +6,7 @@
 The script changes one scale at a time and counts how often the report names the layer of this scale. With
 "20", it multiplies 20 random scales of each of five networks by 4 or by 1/4. With "all", it multiplies every
 scale, also those of biases, once by 4 and once by 1/4, and one random channel of each weight's scales. Single
-channels of biases are left out, because this error may be smaller than the layer's rounding error.
+channels of biases are left out, because the error of one bias may be smaller than the layer's rounding error.
 """
 
 from __future__ import annotations

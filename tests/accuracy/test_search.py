@@ -166,8 +166,8 @@ def test_equalizing_keeps_the_function(tmp_path: Path) -> None:
 
 
 def test_smoothing_keeps_the_function(tmp_path: Path) -> None:
-    """Smoothing does not change the function. A HardSwish prevents that the previous layer takes a channel's
-    factor, so a Mul node applies the factor."""
+    """Smoothing does not change the function. A channel's factor cannot be moved through a HardSwish into the
+    previous layer, so a Mul node applies the factor."""
 
     def kind(net: Net) -> list[str]:
         x = net.op("HardSwish", net.conv("x", 6))
@@ -277,8 +277,8 @@ def test_a_target_that_is_out_of_reach(
 
 
 def test_a_layer_that_stays_float_reads_what_its_relu_gave(device: vkq.Device, tmp_path: Path) -> None:
-    """A layer that stays float reads the result of the Relu before it. For layers that read 8-bit values,
-    the range of the quantized result replaces the Relu."""
+    """A layer that stays float reads the result of the Relu before it. (For an int8 layer, the range of the
+    quantized value replaces the Relu.)"""
     path, net = saved(lambda net: [net.head(net.relu(net.conv(net.relu(net.conv("x", 6)), 6)))], tmp_path)
     feeds = samples(net.shape)
     for options in ({"exclude": ["Conv_2"]}, {"only_weights": ["Conv_2"]}):

@@ -75,7 +75,7 @@ def test_an_added_report_keeps_what_the_table_says(
 
 def test_large_works_and_states_of_power_are_told(devices: ModuleType) -> None:
     """The table counts the replays (verified runs of `vkq doctor`) of large workloads by power state.
-    Replays of small workloads do not count. A replay in the report may lack its power state."""
+    Replays of small workloads do not count. A replay without a power state counts as cold."""
     report = json.loads((devices.FOLDER / "nvidia-h200.json").read_text())
     column = devices.HEAD.index("large workloads")
     small = {"case": "linear[M=33,K=75,N=37]/seed=1", "times": 6, "wrong": 0, "state": "cold"}

@@ -1,5 +1,5 @@
-"""Tests of the comparison with the reference: all paths agree on both software drivers, and one wrong bit
-is found."""
+"""Tests of the comparison with the reference: all paths agree on both software drivers, and a single wrong
+bit is detected."""
 
 from __future__ import annotations
 

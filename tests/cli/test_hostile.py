@@ -130,7 +130,7 @@ def test_right_files_of_every_kind() -> None:
 
 
 def test_an_array_that_unpacks_to_much_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An array with a wrong shape, or that is too large, is refused after its header was read: its data is
+    """An array that has a wrong shape, or is too large, is refused after its header was read. Its data is
     never read."""
     with zipfile.ZipFile("bomb.npz", "w", zipfile.ZIP_DEFLATED) as packed, packed.open("x.npy", "w") as file:
         file.write(npy((1 << 14, 3, 8, 8)))

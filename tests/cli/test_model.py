@@ -209,7 +209,7 @@ def pair(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        # files without names of inputs are in the order of the inputs
+        # files that are given without an input's name belong to the inputs in their order
         (["-i", "{}/one.npy", "-i", "{}/two.npy"], "y float32[2, 3] from 3 to 3"),
         (["-i", "{}/two.npy", "-i", "b={}/two.npy"], "y float32[2, 3] from 4 to 4"),
         (["-i", "{}/both.npz"], "y float32[2, 3] from 2 to 2"),

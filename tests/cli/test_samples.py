@@ -1,5 +1,5 @@
-"""Tests of samples on the command line: folders of arrays or pictures, for one or several inputs;
-functions."""
+"""Tests of samples on the command line: folders of arrays or pictures, for one or several inputs, and
+functions that yield samples."""
 
 import argparse
 from pathlib import Path
@@ -47,7 +47,8 @@ def test_arrays_of_one_input_in_natural_order(tmp_path: Path) -> None:
 
 
 def test_several_inputs(tmp_path: Path) -> None:
-    """Several inputs come from .npz files by name, a folder for each input, or NAME=FOLDER for each."""
+    """Samples of several inputs come from .npz files with arrays by name, from a folder with a subfolder for
+    each input, or from NAME=FOLDER for each input."""
     for i in range(3):
         feed = {"ids": np.full((1, 2 + i), i), "mask": np.ones((1, 2 + i), np.float32)}
         (tmp_path / "packed").mkdir(exist_ok=True)

@@ -108,8 +108,7 @@ def test_every_driver_has_a_device(software_device: vkq.Device) -> None:
     assert len({c.name for c in devices()}) >= len(DRIVERS)
 
 
-# ------------------------------------------------------------------------------------------------- no loader,
-# no driver
+# --------------------------------------------------------------------------------------- no loader, no driver
 
 NO_LOADER = """
 from vkq.device import vulkan

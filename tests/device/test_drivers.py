@@ -52,7 +52,7 @@ print(main(["devices"]))
 
 @pytest.fixture(scope="session")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the shim; return its manifest."""
+    """Build the fake driver (shim.c); return the path of its manifest."""
     if COMPILER is None or not LAVAPIPE.exists() or not SWIFTSHADER.exists():
         pytest.skip("needs a C compiler, lavapipe and SwiftShader")
     folder = tmp_path_factory.mktemp("shim")

@@ -95,7 +95,7 @@ def test_choices_of_another_process_are_kept(
 def test_a_file_of_another_form_is_ignored_with_a_warning(
     damage: bytes | None, any_device: vkq.Device, fresh: Path
 ) -> None:
-    """A store file with other JSON, or cut short, counts as empty and gives a warning."""
+    """A store file that has other JSON, or was truncated, counts as empty and gives a warning."""
     c = any_device.capabilities
     tuner.store(c, "p", "q8csw", STAGED)
     path = tuner._path(c)

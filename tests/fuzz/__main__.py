@@ -1,5 +1,5 @@
-"""``python -m tests.fuzz --seconds 3600 [TARGET ...]``: fuzz each target for this time, guided by the
-branches of vkq that its inputs reach (`guided`). The exit code is 1 if a defect was found.
+"""``python -m tests.fuzz --seconds 3600 [TARGET ...]``: fuzz each target for this many seconds, guided by the
+branches of vkq that the inputs reach (`guided`). The exit code is 1 if a defect was found.
 
 A folder holds the inputs that reached new branches, and a log with an entry for each time that a target was
 fuzzed. The next run continues with these inputs.

@@ -67,7 +67,7 @@ def test_blocks_and_parts(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("prime", PRIMES)
 def test_roots(prime: int) -> None:
-    """Each of PRIMES is prime, and its root of unity has the order ROOTS, not a divisor of ROOTS."""
+    """Each of PRIMES is prime, and the order of its root of unity is exactly ROOTS."""
     assert all(prime % n for n in range(2, 50_000))  # 50,000 is larger than the prime's square root
     found = [int(value) * pow(2**32, -1, prime) % prime for value in roots(prime)]
     assert len(set(found)) == ROOTS

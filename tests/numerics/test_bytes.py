@@ -58,8 +58,8 @@ def test_near_every_tie() -> None:
 
 
 def check_quick(q: QParams, x: np.ndarray, want: np.ndarray) -> None:
-    """Check that the quick form is correct for all values that it marks as certain, and that it marks all
-    values near an integer."""
+    """Check `Quantizer.quick`: its results are correct for all values that it marks as certain, and it marks
+    all values near an integer as certain."""
     values = np.concatenate([x, np.float32([np.nan, np.inf, -np.inf, 3e38, -3e38])])
     with np.errstate(all="ignore"):
         found, right = quantizer(q).quick(Computed(values))

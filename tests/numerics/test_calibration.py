@@ -73,7 +73,7 @@ def test_percentiles_are_numpys_within_a_bin() -> None:
     assert (calibrator.low, calibrator.high) == (everything.min(), everything.max())
     assert calibrator.qparams() == QParams.from_range(float(everything.min()), float(everything.max()))
     bin_width = float(2.0 ** np.ceil(np.log2(np.abs(everything).max()))) / HALF_BINS
-    for percentile in (99.93, 99.01, 90.005):  # none is a whole number of the 6000 values
+    for percentile in (99.93, 99.01, 90.005):  # of 6000 values, none of these is a whole number of values
         low, high = calibrator._between(percentile)
         lower = np.percentile(everything, 100 - percentile, method="inverted_cdf")
         upper = np.percentile(everything, percentile, method="inverted_cdf")

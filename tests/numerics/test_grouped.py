@@ -1,4 +1,5 @@
-"""Tests of weights in groups: they are quantized as in ONNX Runtime, and every error states its numbers."""
+"""Tests of weights in groups: they are quantized as in ONNX Runtime, and error messages state the given
+values."""
 
 import copy
 import pickle

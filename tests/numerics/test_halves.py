@@ -49,7 +49,7 @@ def test_fewer_steps(op: str) -> None:
 
 @pytest.mark.parametrize("op", sorted(halves.EXACT))
 def test_results_that_need_no_rounding(op: str) -> None:
-    """Results of these operators are float16 numbers."""
+    """Results of these operators on float16 numbers are float16 numbers, so they need no rounding."""
     one, two = pairs(len(op), 1 << 16)
     operands = (one, two) if op in ("Max", "Min") else (real(EVERY),)
     a: dict[str, Any] = {}

@@ -205,8 +205,8 @@ def test_roundings() -> None:
 
 
 def test_conversions() -> None:
-    """Conversions are correct for every float16, the midpoints between two of them, and the extremes of the
-    integer types."""
+    """Conversions are correct for every float16, the midpoints between neighbouring float16 numbers, and the
+    extremes of the integer types."""
     half = np.arange(65536, dtype=np.uint32)
     real = half.astype(np.uint16).view(np.float16).astype(np.float32)
     np.testing.assert_array_equal(_of(elementary.from_half(Computed(half, "u"))), real)

@@ -89,8 +89,8 @@ class Played:
 
 @pytest.fixture(scope="module")
 def files() -> list[bytes]:
-    """Return three files: with a portable plan of 23 steps; with a plan for this device and a portable
-    plan; with weights."""
+    """Return three files: one with only a portable plan, of 23 steps; one with a plan for this device and a
+    portable plan; and one with weights."""
     with vkq.Device("llvmpipe") as device:
         wanted = [(turned(23), (2, 3, 4, 5), "portable"), (turned(12), (2, 3, 4, 5), "this")]
         wanted += [(product(), (3, 16), "portable")]

@@ -80,8 +80,8 @@ def test_without_a_cache_it_is_always_run_and_nothing_is_written(loads: Loads) -
 
 
 def test_another_file_is_checked(loads: Loads) -> None:
-    """A file that differs in any byte, even in a text, runs its known answer. The proofs of all files are
-    kept."""
+    """libvkq runs the known answer of a file that differs from proven files in any byte, even in a text. The
+    proofs of all files are kept."""
     plans = [dataclasses.replace(plan, about="another") for plan in loads.found.plans]
     files = [rewritten(loads.found), rewritten(loads.found, plans=plans), written("another", [loads.found])]
     for data in files:
@@ -93,7 +93,7 @@ def test_another_file_is_checked(loads: Loads) -> None:
 
 
 def test_another_driver_is_checked(loads: Loads) -> None:
-    """Another driver runs the known answer again, although it plays the same plan."""
+    """With another driver, the known answer is run again, although this driver runs the same plan."""
     loads.write(rewritten(loads.found, plans=loads.found.plans[1:]))
     loads.checks()
     loads.device = "SwiftShader" if "llvmpipe" in loads.device else "llvmpipe"
@@ -102,8 +102,8 @@ def test_another_driver_is_checked(loads: Loads) -> None:
 
 
 def test_another_build_of_a_driver_is_checked(any_device: vkq.Device, tmp_path: Path) -> None:
-    """Another build of a driver runs the known answer again. All builds of SwiftShader have the same
-    version numbers; the second build here has another build ID."""
+    """With another build of a driver, the known answer is run again. All builds of SwiftShader have the same
+    version numbers, so the second build here differs only in its build ID."""
     loads = Loads(any_device, tmp_path)
     library = bytearray((ROOT / ".drivers/libvk_swiftshader.so").read_bytes())
     build_id = struct.pack("<3I4s", 4, 20, 3, b"GNU")

@@ -1,5 +1,5 @@
-"""ONNX Runtime's CPU provider for operators with optional inputs and for its own operators (domain
-com.microsoft)."""
+"""Run single operators of ONNX Runtime's CPU provider: also with optional inputs left out, and operators of
+its own domain (com.microsoft)."""
 
 from __future__ import annotations
 

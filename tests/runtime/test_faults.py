@@ -31,8 +31,8 @@ RETRIED = {"vkAllocateMemory", "vkCreateBuffer", "vkBindBufferMemory", "vkMapMem
 
 
 def open_and_run(name: str, staging: bool) -> None:
-    """Open a device, run layers of one and of two dispatches twice each (the second run reuses a fence),
-    and close the device.
+    """Open a device, run a layer of one dispatch and a layer of two dispatches, and close the device. Each
+    layer runs twice; the second run reuses a fence.
 
     SwiftShader, which needs a tenth of a second for each pipeline, runs only the first layer.
     """

@@ -298,7 +298,7 @@ def test_a_fault_at_every_call_of_the_ring_loses_no_number(
             with failing(call, nth):
                 tried(lambda tensor=tensor: tensor.write(data[::-1]))  # type: ignore[misc]
                 tried(tensor.numpy)
-            got = tried(tensor.numpy)  # an error, or old or new data, never both mixed
+            got = tried(tensor.numpy)  # an error, the old data or the new data, never a mixture of both data
             assert got is None or np.array_equal(got, data[::-1]) or np.array_equal(got, data)
             tensor.write(data)
             np.testing.assert_array_equal(tensor.numpy(), data)

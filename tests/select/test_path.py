@@ -54,8 +54,9 @@ def test_the_fastest_measured_form_is_taken_and_the_reason_says_the_numbers(
 def test_disturbed_samples_of_rates_decide_nothing(
     disturbed: str | int, doctor: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another program makes one run of each measurement (number *disturbed*), or six of every seven runs,
-    nine times as long. The measured rates and the path stay the same, and the number of runs is limited."""
+    """In each measurement, one run (number *disturbed*) or six of every seven runs take nine times as long,
+    as if another program disturbed them. The measured rates and the path stay the same, and the number of
+    runs is limited."""
     device, runs = doctor(), Counter[str]()
     costs = {"s8s8": 22.0, "u8s8": 18.0, "u8u8": 26.0, "float": 40.0, "fma": 5.0, "copy": 7.0}  # us of a loop
 

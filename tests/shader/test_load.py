@@ -105,8 +105,8 @@ def test_what_is_alike_is_refused_with_line(
 
 
 def test_one_of_those_that_are_alike_says_everything(tmp_path: Path) -> None:
-    """A ``like`` is refused if the file that it names is, directly or through other files, ``like`` the file
-    that contains it."""
+    """Files whose ``like`` keys form a circle (a file like a second file, which is like the first) are
+    refused."""
     for other in ("other.yaml", "third.yaml"):
         write_folder(tmp_path)
         (tmp_path / "shaders/scale/third.yaml").write_text(LIKE.replace("scale.yaml", "other.yaml"))

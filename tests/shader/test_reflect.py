@@ -252,8 +252,8 @@ def module(*instructions: tuple[int, ...]) -> bytes:
         [(52, 5, 3, 196, 2), (71, 3, 11, 25)],
         # As a Python integer, the constant 1 << 2^31 would take 256 MiB.
         [(21, 1, 32, 0), (43, 1, 2, 2**31), (52, 1, 5, 196, 2, 2), (71, 3, 11, 25), (51, 4, 3, 5, 5, 5)],
-        # Each of 5000 instructions doubles the result before. The value has 5000 bits, and the expression,
-        # written out, 2^5000 terms.
+        # Each of 5000 instructions doubles the result of the previous one. The final value has 5000 bits. As
+        # an expression, it has 2^5000 terms.
         [(21, 1, 32, 0), (43, 1, 2, 7), *((52, 1, n + 1, 128, n, n) for n in range(2, 5000)),
          (71, 9000, 11, 25),
          (51, 4, 9000, 5000, 5000, 5000)],

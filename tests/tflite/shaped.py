@@ -46,7 +46,7 @@ def squeeze(rng: Random, dtype: str) -> Case:
 
 
 def known(rng: Random, dtype: str) -> Case:
-    """Return a model whose results are x as int32, and values that depend only on shapes."""
+    """Return a model whose results are x next to a filled tensor of its shape, and that result as int32."""
     one = One(rng, dtype)
     shape, scale, zero = one.shape(), one.scale(), one.zero()
     x, sizes = one.input(shape, scale, zero), one.w.tensor((4,), "int32")

@@ -60,8 +60,8 @@ def test_unary(op: str, device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("op", BINARY)
 def test_binary(op: str, device: vkq.Device) -> None:
-    """Binary operators are near NumPy's if channels broadcast, and with a fused RELU if the operator
-    supports one."""
+    """Binary operators with broadcast channels give results near NumPy's, with a fused RELU if the
+    operator supports one."""
     w, a, b = Writer(), numbers(), numbers((7,), 1)
     a = np.abs(a) if op == "POW" else a
     x, z, y = w.tensor(SHAPE, "float32"), w.tensor((7,), "float32"), w.tensor(SHAPE, "float32")

@@ -53,8 +53,8 @@ def test_sums_need_no_table() -> None:
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_network(name: str, any_device: vkq.Device) -> None:
-    """A network gives LiteRT's bytes, and the device transposes only the expected number of values (to
-    channels first)."""
+    """A network gives LiteRT's bytes, and it runs on the device with only the expected number of
+    transposes."""
     case = network_case(name)
     session = check(case, any_device)
     rows = session.explain().rows
@@ -64,8 +64,8 @@ def test_network(name: str, any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("name", CONVERTED)
 def test_converted_network(name: str, any_device: vkq.Device) -> None:
-    """A network of TensorFlow's converter gives LiteRT's bytes if it is 8-bit, and otherwise results within
-    its bound."""
+    """A network of TensorFlow's converter runs on the device. It gives LiteRT's bytes, or results within
+    the network's bound in CONVERTED_NEAR."""
     session = check(network_case(name), any_device, CONVERTED_NEAR.get(name, 0))
     assert {row.where for row in session.explain().rows} == {"device"}
 
