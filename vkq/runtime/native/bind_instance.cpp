@@ -139,7 +139,7 @@ void bindInstance(nb::module_ &m) {
   m.def("load_vulkan", loadVulkan, nb::arg("names"),
         "Open the first of these libraries that there is. Returns what the linker said where there is none.");
   m.def("loader_version", loaderVersion, "The Vulkan version that the loader offers, packed.");
-  m.def("messages", [] { return bytesOf(messages()); }, "What the validation layer has said.");
+  m.def("messages", [] { return bytesOf(messages()); }, "The messages of the validation layer so far.");
   m.def("forget_messages", forgetMessages, nb::arg("kept"), "Forget all but the first ones.");
   nb::class_<Instance> instance(m, "Instance");
   instance

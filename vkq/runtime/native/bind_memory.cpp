@@ -28,15 +28,15 @@ void bindMemory(nb::module_ &m) {
           "Which block of memory it lies in, as a number.")
       .def_prop_ro("block_bytes", [](const Buffer &b) { return b.piece->memory->bytes; })
       .def_prop_ro(
-          "mapped", [](const Buffer &b) { return b.piece->mapped(); }, "Whether the host sees it.")
-      .def_prop_ro("failure", failure, "Why what it should hold was never computed, or None.")
+          "mapped", [](const Buffer &b) { return b.piece->mapped(); }, "True if the host can access the memory.")
+      .def_prop_ro("failure", failure, "The reason why the content was never computed, or None.")
       .def(
           "check",
           [](const Buffer &b) {
             if (b.piece->failure) throw NeverComputed(*b.piece->failure);
           },
-          "Raises where the content is not there because the submission that computes it failed.")
-      .def("view", view, "The bytes themselves, where the host sees them.");
+          "Raise if the submission that should have computed the content failed.")
+      .def("view", view, "Return the mapped bytes, without a copy.");
   nb::class_<Arena>(m, "Arena")
       .def("allocate", [](Arena &a, uint64_t bytes) { return Buffer{a.allocate(bytes)}; })
       .def("trim", &Arena::trim)

@@ -163,7 +163,7 @@ void bindQueue(nb::module_ &m) {
             underLock(q, [&] { found.piece = q.scratchOf(bytes); });
             return found;
           },
-          "Memory for what lies between the steps of plans; all share it, ordered by barriers.")
+          "Return memory for intermediate values of plans. All plans share it; barriers order their uses.")
       .def("chain",
            [](Queue &q) {
              std::shared_ptr<Recording> found;
