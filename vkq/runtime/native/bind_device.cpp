@@ -93,7 +93,8 @@ void bindContext(nb::module_ &m) {
       .def("cache_data", &Context::cacheData)
       .def("buffer_memory_types", &Context::bufferMemoryTypes)
       .def(
-          "check", [](Context &c) { Use use(*c.core); }, "Raise if the device is closed or lost, or if the process was forked.")
+          "check", [](Context &c) { Use use(*c.core); },
+          "Raise if the device is closed or lost, or if the process was forked.")
       .def_prop_ro("forked", [](Context &c) { return c.core->forked(); })
       .def_prop_ro("closed", [](Context &c) { return c.core->closed.load(); })
       .def_prop_ro("lost", [](Context &c) { return c.core->lost.load(); })

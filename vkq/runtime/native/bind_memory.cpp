@@ -28,7 +28,7 @@ void bindMemory(nb::module_ &m) {
           "Which block of memory it lies in, as a number.")
       .def_prop_ro("block_bytes", [](const Buffer &b) { return b.piece->memory->bytes; })
       .def_prop_ro(
-          "mapped", [](const Buffer &b) { return b.piece->mapped(); }, "True if the host can access the memory.")
+          "mapped", [](const Buffer &b) { return b.piece->mapped(); }, "True if the host can map it.")
       .def_prop_ro("failure", failure, "The reason why the content was never computed, or None.")
       .def(
           "check",
