@@ -13,6 +13,8 @@ import vkq
 from tests.device.reported import as_h200, profile_says
 from tests.runtime.work import replayed
 from vkq import reference
+from vkq.device.profiles import preferred
+from vkq.device.tuner import says, watched
 from vkq.kernels import grouped_half
 from vkq.kernels.grouped import GroupedGemm, fits_half
 from vkq.layout.extent import Spec
@@ -180,6 +182,32 @@ def test_a_single_row_not_at_once(
     assert at_once(96, 5120, 4, 128, True) == (not says)
     monkeypatch.setattr(grouped_half, "pairs_refusal", lambda _: "wrong")
     assert not at_once(96, 4096, 4, 128, True)
+
+
+def test_the_tuner_reaches_every_tile_for_many_rows(
+    strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tiles and parts of k for many rows are ranked. A plan with a ranked option runs this option, and
+    the programs of all options differ. Few rows have no options."""
+    device = units(strict_device, monkeypatch, "16x8x16")
+    cycles = {"64x128": (3, 3), "64x64": (2, 2), "32x64": (1, 1)}
+    profile_says(monkeypatch, grouped_half, straight_tile_cycles=cycles)
+    layer = vkq.Linear(weight(128, 3072, 4, 128, True, "float16"), device=device)
+    x, few = Spec((64, 3072), "float16"), Spec((5, 3072), "float16")
+    with preferred({}), watched() as rankings:
+        layer.plan(x)
+    names = rankings[grouped_half.KIND]
+    plans = [layer.plan(x)]
+    for name in names[1:]:
+        with preferred(says({grouped_half.KIND: name})):
+            plans.append(layer.plan(x))
+    found = [(plan.variants[-1], plan.steps[-1].push) for plan in plans]
+    assert len({variant for variant, _ in found}) > 3
+    assert len(set(found)) == len(names)
+    assert [name.split(",")[0] for name in names] == [variant for variant, _ in found]
+    with preferred({}), watched() as rankings:
+        layer.plan(few)
+    assert rankings.get(grouped_half.KIND) == []
 
 
 MANY = [

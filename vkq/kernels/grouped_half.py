@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..device.profiles import profile
+from ..device.tuner import ranked
 from ..numerics.grouped import GroupedWeight
 from ..probe.matrices import HALF, Matrices, advertised_half
 from ..runtime.builder import Builder, Value
@@ -30,6 +31,7 @@ FEW, AT_ONCE = "gemv_q4gsw__coopmat", "gemv_q4gsw__words_coopmat"
 MANY = OperandKind(
     HALF, "gemm_q4gsw__straight_coopmat", "gemm_q4gsw__split_straight_coopmat", "straight_tile_cycles"
 )
+KIND = "tile of weights in groups"  # the name of the tiles of MANY in the tuner's rankings
 LANES = 32  # lanes of a subgroup of FEW
 FEW_ROWS = (1, 8, 16)  # numbers of rows that a workgroup of FEW can compute
 FEW_OUTPUTS = (64, 32)  # numbers of outputs that a workgroup of FEW can compute
@@ -184,7 +186,9 @@ class GroupedMatrices:
         estimated time. Return None if the device can run no tile."""
         few = next(self._few(rows), None)
         sizes = (profile(self.gemm.device.capabilities), rows, self.gemm.n, self.gemm.k, 1)
-        return few or min(self._many(rows), key=lambda config: config.cycles(*sizes), default=None)
+        best_first = [] if few else sorted(self._many(rows), key=lambda config: config.cycles(*sizes))
+        ranks = ranked(KIND, best_first, lambda config: f"{config.variant.name}, k in {config.parts}")
+        return few or next(iter(ranks), None)
 
     def _few(self, rows: int) -> Iterator[GemmConfig]:
         """Yield the tiles for few rows that can compute this number of rows, the preferred tile first."""
