@@ -64,6 +64,25 @@ def test_a_step_is_the_difference_of_two_depths(small: vkq.Device, monkeypatch: 
         int8_tile().cost(small)
 
 
+def test_a_step_of_a_slice_k_tile_includes_the_end_of_a_workgroup(
+    matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slice-K tile ends with a sum of its subgroups, which takes longer than a step. Its cost for WIDE_STEP
+    elements along K is that of a second workgroup on a core, end included. The simulated clock takes 500 ns
+    for a call, 1,000 ns for each workgroup of the busiest core, and 3 ns for each of its elements along K."""
+    c = matrices.capabilities
+    told = dataclasses.replace(c, properties={**c.properties, "shaderSMCount": 2})
+    monkeypatch.setattr(matrices, "capabilities", told)
+
+    def clock(device: object, tile: TimedTile, m: int, n: int, k: int) -> float:
+        rows, columns = tile.size
+        return 500.0 + (1000 + 3 * k) * -(-(m // rows) * (n // columns) // 2)
+
+    monkeypatch.setattr(measuring, "_nanoseconds", clock)
+    (wide,) = (tile for tile in int8_tiles() if tile.step == matrix_tiles.WIDE_STEP)
+    assert wide.cost(matrices) == (3 * 512 + 1000 / 4, 3 * 512 + 1000 / 4)
+
+
 def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child process measures a repack, dot products and the tile of the table. It does not begin a
     tile that it was told to skip."""

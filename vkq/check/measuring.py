@@ -181,13 +181,19 @@ class TimedTile:
         time for a workgroup that shares its core). Raises NoCost if they cannot be measured."""
         (rows, columns), first, last = self.size, self.depths[0], self.depths[-1]
         cores = profile(device.capabilities).multiprocessors
-        times = []
-        for m, n, workgroups in ((rows, columns, 1), (rows * cores, PER_CORE * columns, PER_CORE)):
-            at = [_nanoseconds(device, self, m, n, k) for k in self.depths]
-            took, steps = (at[-1] - at[0], (last - first) / self.step) if last > first else (at[0], 1)
-            if took <= 0:
-                raise NoCost(f"{self.choice}: the clock cannot distinguish k = {first} from k = {last}")
-            times.append(took / steps / workgroups)
+        one = [_nanoseconds(device, self, rows, columns, k) for k in self.depths]
+        many = [_nanoseconds(device, self, rows * cores, PER_CORE * columns, k) for k in self.depths]
+        steps = (last - first) / self.step
+        if (
+            self.step == matrix_tiles.WIDE_STEP
+        ):  # count the end of a workgroup, which takes longer than a step
+            times = [(many[-1] - one[-1]) * self.step / last / (PER_CORE - 1)] * 2
+        elif last > first:
+            times = [(one[-1] - one[0]) / steps, (many[-1] - many[0]) / steps / PER_CORE]
+        else:
+            times = [one[0], many[0] / PER_CORE]
+        if min(times) <= 0:
+            raise NoCost(f"{self.choice}: the clock cannot distinguish k = {first} from k = {last}")
         return max(times), times[1]
 
 
