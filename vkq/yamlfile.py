@@ -63,7 +63,7 @@ class Node:
         return f"the {_WORDS.get(self._tag(), 'value')} '{_short(self.node.value)}'"
 
     def _entries(self) -> dict[str, tuple[Node, Node]]:
-        """Return key text -> (key, value) of a mapping."""
+        """Return the entries of a mapping: {text of the key: (node of the key, node of the value)}."""
         if not isinstance(self.node, yaml.MappingNode):
             raise self.error(f"{self._kind()} stands here; a mapping (key: value) is needed.")
         entries: dict[str, tuple[Node, Node]] = {}

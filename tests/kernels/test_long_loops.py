@@ -17,7 +17,8 @@ ONE = vkq.QParams(1.0, 3)
 
 @pytest.fixture
 def ending(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """Return a device with the small limit. Its profile does not split sums over k among invocations."""
+    """Return a device on which the loops of an invocation may run only `EVERYWHERE` iterations. Its profile
+    does not split sums over k among invocations."""
     monkeypatch.setattr(type(device), "loop_limit", EVERYWHERE)
     for module in (gemm, floats, gemv, grouped):
         profile_says(

@@ -162,8 +162,9 @@ def test_multiplier_of_a_mean_is_onnxruntimes(dtype: QDType) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_float_sums(dtype: QDType) -> None:
-    """Dequantized values are added in float32, clipped and quantized. For nearly all parameters, `binary`
-    gives the same bytes with the same scales or with slightly different scales, which `float_sum` finds."""
+    """The reference dequantizes both operands, adds them in float32, clips the sums and quantizes them.
+    `float_sum` finds scales with which `binary` gives the bytes of this reference: the given scales, or
+    slightly different ones. It finds them for nearly all parameters."""
     rng, low = np.random.default_rng(5), np.iinfo(dtype).min
     every, found = np.arange(low, low + 256).astype(dtype), []
     for _ in range(100):

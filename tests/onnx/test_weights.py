@@ -30,7 +30,7 @@ def codes(dtype: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
 
 
 class Weighted:
-    """A model of a layer of x with a constant weight, and the layer's float64 result."""
+    """A model of one layer with the input x and a constant weight, and the layer's result in float64."""
 
     def __init__(
         self, op: str, x: tuple[int, ...], w: tuple[int, ...], dtype: str = "int8", axis: int | None = None,

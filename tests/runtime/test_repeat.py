@@ -1,4 +1,5 @@
-"""Tests of recordings that repeat operations, run on other buffers, and measure the time between marks."""
+"""Tests of recordings that repeat their own operations, that record the operations of another recording again
+(on the same buffers or on others), and that measure the time between marks."""
 
 import gc
 

@@ -41,8 +41,8 @@ class Observed:
         self.means = {name: mean / max(count, 1) for name, mean in self.means.items()}
 
     def peaks(self, name: str) -> Array | None:
-        """Return the largest magnitude of each channel of the value *name*. Return None if no layer reads
-        the value."""
+        """Return the largest magnitude of each channel of the value *name*, or None if no layer reads the
+        value."""
         return np.maximum(-self.lows[name], self.highs[name]) if name in self.lows else None
 
     def _add(self, name: str, array: Any) -> None:

@@ -96,7 +96,7 @@ def _first(statistics: Mapping[str, int | float | bool], names: Iterable[str]) -
 
 def loop_cost(text: str) -> float | None:
     """Return the number of instructions divided by the number of multiply-adds, in the innermost loop that
-    has the most multiply-adds. Return None if no innermost loop has multiply-adds. *text*: machine code.
+    has the most multiply-adds, or None if no innermost loop has multiply-adds. *text*: machine code.
 
     >>> loop_cost("BB1:\\n v_dot4c_i32_i8 v0\\n v_add v1\\n s_branch BB1\\n")
     0.75

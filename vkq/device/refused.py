@@ -15,7 +15,7 @@ SHUFFLE = 16  # VK_SUBGROUP_FEATURE_SHUFFLE_BIT
 
 
 def refused(failures: Mapping[str, str]) -> dict[str, str]:
-    """Return a dict from each feature whose test failed to the error of the test.
+    """Return the features whose test failed: {name of the feature: error of its test}.
 
     >>> refused({"texels": "1 of 2 words wrong", "u8s8": "2 of 2 wrong"})
     {'texel buffers': '1 of 2 words wrong'}

@@ -21,8 +21,8 @@ ASSUMED, ASSUMED_COPY = 1e11, 1e10
 
 def macs_in_time(c: Capabilities, own: verdict.Verdict | None = None) -> int | None:
     """Return how many multiply-adds a dispatch can do within `LONGEST_S`, by the slowest of the measured
-    rates. Return None for devices that do not drive a screen. *own*: the verdict with the rates; None: the
-    one that is known for the device."""
+    rates, or None for devices that do not drive a screen. *own*: the verdict with the rates; None: the one
+    that is known for the device."""
     if c.device_type not in SHARED:
         return None
     rates = [rate for form, rate in _rates(c, own).items() if form in verdict.FORMS]
@@ -56,8 +56,8 @@ def _most_macs(c: Capabilities, own: verdict.Verdict | None) -> int:
 
 
 def _bytes_in_time(c: Capabilities, own: verdict.Verdict | None) -> int | None:
-    """Return how many bytes a dispatch can read and write within `LONGEST_S`. Return None for devices that do
-    not drive a screen."""
+    """Return how many bytes a dispatch can read and write within `LONGEST_S`, or None for devices that do not
+    drive a screen."""
     if c.device_type not in SHARED:
         return None
     return max(1, int(_rates(c, own).get("copy", ASSUMED_COPY) * LEAST_SHARE * LONGEST_S))

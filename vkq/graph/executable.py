@@ -162,8 +162,8 @@ class Executable:
         return recording
 
     def lane(self, outputs: tuple[str, ...]) -> Lane | None:
-        """Return a `Lane`, which computes the results *outputs* for one batch in parallel with other lanes.
-        Return None if only `run` can compute them."""
+        """Return a `Lane`, which computes the results *outputs* for one batch in parallel with other lanes,
+        or None if only `run` can compute them."""
         if not set(outputs) <= set(self.results) or not Lane.can(self.device, self.plan):
             return None
         idle = self._idle.setdefault(outputs, deque())

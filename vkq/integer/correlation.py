@@ -83,9 +83,9 @@ class Band:
 class Correlation:
     """Templates on a device, and the plans that correlate images with them.
 
-    *w*: the templates (OC, IC/groups, KH, KW). *bias*: int64 (OC,). *p*: the problem, for its stride,
-    dilation, padding and groups. The number and the size of images may change from call to call, so each
-    call gets the axes *rows* and *columns* of its images.
+    *w*: the templates (OC, IC/groups, KH, KW). *bias*: int64 (OC,). *p*: the problem; only its stride,
+    dilation, padding and groups are used. The number and size of the images may change between calls, so
+    every call takes the axes *rows* and *columns* of its images as arguments.
     """
 
     def __init__(

@@ -65,8 +65,8 @@ class Blocks:
 
 
 def blocks_for(s: Sizes) -> Blocks | None:
-    """Return the division into blocks with the fewest elements to transform; None if the window is larger
-    than every block."""
+    """Return the division into blocks for which the total number of elements to transform is smallest, or
+    None if the window is larger than every block."""
     able = [Blocks((h, w), *_steps((h, w), s)) for h in RADICES for w in RADICES if h >= s.kh and w >= s.kw]
     return min(able, key=lambda one: elements(one, s), default=None)
 

@@ -87,8 +87,8 @@ def arithmetic(x_range: Range, w_range: Range, wide: bool, form: str) -> DigitAr
 
 
 def multiplies(x_range: Range, w_range: Range, wide: bool) -> DigitArithmetic | None:
-    """Return the arithmetic with one 32-bit multiply for each product, which is exact modulo 2**32. Return
-    None if sums need 64 bits, if both operands fit into 8 bits, or if an operand needs more than 16 bits."""
+    """Return the arithmetic with one 32-bit multiply for each product, which is exact modulo 2**32, or None
+    if sums need 64 bits, if both operands fit into 8 bits, or if an operand needs more than 16 bits."""
     x, w = digits_for(*x_range, bits=16), digits_for(*w_range, bits=16)
     narrow = digits_for(*x_range).count == digits_for(*w_range).count == 1
     return None if wide or narrow or x.count > 1 or w.count > 1 else DigitArithmetic("mul32", x, w, wide)

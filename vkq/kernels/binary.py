@@ -67,9 +67,9 @@ def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormul
     moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))
     ra, rb, plain = (float(value) for value in scales_of_sum(a, b, y, op == "sub"))
     offset = plain + moved_a * ra + moved_b * rb - moved_y
-    # *largest* bounds every term and partial sum. All errors add up to less than 7 * 2^-23 * largest: four
-    # steps of the shader and the change by `_exact` have an error of at most 2^-23 * largest each; the offset
-    # and two steps of the definition have at most half of that each.
+    # *largest* bounds every term and partial sum. Errors, in units of 2^-23 * largest: at most 1 for each of
+    # four steps of the shader, 1 for the change that `_exact` makes to the constants, and 1/2 each for the
+    # rounded offset and for two steps of the float32 definition. The total, 6.5, is less than 7.
     largest = 256 * (abs(ra) + abs(rb)) + max(abs(plain), abs(offset))
     formula = _within(BinaryFormula("add", ra, rb, offset, TIE - 7 * FLOAT_STEP * largest, 0.0), largest)
     return formula if formula is BY_TABLE else _exact(formula, stored_table(op, a, b, y, None))

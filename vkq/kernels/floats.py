@@ -275,8 +275,8 @@ def lanes(capabilities: Capabilities) -> int:
 
 
 def staged_tile(capabilities: Capabilities, shader: str, rows: int, n: int, groups: int) -> str | None:
-    """Return the tile in shared memory for a product of *rows* rows and *n* columns. Return None if tiles
-    in registers are as fast, or if the product is smaller than every tile."""
+    """Return the tile in shared memory for a product of *rows* rows and *n* columns, or None if tiles in
+    registers are as fast, or if the product is smaller than every tile."""
     if profile(capabilities).staged is None or rows < 16 or n < 16:
         return None
     for tile, least in STAGED_TILES[shader]:

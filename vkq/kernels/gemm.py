@@ -124,7 +124,7 @@ class Int8Gemm:
         return viewable(self.device.capabilities, x_bytes, self.weights.bytes, self.parameters.bytes)
 
     def staged_tile(self, m4: int) -> str | None:
-        """Return the tile in shared memory for m4 blocks of rows. Return None if tiles in registers are
+        """Return the tile in shared memory for m4 blocks of rows, or None if tiles in registers are
         preferred."""
         if self.kernel not in ("auto", "staged") or registers.is_picked():
             return None

@@ -157,8 +157,9 @@ class GroupedGemm:
         return {"CLAMPED": self.bounds != (-math.inf, math.inf), "HALF_SCALES": self.half}
 
     def split(self, share: bool, long: bool = False) -> dict[str, Constant]:
-        """Return a workgroup's size: LOCAL_X blocks of columns and LOCAL_Y parts of k. k is divided into
-        parts only if *share* is True, and if the profile prefers parts or k is too *long* for one loop."""
+        """Return a workgroup's size: LOCAL_X blocks of columns and LOCAL_Y parts of k. *share*: k may be
+        divided into parts. *long*: k is too long for one loop. k is divided if *share* is True, and either
+        the profile prefers parts or *long* is True."""
         known = profile(self.device.capabilities)
         if not share or (known.gemv_columns and not long):
             return {"LOCAL_X": known.gemv_columns or 64, "LOCAL_Y": 1}
@@ -194,8 +195,8 @@ class GroupedGemm:
 
 
 def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str | None:
-    """Return the tile in shared memory for a product of *rows* rows and *n* columns. Return None if tiles
-    in registers are as fast."""
+    """Return the tile in shared memory for a product of *rows* rows and *n* columns, or None if tiles in
+    registers are as fast."""
     known = profile(capabilities)
     if known.staged is None:
         return None

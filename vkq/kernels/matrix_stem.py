@@ -80,8 +80,8 @@ def by_lines(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def stem_shader(
     p: Conv2dProblem, out: str, floats: bool, capabilities: Capabilities
 ) -> tuple[Variant, Matrices] | None:
-    """Return the variant and matrix shape for a problem. Return None if shared memory is too small for the
-    input pixels of every tile."""
+    """Return the variant and matrix shape for a problem, or None if shared memory is too small for the input
+    pixels of every tile."""
     listed = advertised(capabilities)
     form = listed[0].form
     variant = catalog().find(STEM, out=out, dot=form, x="f32" if floats else "q8ta")

@@ -77,7 +77,7 @@ class Part:
     divisor: int
 
     def value(self, element: Sequence[int]) -> int:
-        """Return the value of this part for *element*, the positions along all dims."""
+        """Return the value of this part for the element at the indices *element*, one index for each dim."""
         position = element[self.dim]
         return (position if self.modulus is None else position % self.modulus) // self.divisor
 

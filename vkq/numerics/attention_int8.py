@@ -57,7 +57,7 @@ def score_of(total: Number, key_scale: Number, scale: Number, softcap: float, bi
 
 
 def factor_of(weight: Number, value_scale: Number) -> Number:
-    """Return weight * value_scale. Return 0 for a weight of 0, because a hidden key may have a NaN scale."""
+    """Return weight * value_scale, or 0 for a weight of 0, because a hidden key may have a NaN scale."""
     return weight.u.equals(0).where(0.0, multiply(weight, value_scale))
 
 

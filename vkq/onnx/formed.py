@@ -31,9 +31,9 @@ RULES: dict[tuple[str, str], Callable[[Rewriting], bool]] = {
 
 
 def written(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> Body | None:
-    """Return the nodes and constants that replace *node*, a ``foreign`` node (`unknown_operators`). Return
-    None if no rule supports the operator with these attributes and inputs. Raises OpenShape if the shapes of
-    the results depend on values that are known only at run time."""
+    """Return the nodes and constants that replace *node*, a ``foreign`` node (`unknown_operators`), or None
+    if no rule supports the operator with these attributes and inputs. Raises OpenShape if the shapes of the
+    results depend on values that are known only at run time."""
     a = node.attributes
     rule = RULES.get((a["domain"], a["op"]))
     plain = Node(a["op"], node.inputs, node.outputs, a["attributes"], node.source)

@@ -117,7 +117,7 @@ class Executables:
         return (*shapes, *given)
 
     def _made(self, arrays: Mapping[str, Array], lowered: Graph | None) -> Prepared | None:
-        """Return a new executable. Return None if more inputs than before must count as constants."""
+        """Return a new executable, or None if inputs not yet in `constant` must be constants."""
         model = as_constants(self.model, {x: v for x, v in arrays.items() if x in self.constant})
         try:
             while True:

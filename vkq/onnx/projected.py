@@ -52,8 +52,7 @@ class _Rest:
 
 
 def _widths(w: Rewriting, given: Sequence[int] | None) -> tuple[int, ...] | None:
-    """Return the widths of q, k and v. Return None if these do not match the weights or the number of
-    heads."""
+    """Return the widths of q, k and v, or None if these do not match the weights or the number of heads."""
     x, weights, heads = w.spec(0), w.spec(1), w.node.attributes.get("num_heads", 0)
     if x is None or weights is None or len(x.shape) != 3 or len(weights.shape) != 2 or heads < 1:
         return None

@@ -164,8 +164,8 @@ class Conv2d(Layer[Conv2dProblem]):
         return o.kernel == (1, 1) and o.groups == 1 and o.stride == (1, 1) and not any(o.padding)
 
     def depthwise(self, x_shape: Sequence[int]) -> tuple[Depthwise, Conv2dProblem] | None:
-        """Return the depthwise kernel and the problem for images of this shape. Return None if the method
-        is not depthwise, or if x is not quantized."""
+        """Return the depthwise kernel and the problem for images of this shape, or None if the method is not
+        depthwise, or if x is not quantized."""
         problem = self._problem_of(tuple(x_shape))[0]
         kernel = self._kernel(self._method(problem)[0], problem)
         return (kernel, problem) if isinstance(kernel, Depthwise) else None

@@ -44,7 +44,7 @@ def add(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """``a + b`` in 8 bits: ``saturate(round_half_even(fma(a_q, ra, fma(b_q, rb, offset))))``.
+    """Return ``a + b`` in 8 bits: ``saturate(round_half_even(fma(a_q, ra, fma(b_q, rb, offset))))``.
 
     a, b: int8 or uint8 of one type, NumPy arrays (with their qparams) or Tensors. Shapes broadcast as in
     NumPy (at most four axes, where neighbouring axes that broadcast alike count as one). The result is an
@@ -75,8 +75,8 @@ def sub(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """``a - b`` in 8 bits: `add` with ``rb = -b_scale / y_scale``; operands are never swapped. Arguments as
-    for `add`.
+    """Return ``a - b`` in 8 bits: the formula of `add` with ``rb = -b_scale / y_scale``. Unlike `add`, `sub`
+    never swaps its operands. The arguments are those of `add`.
 
     >>> q = QParams(0.5)
     >>> sub(np.array([1, 100], np.int8), np.array([2, -100], np.int8), q, a_qparams=q, b_qparams=q)
@@ -97,10 +97,11 @@ def mul(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """``a * b`` in 8 bits: ``saturate(round_half_even(float32((a_q - a_zp) * (b_q - b_zp)) * r + y_zp))``.
+    """Return ``a * b`` in 8 bits: ``saturate(round_half_even(float32((a_q - a_zp) * (b_q - b_zp)) * r +
+    y_zp))``.
 
-    ``r = (a_scale * b_scale) / y_scale``; every step is rounded to float32. Arguments as for `add`. The
-    result equals ONNX Runtime's com.microsoft.QLinearMul on x86-64, byte for byte.
+    ``r = (a_scale * b_scale) / y_scale``; every step is rounded to float32. The arguments are those of `add`.
+    The result equals ONNX Runtime's com.microsoft.QLinearMul on x86-64, byte for byte.
 
     >>> q = QParams(0.5)
     >>> mul(np.array([3, 100], np.int8), np.array([2, 100], np.int8), q, a_qparams=q, b_qparams=q)

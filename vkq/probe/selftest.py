@@ -228,9 +228,9 @@ def dot_cases() -> tuple[Words, Words]:
 
 
 def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return x (case, step, row, k) and w (case, step, output, k), int8 or uint8. In each of the first k
-    cases, the elements are nonzero at only one index along k, a different one in each case; cases of extremes
-    follow, then cases of random values."""
+    """Return x (case, step, row, k) and w (case, step, output, k), int8 or uint8. In case i < k, only the
+    elements at index i along k are nonzero. Then follow cases of extreme values, and cases of random
+    values."""
     k, dtype = matrices.k, np.uint8 if matrices.form == "u8u8" else np.int8
     rng, steps, low, high = np.random.default_rng(2027), 4, np.iinfo(dtype).min, np.iinfo(dtype).max
     x, w = (

@@ -10,8 +10,8 @@ The bounds hold as long as nothing overflows.
 result is at most (K + 4) u M.
 
 **compute="float16" on matrix units.** x is first rounded to float16, to nearest or toward zero. The error of
-x is at most 2**-10 |x|, or 2**-14 if |x| < 2**-14; beyond 65504 x becomes infinite. Products are then exact,
-and matrix units may round up to four times for each k. So the error is at most (4 (K + 4) u + 2**-10) M +
+x is at most 2**-10 |x|, or 2**-14 if |x| < 2**-14; beyond 65504 x becomes infinite. Products are then exact.
+Matrix units may round as often as four times for each k. So the error is at most (4 (K + 4) u + 2**-10) M +
 2**-14 M1. A float32 weight is rounded to float16 on the host, to nearest. This adds 2**-11 M, and 2**-25
 times the M of a weight of ones.
 
@@ -24,8 +24,9 @@ measured errors are a tenth of the bound, because rounding errors rarely have th
 if every |x| is at most 500.
 
 A float weight is rounded to float16, to nearest, and not scaled. The factor of M is then (1 + 2**-10)**19 -
-1. A device may replace small elements of x or of the weight by 0: each such element adds 2**-14 times the
-other factor of its product, and each product adds 2**-13.
+1. A device may replace an element of x or of the weight below 2**-14 by 0. In each product with such an
+element, this adds 2**-14 times the magnitude of the other factor to the error bound. Each product adds a
+further 2**-13, because the product and its sum may each be replaced by 0.
 """
 
 from __future__ import annotations

@@ -72,13 +72,15 @@ class Q8taQ8csw(Int8Scheme):
         return repacked(b, x, layout), ()
 
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
-        """Return int32 [block of four channels][offset, weight zero point, multiplier, bias or y's zero
-        point][4 channels].
+        """Return the parameters as int32 (blocks of 4 channels, 4 parameters, 4 channels). Parameter 0 is the
+        offset, 1 the weight's zero point, 2 the multiplier. Parameter 3 is a float bias; or, with y_qparams,
+        y's scale if the result is float32, and y's zero point for an epilogue with tables or parts.
 
         The dot form multiplies x' = x + a and w' = w + b (a, b = 0 or 128). With xz' = xz + a
         and wz' = wz + b,
             sum (x - xz)(w - wz) = sum x'w' - wz' sum x' + (K xz' wz' - xz' sum w')
-        The offset is the term in the last parentheses plus the int32 bias, modulo 2^32, like the accumulator.
+        The offset is the term in the last parentheses, plus the bias if it is int32. It is stored modulo
+        2^32, because the accumulator wraps around, too.
         """
         groups, n_padded, k_padded = blocked.shape
         n = zero_point.shape[1]

@@ -60,7 +60,7 @@ class Sources:
 
     def find(self, wanted: str, beside: Path | None) -> Path | None:
         """Return the file of the included name *wanted*, searched in *beside*, the including file's folder,
-        and then in the include folders. Return None if it is in none of them."""
+        and then in the include folders, or None if it is in none of them."""
         key = beside, wanted
         if key not in self._found:
             places = (folder / wanted for folder in self.looked(beside))

@@ -242,7 +242,7 @@ def _quantization(one: FlatTable | None, name: str, shape: tuple[int, ...]) -> t
 def _stored(
     one: FlatTable, name: str, dtype: str, shape: tuple[int, ...], buffers: list[FlatTable], data: memoryview
 ) -> Array | None:
-    """Return the elements of a constant. Return None for a tensor without data, which is computed."""
+    """Return the elements of a constant, or None for a tensor without data, which is computed."""
     number = one.number("buffer")
     if number >= len(buffers):
         raise ModelError(f"tensor {name!r} is in buffer {number}; there are {len(buffers)}")

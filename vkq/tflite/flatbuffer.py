@@ -45,7 +45,7 @@ class FlatTable:
         return self.data[at : at + count]
 
     def _field(self, name: str) -> tuple[int, str] | None:
-        """Return (byte offset of a field in the file, type of the field). Return None if the table omits the
+        """Return (byte offset of a field in the file, type of the field), or None if the table omits the
         field."""
         number, kind, _ = self.fields[name]
         offset = int(self.offsets[number]) if number < len(self.offsets) else 0

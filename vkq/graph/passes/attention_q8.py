@@ -89,7 +89,7 @@ def _before_table(sweep: Sweep, name: str) -> tuple[str, bytes | None]:
 
 
 def _alone(sweep: Sweep, name: str, *ops: str) -> Node | None:
-    """Return the node that computes a value. Return None if its operator is not in *ops*, or if the value has
+    """Return the node that computes a value, or None if its operator is not in *ops*, or if the value has
     several readers."""
     return sweep.producer(name, *ops) if sweep.uses.get(name) == 1 else None
 
@@ -121,8 +121,8 @@ def _scores(
 
 
 def _product(sweep: Sweep, name: str) -> Node | None:
-    """Return the product of two 8-bit activations that computes a value. Return None if another node computes
-    the value, or if the value has several readers."""
+    """Return the product of two 8-bit activations that computes a value, or None if another node computes the
+    value, or if the value has several readers."""
     made = _alone(sweep, name, "matmul")
     if made is None or not made.attributes.get("rows") or made.attributes["y"] is None:
         return None

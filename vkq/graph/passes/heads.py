@@ -120,7 +120,7 @@ class _Parts:
         return FoundPart(part, walk.name, walk.columns, heads[:2], end, nodes, i, angles, cache, interleaved)
 
     def _only_reader(self, name: str) -> Node | None:
-        """Return the node that reads a value. Return None if the value has no reader or several."""
+        """Return the node that reads a value, or None if the value has no reader or several."""
         readers = self.readers.get(name, [])
         return readers[0] if self.uses[name] == len(readers) == 1 else None
 

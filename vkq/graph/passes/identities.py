@@ -44,8 +44,8 @@ def _copy_of(sweep: Sweep, node: Node) -> str:
 
 
 def _flag(sweep: Sweep, name: str) -> bool | None:
-    """Return the Boolean that all elements of a constant have. Return None if the elements differ, or if
-    the value is computed."""
+    """Return the Boolean that all elements of a constant have, or None if the elements differ, or if the
+    value is computed."""
     array = sweep.array(name)
     return None if array is None or not every_equal(array) else bool(array.reshape(-1)[0])
 

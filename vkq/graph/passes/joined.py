@@ -46,7 +46,7 @@ class _Joined:
         return _quantized(sweep, node, made) if node.op == "quantize" else _chained(sweep, node, made)
 
     def _rows(self, sweep: Sweep, name: str) -> Node | None:
-        """Return the function of rows that computes a value. Return None for other nodes, for a value with
+        """Return the function of rows that computes a value, or None for other nodes, for a value with
         several readers, for a function that already quantizes its results, and for rows that are not along
         the last axis."""
         made = sweep.producer(name, "rows") if self.uses[name] == 1 else None
