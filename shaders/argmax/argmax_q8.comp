@@ -3,7 +3,8 @@
 //
 // Memory    x: Int8x4 words in any layout; y: int32 indices, row-major.
 // Threads   THREADS invocations (a power of two) find one index. Each invocation reads every THREADS-th
-//           number. Then they reduce in shared memory, halving the active invocations in each step.
+//           number. Then the invocations reduce in shared memory, halving the active invocations in each
+//           step.
 #version 450
 
 layout(local_size_x_id = 0) in;

@@ -2,8 +2,8 @@
 // nearest, or toward zero); numbers beyond 65504 become infinite. The shader needs no 16-bit storage: it
 // reads or writes two float16 numbers as one word.
 //
-// Memory    x: float32, or words of two float16; y: the other of these two types. If the number of elements
-//           is odd, half of the last word is unused.
+// Memory    x: float32, or words of two float16 numbers; y: words of two float16 numbers, or float32. If the
+//           number of elements is odd, half of the last word is unused.
 // Threads   one invocation converts two elements.
 #version 450
 

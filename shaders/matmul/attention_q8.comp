@@ -9,7 +9,8 @@
 // Memory    q: (matrices * queries, depth), k: (matrices * keys, depth), v: (matrices * keys, width), y:
 //           (matrices * queries, width); depth and width are multiples of 4. The matrices of Q_HEADS
 //           (K_HEADS, V_HEADS, Y_HEADS) heads lie side by side, and the elements of a batch lie one after the
-//           other. For several batch elements, queries and keys are multiples of 4 if BLOCKED is 0.
+//           other. If BLOCKED is 0 and the batch has several elements, the numbers of queries and keys are
+//           multiples of 4.
 //             BLOCKED 0   ivec4 blocks of four rows x four columns in kPackedInt8_4H4W
 //             BLOCKED 1   ivec4 of 16 columns of a row in kPackedInt8_16C, y in words; depth and width are
 //                         multiples of 16; q, k and v may lie among other columns

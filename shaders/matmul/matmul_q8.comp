@@ -5,8 +5,8 @@
 //   OUT_I32   y = acc, row-major. Buffers hold the zero points: one a_zero, or one for each row of a (m or
 //             batch * m); one b_zero, or one for each column of y
 //
-// Memory    a: (batch * m, k), b: (batch * n, k), int8 in kPackedInt8_4H4W; y: (batch * m, n), with OUT_Q8 in
-//           this layout; zero points: one row of int8 in this layout.
+// Memory    a: (batch * m, k), b: (batch * n, k), int8 in kPackedInt8_4H4W; y: (batch * m, n), with OUT_Q8
+//           also in kPackedInt8_4H4W; zero points: one row of int8 in kPackedInt8_4H4W.
 // Threads   one invocation computes four columns of one row. Padding along k is masked, so it may hold any
 //           number.
 #version 450

@@ -3,8 +3,8 @@
 //
 // Memory    x: float32 rows, contiguous; y: float32, `parts` partial sums for each row, contiguous.
 // Threads   THREADS invocations (a power of two) compute a sum together. Each invocation adds every
-//           THREADS-th element. Then they reduce in shared memory, halving the active invocations in each
-//           step. The order of additions depends on the push constants and THREADS only.
+//           THREADS-th element. Then the invocations reduce in shared memory, halving the active invocations
+//           in each step. The order of additions depends on the push constants and THREADS only.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

@@ -1,8 +1,8 @@
 // Softmax of long int8 rows to int8, with the bits of softmax_q8.comp. Each vector holds four numbers of each
 // of four neighbouring rows: kPackedInt8_4H4W along w, kPackedInt8_4W4C along c.
 //
-// Memory    x, y: int8 in these layouts, as vectors of four words, one word for each row; table: 256 int32
-//           numbers.
+// Memory    x, y: int8 in one of these two layouts, as vectors of four words, one word for each row; table:
+//           256 int32 numbers.
 // Threads   THREADS invocations compute four rows together; a workgroup computes LOCAL_X / THREADS groups of
 //           four rows. Each invocation reads up to KEPT vectors, THREADS apart, and keeps them in registers.
 //           Maximum and sum are reduced in shared memory, halving the active invocations in each step. A row

@@ -135,8 +135,8 @@ def _across(weight: Array, channels: int) -> tuple[int, ...]:
 
 
 def _factors(node: Any, weight: Array, peaks: Array) -> Array | None:
-    """Return the divisors s of the channels that a Conv reads. Return None for a grouped convolution that is
-    not depthwise. Also return None if no channel has both a nonzero value and a nonzero weight."""
+    """Return the divisors s of the channels that a Conv reads. Return None in two cases: for a grouped
+    convolution that is not depthwise, and if no channel has both a nonzero value and a nonzero weight."""
     groups = next((a.i for a in node.attribute if a.name == "group"), 1)
     depthwise = groups == len(weight) == len(peaks) and weight.shape[1] == 1
     if not (depthwise or (groups == 1 and weight.shape[1] == len(peaks))):
@@ -218,8 +218,8 @@ class _Editor:
 
     def convolution_before(self, node: Any) -> Any:
         """Return the Conv whose result the Conv *node* reads, directly or through an activation in
-        `EQUIVARIANT`. Return None if there is none. Also return None if another node reads the values
-        between the two convolutions, or their weights."""
+        `EQUIVARIANT`. Return None if there is no such Conv, or if another node reads the values between the
+        two convolutions, or their weights."""
         if node.op_type != "Conv" or not self.own(node.input[1]):
             return None
         name = node.input[0]

@@ -213,7 +213,7 @@ def select(
 
 
 def networks(words: Sequence[str]) -> dict[str, list[Case]]:
-    """Return a dict from the name of a network to its layers, for those *words* that name the list of a whole
+    """Return {name of the network: its layers} for each of the *words* that names the case list of a whole
     network."""
     tops = {path: _top(path) for word in words if (path := _list_path(word))}
     return {top["network"].str(): load_list(path) for path, top in tops.items() if "network" in top}

@@ -91,7 +91,7 @@ def _scalar_kernel(device: Device, program: Program, what: str) -> Rate:
 
 def _matrix_rate(device: Device) -> float | None:
     """Return the rate of the fastest of the int8 matrix shapes that the device supports for a subgroup, or
-None if the device supports no such shape, or if every shape gives wrong results.
+    None if the device supports no such shape, or if every shape gives wrong results.
     """
     rates = []
     for matrices in advertised(device.capabilities):

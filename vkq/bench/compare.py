@@ -86,8 +86,8 @@ def compare(
 
 
 def _by_key(run: Result, clocks: Sequence[str], ignore_path: bool) -> dict[tuple[str, ...], Row]:
-    """Return a dict from the key of a measurement to the fastest row with this key. With *ignore_path*, keys
-    do not contain the path, and rows of other libraries are left out."""
+    """Return the fastest row of each measurement: {key of the measurement: row}. With *ignore_path*, keys do
+    not contain the path, and rows of other libraries are left out."""
     found: dict[tuple[str, ...], Row] = {}
     for row in run.rows:
         if (clocks and row.clock not in clocks) or (ignore_path and row.arm != "vkq"):

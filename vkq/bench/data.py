@@ -74,8 +74,9 @@ def weights(case: Case) -> Weights:
 
 
 def _grouped(case: Case, w: npt.NDArray[np.int8]) -> GroupedWeight | None:
-    """Return the bytes of *w*, reinterpreted as codes in groups of `largest_group` elements, with a random
-    float16 scale for each group, or None for schemes without groups, and for layers that are not linear.
+    """Return None for schemes without groups, and for layers that are not linear. For other layers, return
+    the bytes of *w*, reinterpreted as codes in groups of `largest_group` elements, with a random float16
+    scale for each group.
     """
     if case.scheme not in GROUPED or case.op != "linear":
         return None

@@ -64,7 +64,7 @@ class Outcome:
 
 
 def usable_paths(device: Device, asked: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
-    """Return (list of the paths that the device supports, dict from each other path to the reason). *asked*:
+    """Return (the paths that the device supports, {each path that it does not support: the reason}). *asked*:
     consider only these paths; "auto" and "dot" among them count as supported."""
     wanted = list(asked) or list(FIXED)
     refused = {path: refusal(device, path) for path in wanted if path in FIXED}

@@ -28,7 +28,7 @@ XE_CORES = {
 
 
 def told_cores(c: Capabilities) -> int | None:
-    """Return the number of cores that the driver reports, or that is listed for the device's id, or None if
-    the number is not known; the probe then measures it."""
+    """Return the number of cores that the driver reports. If it reports none, return the number that is
+    listed for the device's id, or None if none is listed; the probe then measures it."""
     told = next((c.properties[name] for name in PROPERTIES if c.properties.get(name)), None)
     return told or (XE_CORES.get(c.device_id) if c.vendor_id == INTEL else None)

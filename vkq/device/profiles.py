@@ -177,7 +177,7 @@ def picks() -> Mapping[str, str]:
 
 
 def preference() -> tuple[tuple[str, Any], ...] | None:
-    """Return the overrides of the enclosing `preferred` block, which may be empty, or None if there is no
+    """Return the overrides of the enclosing `preferred` block (possibly empty), or None if there is no
     enclosing block."""
     return _preferred.get()
 

@@ -130,7 +130,7 @@ def ask_again(c: Capabilities, here: Callable[[], Verdict]) -> Verdict:
 
 
 def _look(c: Capabilities, report: Verdict, again: bool = False) -> None:
-    """Time the device's kernels if the device may be used, and if timing is due (`first_sight.is_due`)."""
+    """Time the kernels of a usable device for which timing is due (`first_sight.is_due`)."""
     if report.refusal is None and first_sight.is_due(c, again):
         first_sight.look(c, dataclasses.asdict(report))
 

@@ -50,7 +50,7 @@ class Lane:
 
     @staticmethod
     def can(device: Device, plan: Plan) -> bool:
-        """Return True if the plan has steps, and if the device can pack all inputs and unpack all results."""
+        """Return True if the plan has steps and the device can pack all inputs and unpack all results."""
         specs = (*plan.inputs, *plan.results)
         return bool(plan.steps) and all(
             spec.size and not (spec.packed and too_large(device, spec)) for spec in specs

@@ -124,7 +124,7 @@ class _AppendKernel:
         return ["x", *["start"] * self.form.starts, *["past"] * self.form.follows]
 
     def indices(self, count: int) -> list[Number]:
-        """Return the indices of the words that this invocation writes, of *count* words. Indices may exceed
+        """Return the indices of those of the *count* words that this invocation writes. Indices may exceed
         *count* - 1."""
         return [self.lanes.own + first for first in range(0, count, self.form.lanes)]
 

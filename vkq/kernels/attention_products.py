@@ -35,7 +35,7 @@ class Products:
         return element(self.k, buffer, "float16", place) if half else self.k.load(buffer, place).f
 
     def loads(self, rows: int) -> int:
-        """Return how many elements each invocation loads of a part of *rows* queries or keys."""
+        """Return the number of elements that each invocation loads from a part of *rows* queries or keys."""
         return max(rows * self.form.part // LANES, 1)
 
     def add_products_of(self, c: Number, q_rows: list[Number]) -> None:

@@ -176,7 +176,7 @@ def stored(dtype: str, value: Number) -> Number:
 
 
 def keep(k: KernelWriter, buffer: int, dtype: str, word: Number, values: Sequence[Number], per: int) -> None:
-    """Store the *per* results *values* that belong to word number *word*."""
+    """Store *values*, the *per* results that belong to word number *word*."""
     if dtype == "float16":
         low, high = map(to_half, values)
         return k.store(buffer, word, low | (high << 16))

@@ -120,7 +120,7 @@ class HalfMatrices:
         b.dispatch(self.program(variant, config.matrices), slots, push | steps, gemm.macs(rows))
 
     def _few(self, x: Value, y: Value, rows: int) -> tuple[Program, Resident] | None:
-        """Return the pipeline for few rows, and the weights in the order that it reads, or None if no such
+        """Return (the pipeline for few rows, the weights in the order that it reads), or None if no such
         pipeline is faster, or if a tile or a number of parts is forced."""
         if self.tile or self.parts or kind_of(self.elements) in picks() or x.spec.dtype != y.spec.dtype:
             return None

@@ -126,8 +126,8 @@ class Number(abc.ABC):
         return self._with("eq", other, "b")
 
     def where(self, yes: Any, no: Any, kind: Kind = "f") -> Number:
-        """Return *yes* where this bool is True, else *no*. Give *kind* if *yes* and *no* are Python numbers
-        that are not floats."""
+        """Return *yes* if this bool is True, else *no*. *kind*: the kind of the result if neither is a
+        `Number`."""
         known = next((v for v in (yes, no) if isinstance(v, Number)), None)
         kind = known.kind if known else kind
         return self.emit(f"{kind}select", kind, self, self.of(yes, kind), self.of(no, kind))

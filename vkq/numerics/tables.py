@@ -140,8 +140,8 @@ class SoftmaxTerms:
 
     @classmethod
     def of(cls, litert: bool, x_scale: float, y_scale: float, count: int) -> SoftmaxTerms:
-        """Return the terms for rows of *count* elements: those of LiteRT's softmax if *litert*, else those of
-        ONNX Runtime's."""
+        """Return the terms for rows of *count* elements: those of LiteRT's softmax if *litert* is True, else
+        those of ONNX Runtime's softmax."""
         if litert:
             return cls(exponentials_litert(x_scale), y_scale)
         steps = np.floor(np.float32(1) / np.float32(y_scale))

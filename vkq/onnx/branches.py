@@ -22,9 +22,9 @@ Read = Callable[[Any], Any]
 def branch(
     node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None], read: Read
 ) -> Body | None:
-    """Return the nodes and constants of the branch that an If selects, or of all iterations of a Loop, or
-None for other operators, and if the condition or the number of iterations is computed at run
-    time. *read*: the function that reads a model."""
+    """Return the nodes and constants that replace an If (those of the selected branch) or a Loop (those of
+    all iterations). Return None for other operators, and if the condition or the number of iterations is
+    computed at run time. *read*: the function that reads a model."""
     a = node.attributes
     if a["domain"] or a["op"] not in ("If", "Loop"):
         return None

@@ -103,8 +103,8 @@ def _apart(w: Rewriting, pairs: str, shape: tuple[int, ...]) -> str:
 
 
 def _along(w: Rewriting, each: str, shape: tuple[int, ...], block: int, width: int) -> str:
-    """Gather rows of *each* (rows, blocks), and repeat each value for the *block* elements of its block
-    along K."""
+    """Gather rows of *each*, an array (rows, blocks). Repeat each gathered value for the *block* elements of
+    its block along K."""
     rows = w.reshape(w.emit("Gather", [each, w.name(1)], axis=0), (*shape, 1))
     whole = w.emit("Expand", [rows, w.constant((*shape, block), "int64")])
     line = w.reshape(whole, (*shape[:-1], shape[-1] * block))

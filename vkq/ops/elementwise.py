@@ -97,8 +97,8 @@ def mul(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """Return ``a * b`` in 8 bits: ``saturate(round_half_even(float32((a_q - a_zp) * (b_q - b_zp)) * r +
-    y_zp))``.
+    """Return ``a * b`` in 8 bits, computed by this formula:
+    ``saturate(round_half_even(float32((a_q - a_zp) * (b_q - b_zp)) * r + y_zp))``.
 
     ``r = (a_scale * b_scale) / y_scale``; every step is rounded to float32. The arguments are those of `add`.
     The result equals ONNX Runtime's com.microsoft.QLinearMul on x86-64, byte for byte.

@@ -45,7 +45,7 @@ def matmul(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """``a @ b`` of two 8-bit arrays, exactly; as ONNX QLinearMatMul, byte for byte.
+    """Return ``a @ b`` of two 8-bit arrays. Sums are exact, and results have the bytes of ONNX QLinearMatMul.
 
     a: (..., M, K), b: (..., K, N), int8 or uint8, NumPy arrays (with their qparams) or Tensors; the leading
     axes broadcast as in NumPy. The result is an array if both operands are arrays, else a Tensor: 8-bit with

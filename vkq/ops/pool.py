@@ -58,12 +58,13 @@ def max_pool2d(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """The maximum under a sliding window.
+    """Return the maximum under a window that slides over x.
 
     x: (N, C, H, W), int8 or uint8, a NumPy array or a Tensor (the result is the same kind, with the same
     qparams). kernel, stride (by default the kernel), dilation: an int or (vertical, horizontal); padding:
-    also (top, left, bottom, right). Padding is never the maximum. ceil_mode: OH and OW round up. The same as
-    ONNX MaxPool (https://onnx.ai/onnx/operators/onnx__MaxPool.html) and torch.nn.functional.max_pool2d.
+    also (top, left, bottom, right). Padding is never the maximum. ceil_mode: OH and OW are rounded up, not
+    down. The same as ONNX MaxPool (https://onnx.ai/onnx/operators/onnx__MaxPool.html) and
+    torch.nn.functional.max_pool2d.
 
     Raises ArgumentError for sizes that do not fit, DTypeError for another type.
 
@@ -110,7 +111,8 @@ def avg_pool2d(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """The mean under a sliding window, as ONNX Runtime's com.microsoft.QLinearAveragePool, byte for byte.
+    """Return the mean under a window that slides over x, with the bytes of ONNX Runtime's
+    com.microsoft.QLinearAveragePool.
 
     ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32; sum
     adds ``x_scale * (x_q - x_zp)`` in row-major order. With count_include_pad (the default, as in PyTorch but
@@ -175,8 +177,8 @@ def global_avg_pool2d(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """The mean of each channel: (N, C, H, W) to (N, C, 1, 1), as ONNX Runtime's
-    com.microsoft.QLinearGlobalAveragePool.
+    """Return the mean of each channel of x (N, C, H, W), as an array (N, C, 1, 1), computed like ONNX
+    Runtime's com.microsoft.QLinearGlobalAveragePool.
 
     ``y_q = saturate(round_half_even(float32(sum(x_q - x_zp)) * m) + y_zp)``,
     ``m = x_scale / (y_scale * H * W)``, with an exact sum and each float32 step rounded. y_qparams: by

@@ -26,7 +26,7 @@ def quantize(
     out: Tensor | None = None,
     layout: str | None = None,
 ) -> Any:
-    """``saturate(round_half_even(x / scale) + zero_point)``.
+    """Return ``saturate(round_half_even(x / scale) + zero_point)``.
 
     x: float32 of any shape, a NumPy array (the result is an array, too) or a Tensor (the result is a Tensor
     in *layout*: by default kPackedInt8_4W4C for four dims, else kPackedInt8_4H4W). The division is rounded
@@ -50,7 +50,7 @@ def dequantize(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """``(x - zero_point) * scale`` in float32.
+    """Return ``(x - zero_point) * scale`` in float32.
 
     x: a NumPy array or a Tensor with the dtype of *qparams*; by default, a Tensor's own qparams are used.
     https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html

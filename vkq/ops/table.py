@@ -50,7 +50,7 @@ def lookup(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """``table[x - qmin]``, element by element.
+    """Return ``table[x - qmin]``, element by element.
 
     x: int8 or uint8 of any shape, a NumPy array or a Tensor (the result is the same kind, in the same
     layout).
@@ -96,7 +96,8 @@ def unary(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """``function(x)`` in 8 bits, through a table: see `table_of` for the functions and the rounding.
+    """Return ``function(x)`` in 8 bits, computed by a table. `table_of` describes the functions and the
+    rounding.
 
     x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor. y_qparams: the result's parameters; by
     default the parameters of x. The results of a leaky ReLU equal those of ONNX Runtime's QLinearLeakyRelu.

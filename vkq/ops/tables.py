@@ -31,8 +31,8 @@ def lookup_axis(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """``table[c, x - qmin]`` for each element x of slice c along an axis: a separate function for each
-    channel.
+    """Return ``table[c, x - qmin]`` for each element x of slice c along an axis, so that each channel has its
+    own function.
 
     x: int8 or uint8, a NumPy array or a Tensor (the result is the same kind). table: (C, 256) for an axis of
     length C, or (256,) for all slices; int8 or uint8 (the result has the layout of x), or float32. The first
@@ -85,7 +85,8 @@ def lookup_pair(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """``table[a - qmin, b - qmin]``: any function of two 8-bit values, with NumPy's broadcasting.
+    """Return ``table[a - qmin, b - qmin]``, which is any function of two 8-bit values. Shapes broadcast as in
+    NumPy.
 
     a, b: int8 or uint8 of one type, NumPy arrays or Tensors. table: (256, 256) of that type.
 

@@ -40,7 +40,7 @@ def take(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """``x.ravel()[places]``: each element of the result is the element of x with that index in row-major
+    """Return ``x.ravel()[places]``: for each index in *places*, the element of x with this index in row-major
     order, or *fill* if the index is -1.
 
     x: int8, uint8, float32, float16 or int32, a NumPy array or a Tensor (the result is the same kind, with
@@ -163,7 +163,7 @@ def slice_(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """``x[slices]``: a part of x, with any steps.
+    """Return ``x[slices]``, a part of x. The steps may be any integers except 0.
 
     x: int8 or uint8 (float32, float16 and int32 too), a NumPy array or a Tensor. slices: Python slices, one
     for each of the first axes. The same as ONNX Slice. The public name is ``vkq.slice``.

@@ -80,8 +80,8 @@ def _run_alone(capabilities: Capabilities) -> Verdict:
 
 
 def stages(device: Device) -> dict[str, Callable[[], Any]]:
-    """Return the tests whose features the device has, and the rates: name -> a function that returns a JSON
-    value.
+    """Return {name of a stage: function that returns a JSON value}: the tests whose features the device has,
+    and the rates.
 
     A test returns an error text, or None.
     """
@@ -228,7 +228,7 @@ def dot_cases() -> tuple[Words, Words]:
 
 
 def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return x (case, step, row, k) and w (case, step, output, k), int8 or uint8. In case i < k, only the
+    """Return x (case, step, row, k) and w (case, step, output, k), int8 or uint8. In case i < k, only
     elements at index i along k are nonzero. Then follow cases of extreme values, and cases of random
     values."""
     k, dtype = matrices.k, np.uint8 if matrices.form == "u8u8" else np.int8

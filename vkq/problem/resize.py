@@ -79,8 +79,8 @@ class Resize:
         rounding: Rounding = "truncate",
         lines: bool = False,
     ) -> Resize:
-        """Return the resize for a size (OH, OW) or for a scale (one number or two). If the size is given,
-        compute the scale, and if the scale is given, the size, as ONNX Resize does."""
+        """Return the resize for a size (OH, OW) or for a scale (one number or two). The scale is computed
+        from a given size, or the size from a given scale, as in ONNX Resize."""
         for name, chosen, kind in (
             ("mode", mode, ResizeMode), ("coordinates", coordinates, Coordinates),
             ("nearest_mode", nearest_mode, NearestMode), ("rounding", rounding, Rounding),

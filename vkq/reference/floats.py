@@ -6,8 +6,8 @@ The functions return the exact result. With ``magnitude=True`` they return M = s
 w_scale + |bias| instead. The error bounds below are stated with M. M1 is M for an x of ones, and u = 2**-24.
 The bounds hold as long as nothing overflows.
 
-**Float32.** A device adds in float32, in some order, and rounds every product and sum once. The error of its
-result is at most (K + 4) u M.
+**Float32.** A device adds in float32, in an unspecified order, and rounds every product and sum once. The
+error of its result is at most (K + 4) u M.
 
 **compute="float16" on matrix units.** x is first rounded to float16, to nearest or toward zero. The error of
 x is at most 2**-10 |x|, or 2**-14 if |x| < 2**-14; beyond 65504 x becomes infinite. Products are then exact.

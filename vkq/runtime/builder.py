@@ -56,7 +56,8 @@ class Builder:
         self._wholes: set[int] = set()  # the slots of joined arrays
         self.reasons: dict[str, str] = {}
         self._over: dict[int, int] = {}
-        # Index of a step -> (the step to run instead if each y has the memory of its x, the slots y -> x).
+        # {index of a step: (the step to run instead if each y shares the memory of its x, {slot of y: slot of
+        # x})}.
         self._shorter: dict[int, tuple[Step, dict[int, int]]] = {}
 
     def input(self, spec: Spec) -> Value:

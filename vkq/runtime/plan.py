@@ -150,12 +150,12 @@ class Plan:
     inputs.
 
     ``inputs``: the spec of each input. ``results``: the spec of each result; ``outputs``: the slot of each
-    result (an input's slot if the result is this input with another spec). ``constants``: slot -> content;
-    a step that overwrites a constant restores it. ``scratch``: slot -> (offset, bytes) in a range of
-    ``scratch_bytes`` that nothing else uses during the run. ``reasons``: why these steps were chosen, by
-    topic ("path", "method", ...). ``over``: output slot -> slot of an input whose memory the result may
-    overwrite. ``in_place``: the steps to run if all results in ``over`` overwrite their inputs; () if these
-    steps are ``steps``.
+    result (an input's slot if the result is this input with another spec). ``constants``: a dict from slot to
+    content; a step that overwrites a constant restores it. ``scratch``: a dict from slot to (offset, bytes)
+    in a range of ``scratch_bytes`` that nothing else uses during the run. ``reasons``: why these steps were
+    chosen, by topic ("path", "method", ...). ``over``: a dict from an output's slot to the slot of an input
+    whose memory the result may overwrite. ``in_place``: the steps to run if all results in ``over`` overwrite
+    their inputs; () if these steps are ``steps``.
     """
 
     inputs: tuple[Spec, ...]
@@ -234,7 +234,7 @@ def native_plan(
     scratch_bytes: int,
 ) -> Any:
     """Return the extension's form of a plan. *slots*, *inputs*: the numbers of slots and of inputs.
-    *outputs*: the results' slots. *scratch*: slot -> (offset, bytes) in scratch memory."""
+    *outputs*: the results' slots. *scratch*: a dict from slot to (offset, bytes) in scratch memory."""
     return native_module().Plan(
         [
             (

@@ -150,8 +150,8 @@ class Recording:
             self.steps.append(one)
 
     def again(self, one: Recorded, buffers: Mapping[Buffer, Buffer] | None = None) -> None:
-        """Record an operation of this or another recording again. *buffers*: buffer -> its replacement, for
-        buffers of the operation that are to be replaced."""
+        """Record an operation of this or another recording again. *buffers*: a dict from each buffer of the
+        operation that is to be replaced to its replacement."""
         to: Mapping[Any, Any] = buffers or {}
         slots, scratch = tuple(to.get(b, b) for b in one.slots), to.get(one.scratch, one.scratch)
         self._record(dataclasses.replace(one, slots=slots, scratch=scratch))

@@ -73,8 +73,9 @@ class Q8taQ8csw(Int8Scheme):
 
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
         """Return the parameters as int32 (blocks of 4 channels, 4 parameters, 4 channels). Parameter 0 is the
-        offset, 1 the weight's zero point, 2 the multiplier. Parameter 3 is a float bias; or, with y_qparams,
-        y's scale if the result is float32, and y's zero point for an epilogue with tables or parts.
+        offset, 1 the weight's zero point, 2 the multiplier. Parameter 3 is the bias if it is float. With
+        y_qparams it is y's scale for float32 results, and y's zero point for an epilogue with tables or
+        parts. Otherwise it is 0.
 
         The dot form multiplies x' = x + a and w' = w + b (a, b = 0 or 128). With xz' = xz + a
         and wz' = wz + b,

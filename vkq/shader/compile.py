@@ -78,12 +78,12 @@ def expand(
     virtual: Mapping[str, str] | None = None,
     defines: Mapping[str, int | str] | None = None,
 ) -> str:
-    """Return the GLSL file *path* as one text: ``#include "name"`` replaced, *defines* set, every part
-    marked with ``#line``.
+    """Return the GLSL file *path* as one text. Each ``#include "name"`` is replaced by the file, *defines*
+    are set, and ``#line`` marks each part.
 
-    A name is searched in the including file's folder, then in *include_dirs*, then in *virtual* (name ->
-    text). Each included file has an include guard, so the preprocessor uses only its first occurrence, even
-    inside ``#if``.
+    A name is searched in the including file's folder, then in *include_dirs*, then in *virtual* (a dict from
+    name to text). Each included file has an include guard, so the preprocessor uses only its first
+    occurrence, even inside ``#if``.
 
     Raises:
         CompileError: an include that is missing or malformed (``file:line:``), or a file without

@@ -80,8 +80,8 @@ def reflect(spirv: bytes, specialization: Mapping[int, Value] | None = None) -> 
 
     Args:
         spirv: the module.
-        specialization: ``constant_id`` -> value, used for the local size and the shared memory. A constant
-            that is not in it has the module's default.
+        specialization: a dict from ``constant_id`` to value, used for the local size and the shared memory. A
+            constant that is not in the dict has the module's default.
 
     Raises:
         CompileError: the bytes are not SPIR-V, or use a descriptor set other than 0, which vkq's shaders

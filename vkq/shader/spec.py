@@ -146,8 +146,8 @@ class Variant:
         }
 
     def pack_specialization(self, specialization: Mapping[str, Value] = _NOTHING) -> dict[int, bytes]:
-        """Return ``constant_id`` -> the 4 bytes for VkSpecializationInfo, for every constant of the
-        variant."""
+        """Return a dict from the ``constant_id`` of each of the variant's constants to its 4 bytes for
+        VkSpecializationInfo."""
         values = self.constants(specialization)
         return {
             constant.id: encode(constant.type, values[name], name)
@@ -233,7 +233,8 @@ class Variant:
         return reasons
 
     def integers(self, specialization: Mapping[str, Value]) -> dict[str, int]:
-        """Return name -> value of the integers that an expression may use, without the push constants."""
+        """Return a dict with the name and the value of each integer, other than push constants, that an
+        expression may use."""
         constants = self.constants(specialization)
         return {
             **{name: value for name, value in self.defines.items() if isinstance(value, int)},

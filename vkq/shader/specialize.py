@@ -68,8 +68,8 @@ def literals_of(variant: Variant, matrix_literals: bool) -> set[int]:
 
 
 def specialized(spirv: bytes, given: Mapping[int, int], known: Mapping[int, int] | None = None) -> bytes:
-    """Return the module with the specialization constants in *given* (``constant_id`` -> the 32 bits)
-    replaced by constants. Integers and bools computed only from them become constants, too.
+    """Return the module with the specialization constants in *given* (a dict from ``constant_id`` to the 32
+    bits) replaced by constants. Integers and bools computed only from them become constants, too.
 
     *known*: the bits of further specialization constants, which stay specialization constants. With these
     bits, array lengths that an OpSelect among specialization constants chooses become constants.

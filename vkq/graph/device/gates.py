@@ -26,9 +26,9 @@ class Gates:
 
 
 def behind(context: Context, mean: Node) -> Gates | None:
-    """Return a squeeze-and-excite kernel for *mean*, a node that computes the means of channels, and the two
-    convolutions after it, or None if other nodes read the means, or if the kernel does not support the
-    convolutions."""
+    """Return a squeeze-and-excite kernel for the node *mean*, which computes the means of channels, and for
+    the two convolutions after it; or None if other nodes read the means, or if the kernel does not support
+    the convolutions."""
     first = only_reader(context, mean)
     second = first and only_reader(context, first)
     if first is None or second is None or context.graph.specs[mean.outputs[0]].shape[0] > MOST_IMAGES:

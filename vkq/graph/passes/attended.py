@@ -208,7 +208,7 @@ def range_of(sweep: Sweep, name: str, steps: int = 16) -> Range:
 
 
 def _shown(array: Array, mask: Mask) -> Array | None:
-    """Return a constant mask as flags, True for visible keys, or None if the mask also changes the scores of
+    """Return a constant mask as flags (True for visible keys), or None if the mask also changes the scores of
     visible keys."""
     if mask.low is not None:
         return array.astype(np.bool_) ^ mask.inverted

@@ -167,8 +167,8 @@ def _fused(sweep: Sweep, node: Node, weights: Softmaxed, shape: Sequence[int]) -
 
 
 def gains(sizes: AttentionSizes) -> bool:
-    """Return True if the fused kernel supports these sizes, and if the attention fulfils the conditions of
-    the module's docstring."""
+    """Return True if two conditions hold: the fused kernel supports these sizes, and the attention fulfils
+    the conditions in the module's docstring."""
     held = 4 * sizes.batch * sizes.heads * sizes.queries * sizes.keys
     if not held or not sizes.depth * sizes.groups or sizes.heads % sizes.groups:
         return False

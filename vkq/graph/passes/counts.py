@@ -24,7 +24,7 @@ def flatten_counts(graph: Graph) -> Graph:
 
 
 def _count(spec: Spec) -> int:
-    """Return the number of elements of a small int32 vector, which may have further axes of length 1, or 0
+    """Return the number of elements of a small int32 vector (which may have further axes of length 1), or 0
     for other values."""
     size = math.prod(spec.shape)
     return size if spec.dtype == "int32" and size == max((*spec.shape, 1)) <= MOST else 0

@@ -46,8 +46,8 @@ def parameters(sweep: Sweep, name: str) -> tuple[str, QParams] | None:
 
 
 def _weight(sweep: Sweep, name: str, axis: int | None = None) -> tuple[Array, Array, Array] | None:
-    """Return (integers, scales, zero points) of a dequantized constant, with one scale, or one for each slice
-    along *axis*, or None if the value is not such a constant."""
+    """Return (integers, scales, zero points) of a dequantized constant that has one scale, or one for each
+    slice along *axis*. For other values, return None."""
     made = sweep.producer(name, "DequantizeLinear")
     data, scale = (sweep.array(made.inputs[i]) for i in (0, 1)) if made is not None else (None, None)
     if (

@@ -82,8 +82,8 @@ def whole(w: Words) -> bool:
 
 
 def _is_volume(w: Words, kernel: Sequence[int] | None = None) -> bool:
-    """Return True if x is a volume that is not empty, and if the kernel and all attributes have values for
-    three spatial axes."""
+    """Return True if x is a nonempty volume, and the kernel and all attributes have values for three spatial
+    axes."""
     shape = w.spec(0).shape
     rank = len(w.spec(1).shape) - 2 if kernel is None else len(kernel)
     lists = [w.attributes[name] for name in LISTS if name in w.attributes]
