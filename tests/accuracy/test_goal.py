@@ -30,8 +30,8 @@ def noise(real: Path, path: Path, feeds: list[dict[str, np.ndarray]]) -> float:
 
 
 def test_a_function_judges(tmp_path: Path) -> None:
-    """A user's function evaluates candidates. A target of half of int8's noise needs float layers; a target
-    that int8 reaches needs none."""
+    """A user's function evaluates candidates. A target of half the noise of the int8 model needs float
+    layers. A target that the int8 model reaches needs none."""
     path, net = saved(short, tmp_path)
     feeds = samples(net.shape)
     plain = quantize(path, tmp_path / "plain.onnx", feeds, seconds=0)

@@ -64,8 +64,8 @@ def test_options_are_said_where_they_differ() -> None:
 
 
 def test_rows_of_a_document_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Names in Markdown differ by scheme, scale and method; so do the names of cases that only one run has in
-    `vkq compare --wide`."""
+    """In Markdown, the names of rows with different schemes, scales or methods differ. In `vkq compare
+    --wide`, this also holds for cases that only one of the two runs has."""
     p = parse("linear[M=1,K=8,N=8]")
     cases = [
         Case(p),

@@ -297,8 +297,8 @@ def test_the_default_is_the_best_that_passed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_new_rates_count_only_where_another_arithmetic_is_clearly_faster() -> None:
-    """New rates are kept only if another arithmetic is clearly the fastest with them. Under load all rates
-    fall and their order changes; this must not change the choice of kernels."""
+    """Newly measured rates are kept only if they make another arithmetic clearly the fastest. Under load all
+    rates fall and their order changes; this must not change the choice of kernels."""
     old = verdict.Verdict({}, False, {"s8s8": 100.0, "u8u8": 90.0, "float": 20.0, "copy": 5.0}, "gpu", True)
     loaded = dataclasses.replace(old, rates={"s8s8": 40.0, "u8u8": 48.0, "float": 19.0, "copy": 3.0})
     faster = dataclasses.replace(old, rates={"s8s8": 100.0, "u8u8": 126.0, "float": 20.0, "copy": 5.0})

@@ -2,8 +2,8 @@
 
 Scales are powers of two and values are small, so that all real results are exact in float32. Therefore a
 graph gives equal bytes before and after a pass. Zero points are even: sums, products and means (of vkq
-and of ONNX Runtime) add zero points before they round, and an odd zero point would round ties to the
-other neighbour.
+and of ONNX Runtime) add zero points before they round, and with an odd zero point, ties would round in the
+opposite direction.
 """
 
 from __future__ import annotations

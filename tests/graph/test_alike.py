@@ -41,8 +41,8 @@ def test_layers_of_a_decoder_share_positions_and_masks(any_device: vkq.Device) -
 
 
 def test_only_equal_nodes_are_merged(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal comparisons become one; comparisons with other constants, and equal products of floats, stay. A
-    graph without operators of decoders is left as it is."""
+    """Equal comparisons are merged into one. Comparisons with different constants are not merged, nor are
+    equal products of floats. A graph without operators of decoders is left as it is."""
     nodes = [
         op("Less", "i one", "a"), op("Less", "i same", "b"), op("Less", "i two", "c"),
         op("Where", "a x y", "d"), op("Where", "b x y", "e"), op("Where", "c x y", "f"),

@@ -142,8 +142,8 @@ def emulate(
 
 
 def _tile_bytes(program: Program, push: Mapping[str, int | float]) -> int:
-    """Return the size in bytes of the buffer that replaces the shared memory of all workgroups of a
-    dispatch. Return 0 if the program has no such buffer."""
+    """Return the size in bytes of the buffer that replaces the shared memory of a dispatch's workgroups, or 0
+    if the program has no such buffer."""
     if all(binding.name != "tile" for binding in program.variant.bindings):
         return 0
     workgroups = program.variant.workgroups({"first_group": 0, **push}, program.constants)

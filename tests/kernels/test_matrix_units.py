@@ -331,8 +331,9 @@ def test_layout_and_method(
 
 
 def test_strided_convolutions_gather_their_pixels(costed_matrices: vkq.Device) -> None:
-    """Convolutions with a stride gather their pixels, and so do convolutions with a long k on small
-    images. The other convolutions use tiles of input pixels. Each choice is the faster one measured."""
+    """Convolutions with a stride, and convolutions with a long k on small images, gather their pixels. All
+    other convolutions use tiles of input pixels. Each convolution uses the kernel that was measured to be
+    faster."""
     for n, channels, size, stride, method in (
         (32, 64, 56, 1, "matrix"), (32, 128, 56, 2, "implicit"), (32, 512, 7, 1, "matrix"),
         (1, 64, 56, 1, "matrix"), (1, 128, 28, 1, "matrix"), (1, 512, 7, 1, "implicit"),

@@ -31,7 +31,8 @@ def run(device: vkq.Device, name: str, x: np.ndarray, axis: int, count: int = 1,
 
 
 def expected(name: str, x: np.ndarray, axis: int, count: int, **attributes: float) -> np.ndarray:
-    """Return NumPy's result: move the axes last and merge them, compute, and move them back."""
+    """Return NumPy's result: move the function's axes to the end and merge them, compute the function, and
+    move the axes back."""
     shape, axes = x.shape, tuple(range(axis, axis + count))
     kept = [i for i in range(x.ndim) if i not in axes]
     moved = x.transpose(*kept, *axes)

@@ -113,9 +113,9 @@ def test_a_cache_of_multi_head_attention(device: vkq.Device, names: str) -> None
 
 @pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention"])
 def test_float16(device: vkq.Device, op: str) -> None:
-    """float16 results are near ONNX Runtime's float32 results for the same values, because its CPU provider
-    has no float16 Attention. q, k and v of magnitude 4 are rounded to 2^-9, which adds up over a score's 13
-    terms; results are rounded once."""
+    """float16 results are compared with ONNX Runtime's float32 results for the same values, because ONNX
+    Runtime's CPU provider has no float16 Attention. q, k and v of magnitude 4 are rounded to 2^-9. These
+    errors add up over the 13 terms of a score. Results are rounded once."""
     fed = (
         {"x": normal(2, 5, 19)}
         if op == "Attention"

@@ -86,8 +86,8 @@ def test_a_layer_alone_counts_the_repack(
 
 
 def test_tuning_compares_both(planned: Planned) -> None:
-    """`vkq tune` begins with the kernels that a layer alone would choose, and also times those of the
-    other layout."""
+    """`vkq tune` begins with the kernels that a layer outside a network would choose. It also times the
+    kernels for the other layout."""
     for shape, given in ((SMALL, IMAGE), (LARGE, IMAGE), ((64, 32), MATRIX), ((64, 2048), MATRIX)):
         layer, x = layer_of(planned, shape), Spec(shape, "int8", given, Q)
         names = [one.plan(x).variants for one in choices(layer, x)]

@@ -138,8 +138,8 @@ def check_bytes(
     data: bytes, device: Any, folder: Path, others: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
     """Export a model (ONNX or TFLite) for the device, its shipped kind, *others*, and any device. Run each
-    plan once, and check that it gives the session's bytes. Return the kinds whose plans ran, and a dict of
-    kind -> the requirement of its plan that the device does not meet."""
+    plan once, and check that it gives the session's bytes. Return the kinds whose plans ran, and a dict from
+    each other kind to the requirement of its plan that the device does not meet."""
     model = read_model(data)
     feed = given(model, 8)
     with session_of(data)(data, device) as session:

@@ -130,7 +130,8 @@ def compared(name: str, got: Any, want: Any) -> str:
 
 
 def networks(tree: Tree) -> dict[str, str]:
-    """Return network -> how many of its results on arm64 equal those of ONNX Runtime on this machine."""
+    """Return {network: the number of its results on arm64 that equal ONNX Runtime's results on this
+    machine}."""
     given, results = tree.root.parent / "given.npz", tree.root.parent / "results.npz"
     digits = (digit_images()[0][:, None] / 16).astype(np.float32)
     inputs = {"digits": digits, "denoise": np.random.default_rng(0).random((1, 3, 67, 45), np.float32)}
