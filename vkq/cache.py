@@ -83,9 +83,9 @@ def read(path: Path) -> bytes | None:
 
 
 def read_json(path: Path, parse: Callable[[Any], Value]) -> Value | None:
-    """Return the result of *parse* for the JSON value in the cache file *path*. Return None as `read` does,
-    and also (with one warning) if the data is no JSON or *parse* raises ValueError, TypeError or
-    LookupError."""
+    """Return the result of *parse* for the JSON value in the cache file *path*. Return None if `read` returns
+    None. Also return None, with one warning, if the data is no JSON or *parse* raises ValueError, TypeError
+    or LookupError."""
     data = read(path)
     if data is None:
         return None

@@ -55,9 +55,9 @@ def measure(device: Device, progress: Callable[[str], None] = lambda what: None)
 
 
 def of_path(path: str, ceilings: Mapping[str, float | None]) -> tuple[str, float] | None:
-    """Return (name, rate) of a path's arithmetic ceiling: the ceiling of the path's instruction, or of
-    float32 multiply-adds for the paths ``portable`` and ``float``. Return None if the path has no ceiling,
-    or its ceiling was not measured."""
+    """Return (name, rate) of a path's arithmetic ceiling, or None if the path has no ceiling, or its ceiling
+    was not measured. It is the ceiling of the path's instruction; for the paths ``portable`` and ``float``,
+    it is the ceiling of float32 multiply-adds."""
     name = path if path in ceilings else "fp32_fma" if path in ("portable", "float") else None
     value = ceilings.get(name) if name else None
     return (name, value) if name and value else None

@@ -44,8 +44,9 @@ def groups_in_time(
 
 
 def seconds_of(c: Capabilities, macs: int, size: int, own: verdict.Verdict | None = None) -> float:
-    """Return the estimated number of seconds that *macs* multiply-adds on *size* bytes take, by the rates of
-    arithmetic and of a copy. Return 0.0 for devices that do not drive a screen. *own*: see `macs_in_time`."""
+    """Return the estimated number of seconds that *macs* multiply-adds on *size* bytes take, or 0.0 for
+    devices that do not drive a screen. The estimate uses the rates of arithmetic and of a copy. *own*: see
+    `macs_in_time`."""
     copied = _bytes_in_time(c, own)
     return 0.0 if copied is None else LONGEST_S * max(macs / _most_macs(c, own), size / copied)
 

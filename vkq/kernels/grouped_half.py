@@ -182,8 +182,8 @@ class GroupedMatrices:
         return few and (weight.bits, weight.group, self.points) == (4, 128, 0)
 
     def config(self, rows: int) -> GemmConfig | None:
-        """Return the tile for *rows* rows: a tile for few rows if one fits, else the tile with the lowest
-        estimated time. Return None if the device can run no tile."""
+        """Return the tile for *rows* rows, or None if the device can run no tile. It is a tile for few rows
+        if one fits, else the tile with the lowest estimated time."""
         few = next(self._few(rows), None)
         sizes = (profile(self.gemm.device.capabilities), rows, self.gemm.n, self.gemm.k, 1)
         best_first = [] if few else sorted(self._many(rows), key=lambda config: config.cycles(*sizes))

@@ -39,8 +39,8 @@ def signed(values: npt.NDArray[Any]) -> Int8:
 
 
 def signed_zero_point(q: QParams | None) -> int:
-    """Return the zero point that belongs to the values of `signed`. Return 0 if q is None, because then each
-    row's zero point is computed at run time."""
+    """Return the zero point that belongs to the values of `signed`, or 0 if q is None: then each row's zero
+    point is computed at run time."""
     if q is None:
         return 0
     return q.zero_point - (128 if q.dtype == "uint8" else 0)

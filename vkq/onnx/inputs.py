@@ -44,8 +44,8 @@ class NodeArg:
 
 
 def type_name(dtype: str) -> str:
-    """Return ONNX Runtime's name of a dtype, such as "tensor(float)". Return the name of a type that is no
-    tensor, such as "seq(tensor(float))", unchanged."""
+    """Return ONNX Runtime's name of a dtype, such as "tensor(float)". The name of a type that is no tensor,
+    such as "seq(tensor(float))", is returned unchanged."""
     return dtype if "(" in dtype else f"tensor({_TYPES.get(dtype, dtype)})"
 
 

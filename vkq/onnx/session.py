@@ -203,8 +203,8 @@ class InferenceSession(Manners):
 
     @checked
     def profile(self, input_feed: Mapping[str, npt.ArrayLike], runs: int = 1) -> list[tuple[str, str, float]]:
-        """Return (node of the model, operator, microseconds on the device) for each operator: the median of
-        *runs* runs, after a run that warms caches. Raises DeviceError if the device has no timestamps."""
+        """Return (node of the model, operator, median microseconds on the device in *runs* runs) for each
+        operator. An earlier run warms caches. Raises DeviceError if the device has no timestamps."""
         arrays = self._checked(input_feed)
         given = {name: array for name, array in arrays.items() if name in self._constant}
         graph = self.lowered({name: array.shape for name, array in arrays.items()}, given)

@@ -29,7 +29,8 @@ from .layer import Layer, as_tuned
 
 
 class ConvTranspose2d(Layer[TransposedConv2dProblem]):
-    """Transposed 2-D convolution (as PyTorch's) of NCHW images with an int8 weight, exactly.
+    """A transposed 2-D convolution (as in PyTorch) of NCHW images. With quantized x and an int8 weight, it is
+    exact.
 
     Args:
         weight: (IC, OC/groups, KH, KW), int8 (or uint8); or float32 or float16 (schemes f32 and f16).
@@ -37,17 +38,18 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
             with a float weight.
         x_qparams: scale and zero point of the activations; None for float activations (weight-only).
         stride, dilation: an int or (vertical, horizontal).
-        padding: an int, (vertical, horizontal) or (top, left, bottom, right): removed from the output.
+        padding: an int, (vertical, horizontal) or (top, left, bottom, right): the rows and columns to remove
+            from the output.
         output_padding: an int or (vertical, horizontal), less than the stride or the dilation: added to the
             output at the bottom and right.
         groups: divides IC and OC.
         y_qparams, bias, w_zero_point, activation, path, overflow, device: as for `Linear`, with OC for N.
 
     The height of the result is ``OH = (H - 1)*stride - top - bottom + dilation*(KH - 1) + output_padding +
-    1``, and likewise the width. The formulas of `Linear` hold, where acc[n, oc, stride*h + dilation*kh - top,
-    stride*w + dilation*kw - left] sums (x[n, ic, h, w] - x_zero_point) * (weight[ic, oc, kh, kw] -
-    w_zero_point[oc]). ONNX's form is ConvTranspose between DequantizeLinear and QuantizeLinear
-    (https://onnx.ai/onnx/operators/onnx__ConvTranspose.html).
+    1``; the width is computed in the same way, with left, right and KW. The formulas of `Linear` hold, where
+    acc[n, oc, stride*h + dilation*kh - top, stride*w + dilation*kw - left] sums (x[n, ic, h, w] -
+    x_zero_point) * (weight[ic, oc, kh, kw] - w_zero_point[oc]). ONNX's form is ConvTranspose between
+    DequantizeLinear and QuantizeLinear (https://onnx.ai/onnx/operators/onnx__ConvTranspose.html).
 
     >>> import numpy as np
     >>> weight, q = np.array([[[[10, 20, 30]]]], np.int8), QParams(1.0)

@@ -142,8 +142,8 @@ class Layer(OfOneProcess, Generic[P]):
     def scheme(self) -> str:
         """The scheme: ``q8ta_q8csw_q8to`` (int8 in and out), ``q8ta_q8csw`` (int8 in, float32 out), ``q8csw``
         (float32 or float16 in and out; ``q8csw_f16`` with compute="float16"), ``q4gsw`` and ``q8gsw``
-        (likewise, with weights of 4 or 8 bits in groups), ``f32`` and ``f16`` (float weights), or
-        ``dq8ca_q8csw`` (float32 in and out, the input quantized by rows at run time)."""
+        (float32 or float16 in and out, with weights of 4 or 8 bits in groups), ``f32`` and ``f16`` (float
+        weights), or ``dq8ca_q8csw`` (float32 in and out, the input quantized by rows at run time)."""
         return self._scheme.name
 
     def __repr__(self) -> str:

@@ -38,7 +38,7 @@ KIND = "layout of a linear layer"  # the name of this choice in the tuner's rank
 
 
 class Linear(Layer[LinearProblem]):
-    """``y = x @ weight.T + bias`` with an int8 weight, exactly.
+    """A linear layer, ``y = x @ weight.T + bias``. With quantized x and an int8 weight, it is exact.
 
     Args:
         weight: (N, K) = (out_features, in_features), int8 (or uint8); or a `vkq.GroupedWeight` of 4 or 8
@@ -89,9 +89,9 @@ class Linear(Layer[LinearProblem]):
     Float activations (q8csw): ``(sum_k x (w - w_zero_point)) * w_scale + bias`` in float32, then quantized
     with y_qparams if given. The method decides the order of the sum, which is the same in every run. The
     error is at most (K + 4) * 2**-24 times the sum of the terms' magnitudes; with compute="float16" it is
-    about 2**-10 of that sum, or 1.8 % without matrix units (`vkq.reference.floats` has the bounds). x may be
-    float32 or float16; the result has the type of x, and sums are float32. With a GroupedWeight, the result
-    is
+    about 2**-10 times this sum, or without matrix units at most 1.8 % of it (`vkq.reference.floats` has the
+    bounds). x may be float32 or float16; the result has the type of x, and sums are float32. With a
+    GroupedWeight, the result is
         ``sum over groups g of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g)  [+ bias]``
     computed in float32, or for float16 x on matrix units if the device has them
     (`vkq.reference.linear_grouped` has the bounds).

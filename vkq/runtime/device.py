@@ -41,8 +41,8 @@ class Device(OfOneProcess):
     """A Vulkan device, opened with the features that vkq's shaders use.
 
     Args:
-        which: an index, part of a name, or None for VKQ_DEVICE in the environment, else the best device:
-            discrete before integrated before virtual before CPU.
+        which: an index, part of a name, or None. None opens the device that the environment variable
+            VKQ_DEVICE names, or else the best device: discrete before integrated before virtual before CPU.
         staging: True copies through host memory even if the host can access the device's memory; None copies
             through it only if necessary.
         tune: "auto" uses the kernels that were fastest when this device was probed (`vkq devices` prints
@@ -162,7 +162,7 @@ class Device(OfOneProcess):
 
     @property
     def loop_limit(self) -> int | None:
-        """After how many iterations the driver ends an invocation's loops without an error; None: never."""
+        """The number of iterations after which the driver silently ends an invocation's loops, or None."""
         return probed(self).loop_limit
 
     def download_into(self, source: Buffer, out: npt.NDArray[np.uint8]) -> None:
@@ -209,7 +209,7 @@ class Device(OfOneProcess):
     # --------------------------------------------------------------------------------------------- submission
 
     def recording(self) -> Recording:
-        """Return the recording of this thread's `record` block, or without a block, of the pending chain."""
+        """Return the recording of this thread's `record` block, or of the pending chain outside a block."""
         return getattr(self._local, "explicit", None) or Recording(self, chain=self.queue.chain())
 
     def add(self, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
@@ -261,7 +261,7 @@ class Device(OfOneProcess):
         return groups_in_time(self.capabilities, total, macs, size, self.verdict)
 
     def seconds_of(self, macs: int, size: int) -> float:
-        """Return the estimated seconds of *macs* multiply-adds; 0.0 if work is never split
+        """Return the estimated seconds of *macs* multiply-adds, or 0.0 if work is never split
         (`vkq.device.watchdog`)."""
         return seconds_of(self.capabilities, macs, size, self.verdict)
 

@@ -55,8 +55,8 @@ class Recording:
     """A sequence of operations, with a full memory barrier before each operation that accesses data that an
     earlier operation wrote.
 
-    Made by ``Device.record``. ``run`` submits everything at once and waits. Each call of ``run`` uses the
-    current content of the tensors.
+    ``Device.record`` makes recordings. ``run`` submits everything at once and waits. Each call of ``run``
+    uses the current content of the tensors.
 
     >>> import numpy as np, vkq
     >>> x = vkq.Tensor.from_numpy(np.array([[1.0, -2.0]], np.float32))
@@ -170,8 +170,8 @@ class Recording:
         return int(self._native.position)
 
     def repeat(self, first: int, times: int) -> None:
-        """Record the operations from position *first* on *times* more times. The range must begin and end
-        with a `barrier`."""
+        """Record all operations from position *first* to the end again, *times* times. The range must begin
+        and end with a `barrier`."""
         self._queue.repeat(self._native, first, times)
 
     def submit(self) -> None:

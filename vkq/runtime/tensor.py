@@ -45,7 +45,7 @@ class Tensor(OfOneProcess):
     uint8 data are stored as int8: 128 is subtracted from the values and from the zero point, so the values
     still stand for the given real numbers.
 
-    Made by ``Tensor.from_numpy`` or as the result of a layer; ``numpy()`` copies the content to the host.
+    ``Tensor.from_numpy`` and layers make Tensors. ``numpy()`` copies the content to the host.
     """
 
     __slots__ = ("buffer", "device", "spec")
@@ -144,8 +144,8 @@ class Tensor(OfOneProcess):
         put(self.device, self.buffer, self.spec, data)
 
     def numpy(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Return the content, after all operations on which it depends, as a new NumPy array or in *out*
-        (an array of this tensor's shape and dtype, any strides).
+        """Return the content as a new NumPy array, or in *out* (an array of this tensor's shape and dtype,
+        any strides). Wait first for all operations on which the content depends.
 
         Raises DTypeError if *out* is not an array, ArgumentError if it has another shape or dtype or is
         read-only.

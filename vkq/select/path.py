@@ -73,8 +73,8 @@ def _row(name: str) -> Path:
 
 
 def refusal(device: Device, path: str) -> str | None:
-    """Return the reason why the device cannot use a path: the missing feature by its Vulkan name, or the
-    result of the failed self-test. Return None if the device can use the path."""
+    """Return None if the device can use a path. Otherwise return the reason: the missing feature by its
+    Vulkan name, or the result of the failed self-test."""
     if path == COOPMAT:
         return lacking(device.capabilities) or _failed(device, selftest.OPENING, "matrices", "requantize")
     row = _row(path)
@@ -86,15 +86,15 @@ def refusal(device: Device, path: str) -> str | None:
 
 
 def half_refusal(device: Device, form: str = HALF) -> str | None:
-    """Return the reason why the device cannot multiply float16 matrices (or matrices of another *form*): the
-    missing features, or the result of the failed self-test. Return None if the device can multiply them."""
+    """Return None if the device can multiply float16 matrices (or matrices of another *form*). Otherwise
+    return the reason: the missing features, or the result of the failed self-test."""
     test = next(name for name, tested in selftest.HALVES.items() if tested == form)
     return lacking_half(device.capabilities, form) or _failed(device, selftest.OPENING, test)
 
 
 def float16_refusal(device: Device) -> str | None:
-    """Return the reason why products of float16 values should not use float16 arithmetic: missing features,
-    no gain in speed, or the result of the failed self-test. Return None if they should use it."""
+    """Return None if products of float16 values should use float16 arithmetic. Otherwise return the reason:
+    missing features, no gain in speed, or the result of the failed self-test."""
     missing = float16.lacking(device.capabilities)
     return missing or _failed(device, selftest.OPENING, FLOAT16)
 
@@ -120,14 +120,14 @@ def float_sums(device: Device, compute: str) -> str:
 
 
 def pairs_refusal(device: Device, form: str = HALF) -> str | None:
-    """Return the result of the self-test of float16 matrices (or matrices of another *form*) that invocations
-    assemble from pairs of elements, if this test failed. Return None if it passed."""
+    """A self-test checks float16 matrices (or matrices of another *form*) that invocations assemble from
+    pairs of elements. Return the result of this test if it failed, or None if it passed."""
     return _failed(device, selftest.PAIRS[form])
 
 
 def signs_refusal(device: Device, form: str = HALF) -> str | None:
-    """Return the result of the self-test of products of the smallest values of float16 (or of another
-    *form*), if this test failed. Return None if it passed."""
+    """A self-test multiplies the smallest values of float16 (or of another *form*). Return the result of this
+    test if it failed, or None if it passed."""
     return _failed(device, selftest.SMALLS[form])
 
 

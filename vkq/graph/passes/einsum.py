@@ -36,8 +36,8 @@ def einsum(w: Words) -> bool:
 
 
 def _terms(equation: str, ranks: Sequence[int]) -> list[str] | None:
-    """Return the letters of the axes of each operand and of the result; an ellipsis becomes unused letters.
-    Return None for an invalid equation."""
+    """Return the letters of the axes of each operand and of the result, or None for an invalid equation. An
+    ellipsis becomes unused letters."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     operands = left.split(",")
     if len(operands) != len(ranks):

@@ -71,8 +71,8 @@ def _weight(sweep: Sweep, name: str, axis: int | None = None) -> tuple[Array, Ar
 
 
 def _bias(sweep: Sweep, name: str, x: QParams, w_scale: Array) -> Array | None:
-    """Return a constant bias: as int32 if its scale is x_scale * w_scale within 1 %, else as float32.
-    Return None if the bias is computed, or a constant of another type."""
+    """Return a constant bias, or None if the bias is computed, or a constant of another type. The result is
+    int32 if the bias has the scale x_scale * w_scale within 1 %, else float32."""
     expected = np.float32(x.scale) * w_scale
     made = sweep.producer(name, "DequantizeLinear")
     data = sweep.array(made.inputs[0]) if made is not None else sweep.array(name)

@@ -43,8 +43,8 @@ def with_prologue(sweep: Sweep, node: Node, uses: Mapping[str, int]) -> bool:
 
 
 def storable(dtype: str, shape: tuple[int, ...]) -> bool:
-    """Return True if the kernel of a function of rows of *shape* can store results of type *dtype*. For
-    float16, the length of a row must be a multiple of 4."""
+    """Return True if a function of rows whose result has the shape *shape* can store results of type *dtype*.
+    For float16, the length of a row must be a multiple of 4."""
     return dtype == "float32" or (dtype == "float16" and shape[-1] % 4 == 0)
 
 
