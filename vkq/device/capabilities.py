@@ -108,7 +108,7 @@ class Capabilities:
         return max(p["minStorageBufferOffsetAlignment"], p["minTexelBufferOffsetAlignment"])
 
     def refusal(self) -> str | None:
-        """The reason why vkq cannot run on this device, or None."""
+        """Return the reason why vkq cannot run on this device, or None if it can."""
         if self.compute_family is None:
             return "it has no queue that computes"
         if tuple(int(v) for v in self.api_version.split(".")[:2]) < (1, 1):

@@ -214,7 +214,7 @@ class Layer(OfOneProcess, Generic[P]):
         return sum(one.bytes for one in found if one.uploaded)
 
     def choice(self) -> Choice:
-        """The path of this layer on its device, with the reason."""
+        """Return the path of this layer on its device, with the reason."""
         return self._choice
 
     @checked

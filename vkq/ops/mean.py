@@ -42,7 +42,8 @@ def reduce_mean(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """The mean over some axes, by the formula of `global_avg_pool2d`: the sum of integers is exact.
+    """Return the mean over some axes, by the formula of `global_avg_pool2d`. The sum of the integers is
+    exact.
 
     x: int8 or uint8 of any shape, a NumPy array or a Tensor (the result is the same kind). axes: the reduced
     axes, None for all; negative axes count from the end. keepdims: keep the reduced axes with length 1. n,

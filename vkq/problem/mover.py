@@ -64,7 +64,8 @@ class Mover:
         return {"same": self.x_shape, "gate": (self.n, self.c, 1, 1), "": (0,)}[BYTES[self.op][2]]
 
     def bytes(self, *_: int) -> int:
-        """The bytes of the operands and the result, each counted once, without padding around images."""
+        """Return the number of bytes of the operands and the result, each counted once, without padding
+        around images."""
         x_bytes, y_bytes, _other = BYTES[self.op]
         size = math.prod(self.x_shape)
         fewer = self.stride**2 if self.op in WINDOWS else 1

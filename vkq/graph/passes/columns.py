@@ -77,7 +77,7 @@ def _slice(sweep: Sweep, node: Node) -> bool:
 
 
 def _reshape(sweep: Sweep, node: Node) -> bool:
-    """*node* is the last of three consecutive nodes: Reshape, Transpose, Reshape. If the first Reshape adds
+    """Simplify three consecutive nodes: Reshape, Transpose, and the Reshape *node*. If the first Reshape adds
     axes of length 1 and the last removes them, drop these axes from the Transpose."""
     turned = sweep.producer(node.inputs[0], "Transpose")
     split = sweep.producer(turned.inputs[0], "Reshape") if turned else None
