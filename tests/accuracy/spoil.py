@@ -103,7 +103,7 @@ def drawn(model: onnx.ModelProto, count: int, random: np.random.Generator) -> It
 
 
 def every(model: onnx.ModelProto, random: np.random.Generator) -> Iterator[Place]:
-    """Yield every scale with both factors, and one channel of each weight's scales."""
+    """Yield every scale with each of the two factors, and also one channel of each weight's scales."""
     sizes = {t.name: int(np.prod(t.dims)) for t in model.graph.initializer}
     for factor in FACTORS:
         for scale in (*scales(model), *biases(model)):
