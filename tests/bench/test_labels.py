@@ -87,7 +87,7 @@ def test_rows_of_a_document_are_told_apart(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_name_above_stands_there_once() -> None:
-    """A name above several paths of a case is printed only once."""
+    """A case's name is printed once, above the rows of the case's paths."""
     cases = [Case(parse(f"linear[M={m},K={k},N={k}]")) for m in (1, 8) for k in (4096, 8192)]
     table = report.Table(cases, 80)
     rows = [timed(cases[0]), dataclasses.replace(timed(cases[0]), path="coopmat")]

@@ -1,5 +1,5 @@
-"""Tests of exact correlations on (emulated) matrix units: every tile and form, split reductions, digits,
-window sums."""
+"""Tests of exact correlations on (emulated) matrix units: every tile and form, split reductions, window sums,
+and 16-bit numbers, which are split into two 8-bit digits."""
 
 from __future__ import annotations
 

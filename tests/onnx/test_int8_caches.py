@@ -238,7 +238,7 @@ def test_a_growing_cache(any_device: vkq.Device, name: str) -> None:
 
 
 def other_values(form: Form) -> onnx.ModelProto:
-    """Return the model with values of half the size of the keys."""
+    """Return the model with attention values (v and its cache pv) half as wide as the keys."""
     proto = form.proto()
     for info in proto.graph.input:
         if info.name in ("v", "pv"):

@@ -81,8 +81,8 @@ def bias_of(name: str, bias: npt.ArrayLike | None, channels: int) -> npt.NDArray
 
 
 def range_of(values: Array) -> Range:
-    """Return (smallest, largest) of the values and 0. 0 is included because padding, and elements past the
-    edge of an image, are 0."""
+    """Return the smallest and the largest of the values and zero. Zero is included because padding, and
+    elements past the edge of an image, are zero."""
     if values.size == 0:
         return 0, 0
     return min(int(values.min()), 0), max(int(values.max()), 0)

@@ -76,8 +76,9 @@ class Form:
     - ways: how each input is indexed. "own": by the index of the result's element; "one": always 0, because
       the input has one element; "strided": by strides.
     - rank: the number of axes.
-    - turns: the number of words that an invocation computes; with *fours*, of vectors of four words.
-    - soft: the kernel computes float arithmetic with integer instructions.
+    - turns: the number of words (vectors of four words if *fours*) that an invocation computes.
+    - soft: True if the kernel computes float arithmetic with integer instructions.
+    - fours: True if an invocation computes vectors of four words.
     - held: for each result, the 8-bit type in which it is packed (kPackedInt8_4H4W); "" for a result that
       keeps its type."""
 

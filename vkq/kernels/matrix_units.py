@@ -205,7 +205,8 @@ class MatrixGemm:
         return self.whole == GEMM and self.packed.form == "s8s8" and not self.packed.row_sums
 
     def chosen(self, rows: int) -> tuple[Tiling, Variant]:
-        """Return the best tiling for *rows* rows that the device can run, and its variant."""
+        """Return the best tiling that the device can run for this number of rows, and its variant. If the
+        device can run none of the tilings, return the last one."""
         found = None
         for found in self._fitting(rows):
             if self.matrices.runs(found[1], self.device.capabilities):

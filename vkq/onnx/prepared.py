@@ -159,7 +159,7 @@ class Executables:
 
 
 def as_constants(model: Model, given: Mapping[str, Array]) -> Model:
-    """Return the model with the inputs *given* as constants of the declared types."""
+    """Return the model with the inputs in *given* replaced by constants of the declared types."""
     types = {argument.name: argument.dtype for argument in model.inputs}
     return fixed(model, {name: np.asarray(x, types[name]) for name, x in given.items()}) if given else model
 
