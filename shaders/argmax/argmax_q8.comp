@@ -3,8 +3,8 @@
 //
 // Memory    x: Int8x4 words in any layout; y: int32 indices, row-major.
 // Threads   THREADS invocations (a power of two) find one index. Each invocation reads every THREADS-th
-//           number. Then the invocations reduce in shared memory, halving the active invocations in each
-//           step.
+//           number. Then the invocations reduce in shared memory; each iteration halves the number of active
+//           invocations.
 #version 450
 
 layout(local_size_x_id = 0) in;

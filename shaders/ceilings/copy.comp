@@ -1,4 +1,4 @@
-// Measure the memory bandwidth of a device: copy x to y, 16 bytes an invocation.
+// Measure the memory bandwidth of a device: copy x to y. One invocation copies 16 bytes.
 #version 450
 
 layout(local_size_x_id = 0) in;

@@ -1,6 +1,6 @@
 // Measure the int8 rate of a device's matrix units (VK_KHR_cooperative_matrix): multiply matrices that stay
-// in registers. Every element of an accumulator grows by MK * a * b in each step, so the host can verify the
-// sums.
+// in registers. Every element of an accumulator grows by MK * a * b in each multiplication, so the host can
+// verify the sums.
 //
 // Memory    y: int32 matrices of MM x MN, one for each subgroup.
 // Threads   each subgroup adds to CHAINS accumulators of MM x MN, and stores their sum.

@@ -3,7 +3,7 @@
 // convolution has OC = IC. The intermediate bytes are the bytes that two dispatches would give; they stay in
 // shared memory.
 //
-// Memory    x, y: vectors of kPackedInt8_4W4C, or of kPackedInt8_16C (BLOCKED 1; y in words). w1:
+// Memory    x, y: vectors of kPackedInt8_4W4C, or of kPackedInt8_16C (BLOCKED 1; y is written in words). w1:
 //           kPackedInt8_4N4K, with COOPMAT kPackedInt8_32K; w: [kh][word of taps][c4] of four channels x four
 //           taps; channels1, channels: parameters of channels (gemm_output.glslh); with TABLE1, channels1
 //           begins with a table. Shared memory holds the expanded pixels under a tile: [line][word][block of

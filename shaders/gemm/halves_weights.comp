@@ -5,7 +5,7 @@
 // Memory    w: int8 in kPackedInt8_4N4K blocks [group][k4][n4], k = (tap, channel); y: float16
 //           [group][tap][k][n4] as uvec2, the k of each tap padded with zeros to a multiple of 16; channels:
 //           float32 parameters (float_output.glslh).
-// Threads   one invocation for each uvec2; neighbouring invocations have neighbouring blocks of channels.
+// Threads   one invocation writes one uvec2; neighbouring invocations have neighbouring blocks of channels.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

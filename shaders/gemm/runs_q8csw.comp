@@ -6,7 +6,7 @@
 //
 // Memory    x: [image][channel][pixel], float32 or (HALF) words of two float16; with ROWS, [row][k], as uvec4
 //           if k is a multiple of 8 (WHOLE); y: float16 [image][group][run][pixel] or (BRAIN) bfloat16 [part]
-//           [image][group][run][pixel], a run as uvec4. Channels past the end of a group are zeros.
+//           [image][group][run][pixel], where a run is a uvec4. Channels past the end of a group are zeros.
 // Threads   one invocation packs 8 numbers; neighbouring invocations have neighbouring pixels.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

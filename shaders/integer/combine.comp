@@ -1,5 +1,5 @@
-// The last step of an exact integer correlation on matrix units: add the partial sums of all parts and
-// digits, which correlate_coopmat.comp has computed, and store the integers.
+// Finish an exact integer correlation on matrix units: add the partial sums of all parts and digits, which
+// correlate_coopmat.comp has computed, and store the integers.
 //
 //   y = constant + sum_parts sum_ij 256^(i+j) part[digit i of x][digit j of w] + w_offset * (window sum of x)
 //

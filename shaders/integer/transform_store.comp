@@ -1,5 +1,5 @@
-// The last step of an exact integer correlation by number-theoretic transforms: convert sums modulo one prime
-// or two primes to integers.
+// Finish an exact integer correlation by number-theoretic transforms: convert sums modulo one prime or two
+// primes to integers.
 //
 // The modulus is the prime, or the product of the two primes. Sums are in [most - modulus + 1, most], where
 // `most` is not negative: residues above `most` are negative sums. With two primes, the sum is r0 +

@@ -79,7 +79,7 @@ uvec2 query_of(uint line) {
   return uvec2(head * (p.lines / p.queries) + nth, at - nth * p.queries);
 }
 
-// Find the keys that each line sees, and all keys that the workgroup reads.
+// Find the keys that each line (a query) attends to, and all keys that the workgroup reads.
 void find_keys() {
   if (me == 0u) {
     begin_of_all = p.keys;
@@ -116,8 +116,8 @@ void load_queries() {
   }
 }
 
-// Copy TILE rows of k or v from key `begin` on into shared memory. Rows that no line sees become 0, because
-// they may hold NaN.
+// Copy TILE rows of k or v, beginning with key `begin`, into shared memory. Rows from key `end` on become 0:
+// no query attends to these keys, and their rows may hold NaN.
 #define LOAD_ROWS(of, runs, stride, of_batch, of_head, of_row, begin)                                \
   [[unroll]] for (uint turn_ = 0u; turn_ < (TILE * (runs) + LOCAL_X - 1u) / LOCAL_X; turn_++) {      \
     uint i_ = turn_ * LOCAL_X + me, key_ = i_ / (runs), run_ = i_ % (runs);                          \

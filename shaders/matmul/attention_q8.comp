@@ -12,8 +12,8 @@
 //           other. If BLOCKED is 0 and the batch has several elements, the numbers of queries and keys are
 //           multiples of 4.
 //             BLOCKED 0   ivec4 blocks of four rows x four columns in kPackedInt8_4H4W
-//             BLOCKED 1   ivec4 of 16 columns of a row in kPackedInt8_16C, y in words; depth and width are
-//                         multiples of 16; q, k and v may lie among other columns
+//             BLOCKED 1   ivec4 of 16 columns of a row in kPackedInt8_16C; y is written in words; depth and
+//                         width are multiples of 16; q, k and v may lie among other columns
 //           mask: words of four keys in kPackedInt8_4H4W; mask_batch, mask_head and mask_query are 0 where
 //           the mask is broadcast.
 // Threads   a workgroup computes 4 * ROWS4 rows of one matrix:

@@ -3,9 +3,9 @@
 // memory.
 //
 // Memory    q: (matrices * queries, depth), k: (matrices * keys, depth), v: (matrices * keys, width), y:
-//           (matrices * queries, width) in kPackedInt8_16C, y in words. The matrices of Q_HEADS (K_HEADS,
-//           ...) heads lie side by side; q, k and v may lie among other columns. Depth is a multiple of MK,
-//           width of 16. The mask is as in attention_q8.comp.
+//           (matrices * queries, width) in kPackedInt8_16C; y is written in words. The matrices of Q_HEADS
+//           (K_HEADS, ...) heads lie side by side; q, k and v may lie among other columns. Depth is a
+//           multiple of MK, width of 16. The mask is as in attention_q8.comp.
 // Threads   a workgroup computes ROWS rows of one matrix. A subgroup multiplies MM keys (columns of v) by all
 //           rows; its sums pass through its own part of shared memory, ROUND rows at a time, and an
 //           invocation reads the sums of one row and four keys (columns).

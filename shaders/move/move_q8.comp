@@ -1,6 +1,7 @@
-// Move int8 elements: y[d] = x[sum of (d_i - before_i) * stride_i] where every d_i - before_i is in
-// [0, size_i). Transpose by permuted strides, slice by before < 0 or a stride, pad by before > 0, or copy one
-// input of a concatenation. All other elements of y are `fill`, or (KEEP) are left unchanged.
+// Move int8 elements: y[d] = x[sum of (d_i - before_i) * stride_i] where 0 <= d_i - before_i < size_i for
+// every axis i. All other elements of y are `fill`, or (KEEP) are left unchanged. Permuted strides transpose
+// x. A negative `before`, or a stride, slices x. A positive `before` pads x. With KEEP, x is one input of a
+// concatenation.
 //
 // Memory    x: Int8x4 words in layout number X_LAYOUT; y: Int8x4 words in layout number LAYOUT. The index of
 //           an element of x counts in row-major order. The indices d of y are those of its layout's shape, or

@@ -5,9 +5,10 @@
 //           matrix (images, channels).
 // Threads   a workgroup computes ACROSS neighbouring blocks of channels of one image, with LOCAL_X / ACROSS
 //           invocations for each block. Invocation i of a block adds the block's vectors i, i + LOCAL_X /
-//           ACROSS, and so on. Then the invocations reduce in shared memory, halving the active invocations
-//           in each step.
-// OFFSET    y = saturate(round_half_even(float(sum(x)) * multiplier + offset)), each step rounded to float32.
+//           ACROSS, and so on. Then the invocations reduce in shared memory; each iteration halves the number
+//           of active invocations.
+// OFFSET    y = saturate(round_half_even(float(sum(x)) * multiplier + offset)), each operation rounded to
+//           float32.
 // EXCITE    y is the gates of the channels instead of the means. The last workgroup of an image to finish
 //           computes them from the image's means (excite.glslh).
 #version 450

@@ -6,7 +6,8 @@
 //           one pixel in layout number Y_LAYOUT; table: 256 int32 numbers, the number for -128 first; one
 //           table for all channels (`count` is 1), or one for each channel (`count` is c).
 // Threads   a workgroup adds the pixels of four channels of one image. Each invocation adds every LOCAL_X-th
-//           pixel. Then the invocations reduce in shared memory, halving the active invocations in each step.
+//           pixel. Then the invocations reduce in shared memory; each iteration halves the number of active
+//           invocations.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

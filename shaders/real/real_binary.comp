@@ -2,8 +2,8 @@
 // Subnormal results may become zero; so may subnormal operands, except in quotients. MAX and MIN give NaN if
 // an operand is NaN.
 //
-// Memory    a, b, y: float32, row-major. Element i of y is computed from a[i * a_step] and b[i * b_step]; a
-//           step is 1, or 0 if the operand is a single number.
+// Memory    a, b, y: float32, row-major. Element i of y is computed from a[i * a_step] and b[i * b_step];
+//           a_step and b_step are 1, or 0 for an operand that is a single number.
 // Threads   one invocation computes one number.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

@@ -1,10 +1,12 @@
-// Compute the compensated (Neumaier) sum of each row of float32 numbers, each step rounded to nearest even.
-// The error is at most 2^-23 of the sum of magnitudes, as long as an invocation adds fewer than 2^20 numbers.
+// Compute the compensated (Neumaier) sum of each row of float32 numbers, each operation rounded to nearest
+// even. The error is at most 2^-23 of the sum of magnitudes, as long as an invocation adds fewer than 2^20
+// numbers.
 //
 // Memory    x: float32 rows, contiguous; y: float32, `parts` partial sums for each row, contiguous.
 // Threads   THREADS invocations (a power of two) compute a sum together. Each invocation adds every
-//           THREADS-th element. Then the invocations reduce in shared memory, halving the active invocations
-//           in each step. The order of additions depends on the push constants and THREADS only.
+//           THREADS-th element. Then the invocations reduce in shared memory; each iteration halves the
+//           number of active invocations. The order of additions depends on the push constants and THREADS
+//           only.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

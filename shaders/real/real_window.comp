@@ -1,14 +1,14 @@
 // Compute the maximum, or (MEAN) the mean, of each window that slides over float32 images.
 //
 // The mean is a sum that begins with 0, divided by the number of elements inside the image or, with
-// COUNT_PADDING, of all taps. Every step is rounded to nearest even. The maximum is NaN if an element of the
-// window is NaN, and -infinity if no element of the window is inside the image.
+// COUNT_PADDING, of all taps. Every operation is rounded to nearest even. The maximum is NaN if an element of
+// the window is NaN, and -infinity if no element of the window is inside the image.
 //
 // Memory    x, y: float32, NCHW.
 // Threads   THREADS invocations (a power of two) compute a window together. Each invocation combines every
 //           THREADS-th of the window's elements inside the image, in row-major order. Then the invocations
-//           reduce in shared memory, halving the active invocations in each step. The order depends on the
-//           push constants and THREADS only.
+//           reduce in shared memory; each iteration halves the number of active invocations. The order
+//           depends on the push constants and THREADS only.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

@@ -2,8 +2,8 @@
 // positions and weights.
 //
 //   LINEAR 0   nearest: y = x[table.x of the row][table.x of the column]
-//   LINEAR 1   y = ((dy2 dx2 x11 + dy2 dx1 x12) + dy1 dx2 x21) + dy1 dx1 x22, each step rounded to float32;
-//              the result is truncated, or rounded half to even (EVEN)
+//   LINEAR 1   y = ((dy2 dx2 x11 + dy2 dx1 x12) + dy1 dx2 x21) + dy1 dx1 x22, each operation rounded to
+//              float32; the result is truncated, or rounded half to even (EVEN)
 //   LINES      lines (N, C, 1, L) are resized as ONNX Runtime resizes volumes. A volume's formula has eight
 //              terms, a line's has only two. So each of the two terms is added once if neither n nor c is the
 //              last index of its axis, twice as halves if either is, and four times as quarters if both are

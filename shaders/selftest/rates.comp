@@ -1,7 +1,8 @@
 // Measure the rate of the int8 kernels' arithmetic in registers, or of a copy. probe/rates.py times two loop
 // counts and uses the difference, so that the fixed cost of a dispatch cancels out.
 //
-// OP 0    the inner step of a 4x4 tile in the variant's dot form: sixteen dot products of eight words
+// OP 0    steps along k of a 4x4 tile in the variant's dot form: a step is sixteen dot products of eight
+//         words
 // OP 1    float32 fused multiply-adds in sixteen independent chains
 // OP 2    copy: each invocation copies `loops` ivec4
 // Memory    x: ivec4, which only the copy reads; y: one ivec4 for each invocation (copy: `loops`), so that

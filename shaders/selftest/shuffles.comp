@@ -1,8 +1,8 @@
-// Self-test of subgroupShuffle: in each step, every lane reads from one common lane, and from the lane `step`
+// Self-test of subgroupShuffle: in iteration i, every lane reads from lane i, and from the lane that is i
 // lanes ahead.
 //
-// Memory    x: a vec4 for each lane; y: for each lane and step, the vec4 of lane `step`, and the vec4 of the
-//           lane `step` ahead (modulo LANES).
+// Memory    x: a vec4 for each lane; y: for each lane and iteration i, the vec4 of lane i, and the vec4 of
+//           the lane i lanes ahead (modulo LANES).
 // Threads   a workgroup is a subgroup of LANES invocations.
 #version 450
 #extension GL_KHR_shader_subgroup_shuffle : require

@@ -1,7 +1,7 @@
 // Softmax of int8 rows with the bits of ONNX Runtime's QLinearSoftmax: e = table[255 - max(x) + x] as floats,
 // sum = their sum from the first to the last, y = saturate(round_half_even((e * steps) / sum) + y_zero), each
-// step rounded to nearest even. The order of additions decides the bits of the sum, so one invocation adds
-// the numbers of a row.
+// operation rounded to nearest even. The order of additions decides the bits of the sum, so one invocation
+// adds the numbers of a row.
 //
 //   NORMAL     no number of the table is subnormal, so the device's own additions round correctly
 //   LITERT     the formula of LiteRT, with this sum: y = round_half_even(e * (1 / (sum * steps))) + y_zero,

@@ -1,6 +1,6 @@
 // Softmax of int8 rows: y = e / sum(e), e = table[max(x) - x]. Entry d of the table is exp(-d * x_scale) *
-// 2^30 as an integer, so the sum is exact and every device returns the same bits. The quotient is
-// float32(e) * (1 / float32(sum)), each step rounded to nearest even.
+// 2^30 as an integer, so the sum is exact and every device returns the same bits. The quotient is float32(e)
+// * (1 / float32(sum)), each operation rounded to nearest even.
 //   OUT_F32   y, row-major
 //   OUT_Q8    saturate(round_half_even(y / y_scale) + y_zero), in the layout of x
 //
@@ -8,8 +8,8 @@
 //           int32 numbers; y: float32 (OUT_F32) or int8 (OUT_Q8).
 // Threads   THREADS invocations compute a row together; a workgroup computes LOCAL_X / THREADS neighbouring
 //           rows, because kPackedInt8_4H4W stores four rows together. Maximum and sum are reduced in shared
-//           memory, halving the active invocations in each step. BY_TABLE: a long row has more elements than
-//           there are different results (256), so all results are computed once and looked up.
+//           memory; each iteration halves the number of active invocations. BY_TABLE: a long row has more
+//           elements than there are different results (256), so all results are computed once and looked up.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

@@ -5,9 +5,9 @@
 //           256 int32 numbers.
 // Threads   THREADS invocations compute four rows together; a workgroup computes LOCAL_X / THREADS groups of
 //           four rows. Each invocation reads up to KEPT vectors, THREADS apart, and keeps them in registers.
-//           Maximum and sum are reduced in shared memory, halving the active invocations in each step. A row
-//           has more elements than there are different results (256), so all results are computed once and
-//           looked up. They are stored as bytes, so that lookups rarely conflict in a bank.
+//           Maximum and sum are reduced in shared memory; each iteration halves the number of active
+//           invocations. A row has more elements than there are different results (256), so all results are
+//           computed once and looked up. They are stored as bytes, so that lookups rarely conflict in a bank.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
