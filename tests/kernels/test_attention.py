@@ -87,8 +87,8 @@ def test_bits(device: vkq.Device, name: str, dtype: str) -> None:
 
 
 def test_hidden_keys_infinities_and_nan(device: vkq.Device) -> None:
-    """A bias of -inf or of the lowest float hides keys: some keys of a row, or all of them. Results have
-    NumPy's bits, also if q holds a NaN or v an infinity."""
+    """A bias of -inf or of the lowest float hides some keys of a row, or all of them. Results have NumPy's
+    bits, also if q holds a NaN or v holds an infinity."""
     sizes = AttentionSizes(1, 6, 6, 3, 70, 8, 12)
     bias, given = np.zeros((1, 6, 1, 70), np.float32), operands(sizes)
     bias[0, 0, 0, :66] = -np.inf
@@ -152,7 +152,7 @@ def unfused(given: list[np.ndarray], scale: float, seen: Seen, heads: int) -> tu
 @pytest.mark.parametrize("seen", [Seen(), Seen(True, 200, 90)], ids=["all", "window"])
 def test_near_the_real_value(seen: Seen) -> None:
     """The tiled NumPy reference is within a rounding bound of float64 attention. q and k are small
-    integers, so that scores are exact and only the later steps round."""
+    integers, so that scores are exact and only the later operations round."""
     near_the_real_value(AttentionSizes(1, 4, 2, 31, 231, 16, 24), seen)
 
 

@@ -115,9 +115,12 @@ def test_near_the_real_value(any_device: vkq.Device, monkeypatch: pytest.MonkeyP
 
 
 def test_hidden_keys_infinities_and_nan(units: vkq.Device) -> None:
-    """A bias of -inf hides a key. If it hides all keys of a query, the query's result is NaN, or 0 if
-    *guarded*. If all keys have the lowest float as their bias, the result is the mean of the values. A
-    NaN in q affects only its own query, and keys that no query sees may hold NaN."""
+    """A bias of -inf hides a key, and a NaN in q affects only its own query. Special cases:
+
+    - If all keys of a query are hidden, the query's result is NaN, or 0 if *guarded*.
+    - If all keys have the lowest float as their bias, the result is the mean of the values that the query
+      sees.
+    - Keys after the last key that a query sees may hold NaN."""
     sizes = AttentionSizes(1, 5, 5, 16, 140, 16, 16)
     given = operands(sizes, "float16")
     bias = np.zeros((1, 5, 1, 140), np.float32)

@@ -49,7 +49,7 @@ def twice(op: str) -> Case:
 
 
 def around(shape: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return pads (before, after) for each axis: all four axes of an image get (1, 2); in other shapes, only
+    """Return pads (before, after) of each axis. All four axes of an image get (1, 2). In other shapes, only
     the first and the last axis get (1, 2), because `pad` refuses five padded axes."""
     return [(1, 2) if len(shape) == 4 or i in (0, len(shape) - 1) else (0, 0) for i in range(len(shape))]
 

@@ -162,8 +162,8 @@ def test_many(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("shape", [(4,), (3, 8), (1, 6, 20), (2, 3, 5, 12), (130, 9000)], ids=str)
 def test_bytes(device: vkq.Device, shape: tuple[int, ...]) -> None:
-    """A chain stores one result as saturated int8 and uint8, another as float32. Byte rows are padded to a
-    multiple of four, and an operand is broadcast."""
+    """A chain stores one result twice, as saturated int8 and as saturated uint8, and another result as
+    float32. Byte rows are padded to a multiple of four. One operand is broadcast."""
     f = "float32"
     whole = Link("Cast", (2,), f, "int32", (("to", "int32"),))
     steps = (Link("Add", (0, 1), f, f), whole, Link("Cast", (3,), "int32", f, (("to", f),)))
@@ -212,8 +212,8 @@ def test_what_is_described() -> None:
 
 
 def test_whole_vectors_of_every_type(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrays of one type, of several types, and with a scalar operand are read and written in vectors of
-    four if they are long. Results have NumPy's bits."""
+    """Long arrays are read and written in vectors of four: arrays of one type, arrays of several types, and
+    arrays with a scalar operand. Results have NumPy's bits."""
     monkeypatch.setattr("vkq.kernels.chain.MANY", 64)
     r = np.random.default_rng(4)
     x, one_number = np.resize(reals(3, 1502), (29, 104)), np.float32([0.75])

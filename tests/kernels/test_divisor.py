@@ -10,8 +10,8 @@ from vkq.kernels.divisor import divisor
     "d", [1, 2, 3, 7, 28, 641, 65535, 65536, 65537, (1 << 30) - 1, 1 << 30, (1 << 31) - 1, 1 << 31]
 )
 def test_every_quotient(d: int) -> None:
-    """Quotients by d equal NumPy's for dividends at and beside multiples of d, where the quotient changes,
-    and for the largest dividend."""
+    """Quotients by d equal NumPy's. The quotient changes at multiples of d, so the dividends are multiples of
+    d and their neighbours, and the largest dividend."""
     rng, most = np.random.default_rng(8), (1 << 31) - 1
     multiples = d * np.concatenate([[0, 1, 2, most // d], rng.integers(0, most // d + 1, 2000)])
     n = np.concatenate([multiples + step for step in (-1, 0, 1)] + [[0, most]])

@@ -104,8 +104,8 @@ def test_product_of_normals_is_correctly_rounded_and_bounded(device):
 
 
 def test_quantized_quotient_over_ties(device):
-    """The quantizing quotient, round_half_even(float32(x / scale)), equals NumPy's at and next to ties: x
-    is scale * (k + 1/2) or a neighbouring float, and no scale is a power of two."""
+    """The quantizing quotient, round_half_even(float32(x / scale)), equals NumPy's at ties and next to ties.
+    x is scale * (k + 1/2) or a neighbouring float. No scale is a power of two."""
     rng = np.random.default_rng(5)
     scale = rng.uniform(0.001, 100, 40).astype(np.float32)
     ties = (scale[:, None] * (np.arange(0, 300) + np.float32(0.5))).astype(np.float32)
@@ -121,8 +121,8 @@ def test_quantized_quotient_over_ties(device):
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_integers_become_the_nearest_float(device, soft):
-    """Requantization with a factor of 1 converts an int32 to the nearest float32: ties above 2^24 (to even)
-    and their neighbours, and both extremes of int32."""
+    """Requantization with a factor of 1 converts an int32 to the nearest float32. The cases are ties above
+    2^24, which round to even, the neighbours of these ties, and both extremes of int32."""
     ties = [
         sign * (2**e + k)
         for e in range(24, 31)

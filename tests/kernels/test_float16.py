@@ -59,7 +59,7 @@ vec4 halves4(uvec2 words) { return vec4(unpackHalf2x16(words.x), unpackHalf2x16(
 
 def in_float32(source: str) -> str:
     """Return the shader's GLSL, changed so that it computes in float32 and rounds to float16 after each
-    step."""
+    operation."""
     source = re.sub(
         r"#extension GL_EXT_shader_(16bit_storage|explicit_arithmetic_types_float16).*\n", "", source
     )
@@ -217,8 +217,11 @@ def test_float16_tensors_and_an_epilogue(arithmetic: vkq.Device) -> None:
 
 
 def test_where_it_is_not_taken(arithmetic: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Float16 arithmetic is not used for few rows, few channels, depthwise convolutions, weights too
-    large for a storage buffer, and loops that are too long for the driver."""
+    """Float16 arithmetic is not used in these cases:
+
+    - a single row, few channels, or a depthwise convolution
+    - a loop that is too long for the driver
+    - weights that are too large for a storage buffer"""
     few = vkq.Linear(np.ones((8, 64), np.int8), 1.0, compute="float16", device=arithmetic)
     thin = vkq.Conv2d(np.ones((8, 4, 3, 3), np.int8), 1.0, compute="float16", device=arithmetic)
     each = vkq.Conv2d(np.ones((16, 1, 3, 3), np.int8), 1.0, groups=16, compute="float16", device=arithmetic)

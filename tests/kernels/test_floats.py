@@ -115,8 +115,8 @@ def test_every_direct_tile(device: vkq.Device, tile: str, monkeypatch: pytest.Mo
     "conv2d[N=1,IC=2,H=5,W=280,OC=2,KH=2,KW=4,padding=0x2x1x1,dilation=2x1,groups=2]",
 ])  # fmt: skip
 def test_depthwise_lines_as_whole_vectors(device: vkq.Device, name: str) -> None:
-    """Depthwise convolutions that read whole vectors are within the bound. For infinities and NaN their
-    results equal those of the direct kernel; float16 results are the float32 results rounded once."""
+    """Depthwise convolutions that read whole vectors are within the bound. Results that are infinite or NaN
+    equal those of the direct kernel. float16 results are the float32 results rounded once."""
     activation: Any = "relu6" if "stride" in name else None
     data, x, _ = expected(name, 4)
     x[0, -1, 2, 6:9] = 6e4, np.nan, -6e4  # with +-6e4, sums exceed float16's range
@@ -345,8 +345,8 @@ def test_large_depthwise_kernels_share_no_lines(device: vkq.Device) -> None:
 
 
 def test_few_lanes_share_nothing(device: vkq.Device) -> None:
-    """The kernel whose lanes share loads of pixels is not chosen if fewer than two thirds of the lanes
-    would have channels, or if the number of channels per group is not a multiple of 4."""
+    """The kernel whose lanes share loads of pixels is not chosen in two cases: fewer than two thirds of the
+    lanes would have channels, or the number of channels of a group is not a multiple of 4."""
     with preferred(SHARING):
         for ic, oc, groups in ((8, 1 + 4 * device.capabilities.properties["subgroupSize"], 1), (12, 48, 6)):
             layer = vkq.Conv2d(np.ones((oc, ic // groups, 3, 3), np.int8), 1.0, groups=groups, device=device)
@@ -354,8 +354,8 @@ def test_few_lanes_share_nothing(device: vkq.Device) -> None:
 
 
 def test_a_large_gpu_takes_tiles_through_shared_memory(any_device: vkq.Device) -> None:
-    """A large GPU uses tiles in shared memory; their size depends on the rows and columns. With little
-    shared memory the tile is small; a phone uses no tile in shared memory."""
+    """A large GPU uses tiles in shared memory, whose size depends on the rows and columns; 8 rows use no such
+    tile. With little shared memory the tile is small. A phone uses no tile in shared memory."""
     large = doctored.capabilities(
         any_device, device_type="discrete", maxComputeSharedMemorySize=49152,
         maxComputeWorkGroupInvocations=1024,

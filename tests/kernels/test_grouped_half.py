@@ -118,8 +118,8 @@ def test_each_order_of_the_weight_counts(strict_device: vkq.Device, monkeypatch:
 
 
 def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variant with long iterations is within the error bound for a single row: most subgroups have one
-    iteration, the last has none, and k ends within an iteration."""
+    """The variant with long iterations is within the error bound for a single row. Most subgroups have one
+    iteration, and the last one has none. k ends within an iteration."""
     device = units(strict_device, monkeypatch, "16x8x16")
     monkeypatch.setattr(grouped_half.GroupedMatrices, "pays_alone", True)
     monkeypatch.setattr(grouped_half, "ALONE_SPLITS", ((0, 128),))
@@ -137,9 +137,9 @@ def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pyte
 def test_a_single_row_at_once(
     n: int, k: int, zero: int, late: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """AT_ONCE, which requests all weights of a single row at once, is within the error bound. Each
-    subgroup sums one chunk of k. If there are many workgroups, each subgroup starts later than the
-    subgroup before it. With an infinity in x, results are the lower or upper bound of the activation."""
+    """AT_ONCE, which requests all weights of a single row at once, is within the error bound. Each subgroup
+    sums one chunk of k. If there are many workgroups, each subgroup starts later than the subgroup before it.
+    With an infinity in x, a result is the lower or upper bound of the activation, unless its weight is 0."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, matrix_pairs=True, multiprocessors=2 if late else 4)
     monkeypatch.setattr(grouped_half, "WORKGROUPS", 3)
@@ -168,8 +168,11 @@ def test_a_single_row_not_at_once(
     n: int, k: int, bits: int, group: int, symmetric: bool, says: dict[str, bool],
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """A single row does not use AT_ONCE for too many workgroups or chunks, 8 bits, small groups, zero
-    points, few weights, or matrices without (correct) pairs of elements."""
+    """A single row does not use AT_ONCE in these cases:
+
+    - too many workgroups, or too many chunks of k
+    - weights of 8 bits, small groups, zero points, or few weights
+    - matrices in which invocations hold no pairs of elements, according to the profile or to the self-test"""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, **{"matrix_pairs": True, "multiprocessors": 3, **says})
     monkeypatch.setattr(grouped_half, "LEAST", 35 * 1280)
@@ -247,8 +250,8 @@ def test_tiles(number: int, name: str, strict_device: vkq.Device, monkeypatch: p
 def test_float32_rows_in_float16(
     split: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With compute="float16", more than 16 float32 rows are rounded to float16, and results are float32.
-    Fewer rows, and products whose number of columns is not a multiple of 4, are computed in float32."""
+    """With compute="float16", more than 16 float32 rows are rounded to float16; results are float32. Products
+    of fewer rows, and products whose number of columns is not a multiple of 4, are computed in float32."""
     device = units(strict_device, monkeypatch, "16x16x16")
     profile_says(monkeypatch, grouped_half, straight_tile_cycles={"32x64": (1, 1)})
     monkeypatch.setattr(grouped_half, "K_SPLITS", (split,))
@@ -308,8 +311,11 @@ def test_replays_infinity_and_nan(
 
 
 def test_extremes(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results are within the error bound for extreme codes and zero points, for large and small normal
-    float16 numbers in x, and for scales of both signs and any size."""
+    """Results are within the error bound in these cases:
+
+    - extreme codes and zero points
+    - large and small normal float16 numbers in x
+    - scales of both signs, with magnitudes from about 1e-30 to 3e4"""
     device = units(strict_device, monkeypatch, "16x8x16")
     rng = np.random.default_rng(7)
     for bits, size, scale, zero in (
@@ -346,8 +352,12 @@ def test_a_stride_of_0_that_is_not_kept_is_seen(
 
 
 def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other kernels compute float32 rows, too many rows, a single row with few weights, few columns, empty
-    products, zero points that are not integers, small groups, and layers with a requested method or path."""
+    """The kernels for matrix units are not used in these cases; other kernels run instead:
+
+    - float32 rows, too many rows, or a single row with few weights
+    - few outputs, or an empty product
+    - zero points that are not integers, or small groups
+    - a layer with a requested method or path"""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, straight_tile_cycles={})
     w = weight(36, 64, 4, 32, True, "float16")

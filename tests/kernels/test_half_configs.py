@@ -58,8 +58,8 @@ def test_float16_rows(
     straight: vkq.Device, tile: str, k: int, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernels read float16 rows without a copy if k is a multiple of 8. If there are few rows and the
-    tile has few columns, they also read float32 rows without a copy. Infinities and NaN affect only their
-    own rows. Repeated runs with the smallest tile give the same bytes."""
+    tile has few columns, the kernels also read float32 rows without a copy. Infinities and NaN affect only
+    their own rows. Repeated runs with the smallest tile give the same bytes."""
     only(monkeypatch, tile, parts)
     rng = np.random.default_rng(k)
     w, x = rng.integers(-128, 128, (36, k), np.int8), rng.normal(size=(14, k)).astype(np.float16)

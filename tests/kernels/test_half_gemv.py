@@ -72,8 +72,9 @@ def test_rows_as_they_are(
 def test_a_row_of_few_outputs(
     k: int, n: int, signed: bool, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One row times few outputs, with bias and activation, is right for 7-bit weights and for zero points
-    that the kernel subtracts. Repeated runs give the same bytes; infinities affect only their own row."""
+    """One row times few outputs, with bias and activation, is right for 7-bit weights, and for weights whose
+    zero points the kernel subtracts. Repeated runs give the same bytes. An infinity in x makes the results
+    infinite."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, half_gemv, multiprocessors=4, matrix_pairs=True)
     # Half of the real limits of k, because the device may have only 256 invocations in a workgroup.
@@ -124,8 +125,13 @@ def test_how_many_workgroups_of_runs_are_worth_it() -> None:
 def test_long_rows_of_several_workgroups_are_words(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With k = 4096 and more than two workgroups per multiprocessor, a layer uses the tiles of
-    half_configs.WORDS, which assemble matrices from words, if its weights fit these tiles."""
+    """A layer uses the tiles of half_configs.WORDS, which assemble matrices from words, instead of RUNS if
+    all of these conditions hold:
+
+    - more than 32 rows, and more than two workgroups for each multiprocessor
+    - k is at least 4096, and a whole number of iterations
+    - the weights have 7 bits
+    - these tiles cost less than the tiles that load matrices"""
     device, tiles = units(strict_device, monkeypatch, "16x8x16"), {"64x128": (9, 9, 1)}
     profile_says(monkeypatch, half_gemv, multiprocessors=2, matrix_pairs=True)
 
@@ -172,9 +178,9 @@ def test_a_row_by_subgroups_of_their_own_chunks() -> None:
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
-    """On an H200 the number of invocations is the fastest measured one. The cases vary N, K and the
-    number of rows. WORDS and RUNS have no number of invocations for a K that is not a multiple of 128 (a
-    chunk)."""
+    """On an H200, the preferred number of invocations is the fastest measured one. The cases vary the number
+    of workgroups, K and the maximum number of rows. WORDS and RUNS have no number of invocations if K is not
+    a multiple of 128 (a chunk), or if a device's matrices have no pairs of elements."""
     facts = reported("nvidia-h200")
     words = [half_gemv.invocations(facts, half_gemv.WORDS, tall, w, k) for tall, w, k in (
         (8, 128, 4096), (8, 256, 8192), (8, 344, 4096), (8, 32, 1024), (8, 8, 128),
@@ -219,8 +225,8 @@ def test_infinity_and_nan_stay_in_their_rows(
 def test_elements_that_are_no_pairs_are_seen(
     wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the profile states that an invocation holds pairs of neighbouring elements and the driver does
-    otherwise, the self-test fails. Few rows then use the kernel that only loads matrices."""
+    """The self-test fails if the profile states that an invocation holds pairs of neighbouring elements, but
+    the driver does otherwise. Few rows then use the kernel that only loads matrices."""
     for module in (half_gemv, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
     sixteen_bits.provide(strict_device, monkeypatch)
@@ -272,8 +278,12 @@ def test_float16_tensors_need_not_ask(strict_device: vkq.Device, monkeypatch: py
 
 
 def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other kernels compute too many rows, too few rows, k or outputs that do not fill vectors, few
-    columns, float32 rows, quantized results, and layers with a requested tile."""
+    """The kernel for few float16 rows is not used in these cases; other kernels run instead:
+
+    - too many or too few rows, or float32 rows
+    - a k or a number of outputs that is not a whole number of vectors
+    - few outputs, or quantized results
+    - a layer with a requested tile"""
     device = units(strict_device, monkeypatch, "16x8x16")
     few = Spec((8, 64), "float16")
     for x, n in (

@@ -115,8 +115,8 @@ def test_convolutions_have_the_bits_of_others(
     (-128, -1, 2.0**102, True),
 ])  # fmt: skip
 def test_which_weights_fit(weight: int, point: int, scale: float, signed: bool, straight: vkq.Device) -> None:
-    """Weights are stored as sign and 7 bits unless a weight is more than 127 from its zero point, or a
-    scale times 2^24 would be infinite."""
+    """Weights are stored as sign and 7 bits unless a weight is more than 127 from its zero point, or a scale
+    times 2^24 would be infinite."""
     w = np.zeros((36, 40), np.int8)
     w[35, 39] = weight
     points = np.zeros(36, np.int8)

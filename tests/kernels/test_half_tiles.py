@@ -239,9 +239,9 @@ SPLIT = half_configs.FLOAT16.split
 
 @pytest.mark.parametrize("tile", [each["tile"] for each in catalog().shaders[SPLIT].having(y="float16_rows")])
 def test_rows_as_they_are(units: vkq.Device, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few float16 rows are read without a copy, also if the rows do not fill tiles and k does not fill
-    iterations. float32 rows, and float16 rows beyond the maximum number, are packed first. Repeated runs
-    of the smallest tile give the same bytes."""
+    """Few float16 rows are read without a copy, even if the rows do not fill a tile and k does not fill the
+    iterations. float32 rows, and more float16 rows than MOST_ROWS, are packed first. Repeated runs of the
+    smallest tile give the same bytes."""
     only(monkeypatch, tile, 2)
     rows, k = min(int(tile.split("x")[0]), 32) - 3, 264
     rng = np.random.default_rng(rows)

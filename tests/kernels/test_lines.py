@@ -37,8 +37,8 @@ def test_reductions_of_int32(any_device: vkq.Device, how: str, length: int) -> N
 @pytest.mark.parametrize("inner", [8, 10])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32])
 def test_placed_rows(any_device: vkq.Device, dtype: Any, inner: int) -> None:
-    """Rows are written bit for bit (also infinities and NaN) from a start row on; after the last row
-    comes row 0. If a row is a whole number of vectors, each invocation copies one vector."""
+    """Rows are written from a start row on, bit for bit, also infinities and NaN. The row after the last row
+    is row 0. If a row is a whole number of vectors, each invocation copies one vector."""
     rng = np.random.default_rng(0)
     bits = {2: np.uint16, 4: np.uint32}[np.dtype(dtype).itemsize]
     x, u = (rng.integers(0, np.iinfo(bits).max, (3, 2, n, inner), bits).view(dtype) for n in (9, 4))

@@ -331,9 +331,9 @@ def test_layout_and_method(
 
 
 def test_strided_convolutions_gather_their_pixels(costed_matrices: vkq.Device) -> None:
-    """Convolutions with a stride, and convolutions with a long k on small images, gather their pixels. All
-    other convolutions use tiles of input pixels. Each convolution uses the kernel that was measured to be
-    faster."""
+    """A convolution gathers its pixels (method "implicit") where this was measured to be faster: with a
+    stride for 1 or 32 images, and with a long k for a single small image. The other convolutions, also one
+    with a stride for 4 images, use tiles of input pixels (method "matrix")."""
     for n, channels, size, stride, method in (
         (32, 64, 56, 1, "matrix"), (32, 128, 56, 2, "implicit"), (32, 512, 7, 1, "matrix"),
         (1, 64, 56, 1, "matrix"), (1, 128, 28, 1, "matrix"), (1, 512, 7, 1, "implicit"),
@@ -449,8 +449,9 @@ def test_activation_and_float_bias(matrices: vkq.Device, name: str) -> None:
 
 
 def tiles(shader: str) -> list[tuple[Matrices, str]]:
-    """Return a fifth of the pairs of `legal_tiles`, and one more pair for each combination of a form ("s8s8"
-    or "u8u8": the operands' types) and a tile that this fifth lacks. Under VKQ_EVERY_DRIVER=1 return all."""
+    """Return a fifth of the pairs of `legal_tiles`. Add one pair for each combination of a form ("s8s8" or
+    "u8u8": the operands' types) and a tile that this fifth lacks. Under VKQ_EVERY_DRIVER=1, return all
+    pairs."""
     found = legal_tiles(shader)
     if EVERY:
         return found
@@ -508,8 +509,8 @@ def sizes_of(shader: str, tile: str) -> tuple[int, int, int]:
 def test_every_tile_and_shape_of_a_product(
     strict_device: vkq.Device, matrices: Matrices, tile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Products are exact with every tile and shape: the first shape of each form and tile has int8 and
-    float32 results, the others int8 results."""
+    """Products are exact with every tile and shape. The first shape of each form and tile is tested with int8
+    and float32 results, each other shape with int8 results."""
     units(strict_device, monkeypatch, matrices)
     m, k, n = sizes_of(coopmat.GEMM, tile)
     data = random_data(parse(f"linear[M={m},K={k},N={n}]"), np.random.default_rng(13))

@@ -109,10 +109,14 @@ def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
 
 
 def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other kernels compute too few or too many rows, a k that is not a whole number of chunks or has too
-    many chunks, outputs that do not fill blocks, few columns, float16 rows, and layers with a requested
-    tile. They also compute layers with compute='float16' that have more rows or few outputs, and run on
-    devices without a profile."""
+    """The kernel half_gemv.PARTS is not used in these cases; other kernels run instead:
+
+    - too few or too many rows, or float16 rows
+    - a k that is not a whole number of chunks, or that has too many chunks
+    - few outputs, or outputs that do not fill blocks of four
+    - compute='float16' with more rows or few outputs
+    - a layer with a requested tile
+    - a profile without matrix_pairs"""
     few, more = Spec((8, 256), "float32"), Spec((16, 256), "float32")
     taken = (few, 36, "float32"), (few, 100, "float16"), (more, 36, "float32")
     for x, n, compute in (
@@ -132,8 +136,8 @@ def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("wrong", [
-    # Each replacement imitates a wrong driver. With the first replacement, words belong to other outputs
-    # and rows.
+    # Each replacement imitates a wrong driver. With the first one, the words of a matrix belong to other
+    # outputs and rows than the kernel expects.
     (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),
     (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # a word does not hold two neighbours in k
     (r"(#define set_both.*) < 8u", r"\1 < 4u"),  # words of a load are not 8 rows apart
@@ -179,8 +183,8 @@ def test_the_self_test(test: str, units: vkq.Device) -> None:
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
-    """On an H200 the number of invocations is the fastest measured one, for pairs of a number of
-    workgroups and K. For a K that is not a multiple of a chunk there is no number."""
+    """On an H200, the preferred number of invocations is the fastest measured one. The cases vary the number
+    of workgroups and K. There is no number of invocations if K is not a multiple of a chunk."""
     facts = reported("nvidia-h200")
     for tall, want in ((8, [512, 256, 256, 128, None]), (16, [256, 128, 256, 128, None])):
         found = [half_gemv.invocations(facts, half_gemv.PARTS, tall, w, k)[:1] for w, k in (
@@ -191,9 +195,11 @@ def test_invocations_by_chunks_and_multiprocessors() -> None:
 
 
 def test_rows_that_are_worth_it() -> None:
-    """`worth_parts` decides for which numbers of rows the kernel is used. This depends on the number of
-    workgroups (below half of the multiprocessors, or more), on the chunks of 128 k, and on the GEMV's
-    speed."""
+    """`worth_parts` decides for which numbers of rows the kernel is used. The decision depends on:
+
+    - the number of workgroups: below half of the number of multiprocessors, or more
+    - the number of chunks of 128 k
+    - the speed of the GEMV kernel"""
 
     def worth(workgroups: int, k: int, form: str = BRAIN) -> list[int]:
         return [m for m in range(65) if half_gemv.worth_parts(m, workgroups, 132, k, form)]

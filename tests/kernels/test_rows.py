@@ -53,9 +53,11 @@ def same(got: np.ndarray, want: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_bits(device: vkq.Device, name: str) -> None:
-    """Row functions give NumPy's bits. The shapes cover rows that one, few or many lanes share, with and
-    without a remainder; rows that are loaded once or in each pass; strided rows; and rows of two axes.
-    Some values are infinite or NaN."""
+    """Row functions give NumPy's bits. Some values are infinite or NaN. The shapes cover these rows:
+
+    - rows that one, few or many lanes share, with and without a remainder
+    - rows that are loaded once, or in each pass
+    - strided rows, and rows of two axes"""
     for shape, axis, count in (
         ((5, 7), 1, 1), ((3, 37, 5), 1, 1), ((2, 3, 11, 13), 2, 2), ((3, 1031), 1, 1), ((5, 100), 1, 1),
         ((2, 4100), 1, 1), ((1, 4109), 1, 1),
@@ -213,8 +215,9 @@ def edges(length: int, scale: float) -> np.ndarray:
 
 @pytest.mark.parametrize("ops", [("Mul", "Add"), ("Add", "Mul"), ("Mul",), ("Add",)], ids="".join)
 def test_edges(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, ops: tuple[str, ...]) -> None:
-    """Ties, very large or small results, NaN and small operands are quantized correctly. Only chains of
-    the form result * a + b, or a part of it, are computed without flushing subnormal numbers."""
+    """Ties, very large and very small results, NaN and small operands are quantized correctly. The chain
+    (result + b) * a flushes subnormal numbers; the chain result * a + b, and chains of one operator, do
+    not."""
     forms, written = [], rows.written
     monkeypatch.setattr(rows, "written", lambda form: forms.append(form) or written(form))
     rng, xq, yq = np.random.default_rng(6), QParams(0.05, 3), QParams(0.031, 9)

@@ -184,9 +184,9 @@ def test_what_is_measured_is_in_the_seed_s_unit_and_decides() -> None:
 
 
 def test_a_new_tile_needs_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tile that is only a value of the shader's axis has a seed cost, and is used on devices that are
-    measured at first sight. A device that comes with a file of costs uses the tile only if the file has
-    its cost."""
+    """A tile that is only a value of the shader's axis has a seed cost. A device that is measured at first
+    sight uses the tile. A device that comes with a file of costs uses the tile only if the file has its
+    cost."""
     names = matrix_tiles.tile_names()
     monkeypatch.setattr(matrix_tiles, "tile_names", lambda: (*names, "64x128"))
     measured = dict.fromkeys(names, (10.0, 10.0)) | {"64x128": (0.1, 0.1)}

@@ -1,6 +1,7 @@
-"""Tests of f32 and f16: float weights, float32 sums. Each product and sum is rounded once, and the sizes of
-a layer determine the order of additions, so every bit of a result is defined. Linear layers add products in
-the order of k (with few rows, in `slices` partial sums), convolutions in the order (channel, kh, kw)."""
+"""Tests of f32 and f16: float weights, float32 sums. Each product and sum is rounded once, and the sizes of a
+layer determine the order of additions, so every bit of a result is defined. Linear layers add products in the
+order of k; with few rows, they add `slices` partial sums. Convolutions add products in the order (channel,
+kh, kw)."""
 
 import numpy as np
 import numpy.typing as npt
@@ -44,8 +45,8 @@ def numbers(*shape: int, floats: str = "float32") -> npt.NDArray[np.floating]:
 
 
 def in_order(x: Float32, w: npt.NDArray[np.floating], bias: Float32, parts: int) -> Float32:
-    """Return x (M, K) @ w (N, K).T + bias. Products are added in the order of the kernel, and each step is
-    rounded."""
+    """Return x (M, K) @ w (N, K).T + bias. Products are added in the order of the kernel, and each product
+    and sum is rounded."""
     total, length = np.zeros((len(x), len(w)), np.float32), -(-x.shape[1] // parts)
     for part in range(parts):
         sums = np.zeros_like(total)
@@ -68,8 +69,8 @@ def test_linear_has_the_bits_of_its_order(
 
 
 def convolved(device: vkq.Device, sizes: Sizes, width: int) -> str:
-    """Check that the result of a convolution of these sizes has the bits of the stated order of additions;
-    return the shader variant that ran."""
+    """Check that a convolution of these sizes equals, bit for bit, sums in the order (channel, kh, kw).
+    Return the shader variant that ran."""
     ic, oc, (kh, kw), groups, stride, dilation = sizes
     x, w, bias = numbers(2, ic, 11, width), numbers(oc, ic // groups, kh, kw), numbers(oc)
     layer = vkq.Conv2d(
@@ -118,8 +119,8 @@ def test_lanes_that_share_pixels_keep_the_order(
 def test_depthwise_kernels_keep_the_order(
     device: vkq.Device, stride: int, width: int, lines: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All depthwise kernels keep the order of additions: the kernel for rows, which the profile chooses,
-    the kernel for whole vectors, and the kernel for single pixels, which computes all other rows."""
+    """All depthwise kernels keep the order of additions: the kernel for rows (*lines*, the profile's choice),
+    the kernel for whole vectors, and the direct kernel, which computes all other rows."""
     profile_says(monkeypatch, float_depthwise, lane_loads=lines)
     variant = convolved(device, (6, 12, (3, 3), 6, stride, 1), width)
     by_vectors = width % 4 == 0 and (width + 4 - 3) // stride % 4 == 3

@@ -83,7 +83,7 @@ def test_every_method_is_within_the_bound(shape: tuple[Any, ...], method: str, d
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("shape", [(1, 33), (7, 20), (2, 3, 47), (0, 33), (5, 1)], ids=str)
 def test_rows_are_filled_with_zeros(shape: tuple[int, ...], dtype: Any, device: vkq.Device) -> None:
-    """x is copied bit for bit, also NaN and infinities. Each row is padded with zeros, also a row that begins
+    """x is copied bit for bit, also NaN and infinities. Each row is padded with zeros, even if the row begins
     in the middle of a word. All kernels that read padded rows share one copy of x."""
     x = np.random.default_rng(shape).integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8)
     x = x.view(dtype)[..., 0]
@@ -128,10 +128,13 @@ def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytes
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 @pytest.mark.parametrize("parts", [1, 2, 16])
 def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The GEMV with k split among invocations is correct. With 4 bits, K has 5 chunks of 32 elements: some
-    invocations have no chunk, or one invocation has all chunks. Groups are one chunk, two chunks or half a
-    chunk. A split into two parts is tested with every weight. No split, and a split into 16 parts, are tested
-    with one weight for each number of rows."""
+    """The GEMV whose invocations split k into parts is correct.
+
+    - With 4 bits, K has 5 chunks of 32 elements. With 16 parts, some invocations have no chunk. Without a
+      split, one invocation has all chunks.
+    - A group is one chunk, two chunks or half a chunk.
+    - Two parts are tested with every weight. One part and 16 parts are tested with one weight for each number
+      of rows."""
     monkeypatch.setattr(grouped.GroupedGemm, "split", lambda *_: {"LOCAL_X": 2, "LOCAL_Y": parts})
     profile_says(monkeypatch, grouped, gemv_rows_shared=0)
     sixteen_bits.provide(device, monkeypatch)
@@ -147,8 +150,8 @@ def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch
 def test_one_word_after_the_other(
     method: str, bits: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kernels that multiply one word of the weight at a time, as devices with few registers use them, are
-    correct for three rows, of which they compute one or two at a time."""
+    """Kernels that multiply one word of the weight at a time are correct for three rows. A kernel computes
+    one or two rows at a time. Devices with few registers use these kernels."""
     profile_says(monkeypatch, grouped, registers="some", grouped_rows=rows, gemv_rows_shared=0)
     for group in (32, 16):
         w, x = weight(9, 416, bits, group, False, "float16"), numbers(3, 416)
@@ -176,9 +179,11 @@ def forced(monkeypatch: pytest.MonkeyPatch, shader: str, how: dict[str, Any], **
 def test_x_in_shared_memory(
     bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel with x in shared memory is correct if the number of chunks of k is not a multiple of the
-    parts that share them, if groups are one chunk or several chunks, and if the outputs do not fill a
-    workgroup."""
+    """The kernel with x in shared memory is correct in these cases:
+
+    - the number of chunks of k is not a multiple of the number of parts that share the chunks
+    - groups are one chunk, or several chunks
+    - the outputs do not fill a workgroup"""
     if kind == "half" and not device.capabilities.features["shaderFloat16"]:
         with pytest.raises(vkq.PathError, match="shaderFloat16"):
             device.program(catalog().find(grouped.SHARED, bits=bits, numbers=kind, x="float32"), {})
