@@ -68,8 +68,8 @@ shared uint begin_of_all, end_of_all;           // the keys that any line sees
 const float LEAST = -1e38, NOTHING = -2e38;
 
 uint me = gl_LocalInvocationIndex, row = me % ROWS, part = me / ROWS;
-// the workgroup's batch, its head of keys, and its first line; end: the end of the keys that it reads
-uint batch, head, first, end;
+// the workgroup's batch, its head of keys, and its first line; its lines see keys of seen_from..end alone
+uint batch, head, first, seen_from, end;
 MatrixAcc results[VALUED][ACROSS][DOWN];
 
 // Return (head of the queries, query) of a line of the workgroup. A line beyond the last one gives the last
@@ -116,15 +116,16 @@ void load_queries() {
   }
 }
 
-// Copy TILE rows of k or v, beginning with key `begin`, into shared memory. Rows from key `end` on become 0:
-// no query attends to these keys, and their rows may hold NaN.
+// Copy TILE rows of k or v, beginning with key `begin`, into shared memory. Rows of keys that no
+// query of the workgroup attends to become 0, because they may hold NaN.
 #define LOAD_ROWS(of, runs, stride, of_batch, of_head, of_row, begin)                                \
   [[unroll]] for (uint turn_ = 0u; turn_ < (TILE * (runs) + LOCAL_X - 1u) / LOCAL_X; turn_++) {      \
     uint i_ = turn_ * LOCAL_X + me, key_ = i_ / (runs), run_ = i_ % (runs);                          \
     uint at_ = batch * (of_batch) + head * (of_head) + min((begin) + key_, end - 1u) * (of_row) + 8u * run_; \
     uvec4 found_ = KV_HALF ? of[at_ / 8u]                                                            \
                            : uvec4(halves_of(of[at_ / 4u]), halves_of(of[at_ / 4u + 1u]));           \
-    if (key_ < TILE) tile[STAGED_AT + key_ * (stride) + run_] = (begin) + key_ < end ? found_ : uvec4(0u); \
+    bool seen_ = (begin) + key_ - seen_from < end - seen_from;                                       \
+    if (key_ < TILE) tile[STAGED_AT + key_ * (stride) + run_] = seen_ ? found_ : uvec4(0u);          \
   }
 
 #include "attention_half_weights.glslh"
@@ -136,6 +137,7 @@ void main() {
   head = matrix % p.groups;
   first = (tiles - 1u - group % tiles) * ROWS;  // the last lines, which may see the most keys, begin first
   find_keys();
+  seen_from = begin_of_all;
   end = end_of_all;
   load_queries();
   uvec2 own = query_of(row);
@@ -144,7 +146,7 @@ void main() {
   [[unroll]] for (uint n = 0u; n < VALUED; n++)
     [[unroll]] for (uint j = 0u; j < ACROSS; j++)
       [[unroll]] for (uint i = 0u; i < DOWN; i++) results[n][j][i] = matrix_of_zeros();
-  [[dont_unroll]] for (uint begin = begin_of_all / TILE * TILE; begin < end; begin += TILE) {
+  [[dont_unroll]] for (uint begin = seen_from / TILE * TILE; begin < end; begin += TILE) {
     LOAD_ROWS(k, 2u * DEPTH16, D_ROW, p.k_batch, p.k_head, p.k_row, begin)
     barrier();
     compute_scores();
