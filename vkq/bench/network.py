@@ -211,7 +211,7 @@ def _nodes(network: Network, device: Device, floors: list[tuple[int, int]], resu
     found = []
     for (node, first, end), (operations, size) in zip(network.executable.steps, floors, strict=True):
         if first == end:
-            continue  # a node whose result is a view of its input has no dispatch
+            continue  # no dispatch: the result is a view, or an earlier node computed it
         shapes = (graph.specs[name] for name in (node.inputs[0], node.outputs[0]))
         found.append(
             NodeTime(

@@ -153,7 +153,7 @@ def refused_drivers() -> tuple[drivers.Refused, ...]:
 
 
 def validation_messages() -> list[str]:
-    """Return all messages of the Khronos validation layer so far. Without VKQ_VALIDATION=1 there are none."""
+    """Return all messages of the Khronos validation layer so far. Without VKQ_VALIDATION there are none."""
     return [text.decode(errors="replace") for text in native_module().messages()] if _instance else []
 
 

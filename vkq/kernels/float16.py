@@ -26,7 +26,7 @@ from .half_operands import halves
 from .weights import ceil4
 
 K_TOGETHER = 16  # number of products that are added in float16 before their sum is added in float32
-UNIT = 2.0**-5  # int8 weights are scaled by this factor, so that sums of 16 products are finite in float16
+UNIT = 2.0**-5  # factor of int8 weights: with it, float16 sums of 16 products are finite for |x| <= 500
 LEAST_CHANNELS = 8  # minimum number of channels of a group: with fewer, most products would be padding
 MOST_COLUMNS = 8  # maximum number of blocks of channels that one workgroup computes
 

@@ -40,7 +40,7 @@ class FloatLanes:
     def program(self, p: Conv2dProblem, dtype: str) -> Program:
         """Return the pipeline for this problem and images of this dtype. float32 images are read as texels
         (four values) if the length of an image row is a multiple of 4, the stride and dilation along a row
-        are 1, and kernel rows are short enough to be unrolled."""
+        are 1, kernel rows are short enough to be unrolled, and the image fits a texel buffer."""
         known, slides = p.kw <= UNROLLED_TAPS, p.stride[1] == p.dilation[1] == 1
         x_texels = -(-p.n * p.ic * p.h * p.w // 4)
         whole = p.w % 4 == 0 and known and slides and self.gemm.shares_lanes(x_texels)

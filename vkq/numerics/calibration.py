@@ -58,7 +58,7 @@ def quantize_weight(
     K; the last group may have fewer. Each scale is rounded to *scale_dtype* ("float16" or "float32"), and a
     scale of 0 becomes 1. For each group:
 
-        symmetric: scale = m / -2**(bits - 1), where m is the w with the largest |w|, so that m is exact;
+        symmetric: scale = m / -2**(bits - 1), where m is the w with the largest |w|; m gets the code 0;
                    zero_point = 2**(bits - 1)
         otherwise: scale = (max(0, w) - min(0, w)) / (2**bits - 1); zero_point = saturate(round(-min / scale))
         q = saturate(round_half_even(w / scale) + zero_point)

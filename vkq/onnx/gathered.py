@@ -89,7 +89,7 @@ def _codes(
     else:
         codes, zeros = _Codes.of(table), points
     if zeros is None:
-        # the default zero point is the middle of the range for packed codes, and 0 for one code per byte
+        # the default zero point is the middle of the range, but 0 for small codes with a byte each
         return codes, 1 << bits - 1 if several else 0
     return (codes, zeros) if zeros.shape == scales.shape else None
 

@@ -179,8 +179,8 @@ def permuted_as(
 ) -> Value:
     """Add a copy step to the plan that reshapes x to *shape*, transposes it by *axes* and reshapes it to
     *to*. *layout*: the layout of the result; None: the default layout for its shape. If pixels in
-    kPackedInt8_16C become rows of channels, nothing is copied, and without *layout* the result stays in
-    kPackedInt8_16C. Images in other forms need several steps."""
+    kPackedInt8_16C become rows of channels, only another *layout* needs a copy, and without *layout* the
+    result stays in kPackedInt8_16C. Images in other forms need several steps."""
     if x.spec.layout == BLOCKED and pixels_as_rows(x.spec.shape, shape, axes, to):
         rows = b.view(x, Spec(to, x.spec.dtype, BLOCKED, x.spec.qparams))
         return repacked(b, rows, layout or BLOCKED)
