@@ -38,6 +38,11 @@ def measured(c: vkq.Capabilities, repack: float = 4000.0) -> vkq.Capabilities:
     return dataclasses.replace(c, choices=measured_choices({TILES: Measured("64x64", tiles)}))
 
 
+def unmeasured(c: vkq.Capabilities) -> vkq.Capabilities:
+    """Return the capabilities of a device whose repack and dot products were not measured."""
+    return dataclasses.replace(c, choices=(("as_given_cycles", SEED["as_given_cycles"]),))
+
+
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> Planned:
     """Return a device with matrix units that can only plan."""
@@ -80,9 +85,11 @@ def test_a_layer_alone_counts_the_repack(
     assert repacks(layer_of(planned, small, path="coopmat"), small, given)
     assert not repacks(layer_of(planned, small), small, BLOCKED)
     assert layer_of(planned, small).input_layout(small) == BLOCKED
-    for c in (measured(planned.capabilities, repack=1.0), Planned("nvidia-h200").capabilities):
+    for c in (measured(planned.capabilities, repack=1.0), unmeasured(planned.capabilities)):
         planned.capabilities = c
         assert repacks(layer_of(planned, small), small, given)
+    planned.capabilities = Planned("nvidia-h200").capabilities  # its file has the time of a repack
+    assert not repacks(layer_of(planned, small), small, given)
 
 
 def test_tuning_compares_both(planned: Planned) -> None:
