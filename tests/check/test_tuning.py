@@ -88,8 +88,8 @@ def test_a_problem_that_is_tuned_has_six_choices(any_device: Device) -> None:
 
 
 def test_without_timestamps_the_host_times(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a device without timestamps, the host's clock times the trials. On a device that is not a CPU,
-    trials have times, too."""
+    """On a device without timestamps, the host's clock times the trials. Trials on an integrated GPU are
+    timed as well."""
     c = any_device.capabilities
     for changes in ({"timestamp_valid_bits": 0}, {"device_type": "integrated"}):
         monkeypatch.setattr(any_device, "capabilities", dataclasses.replace(c, **changes))

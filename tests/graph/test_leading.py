@@ -65,8 +65,8 @@ def test_reshapes_that_cancel(back: Sequence[int], last: str) -> None:
     ids=["both are results", "no Reshape", "other rows", "whole rows"],
 )
 def test_rows_that_are_read(results: list[str], back: Sequence[int]) -> None:
-    """No node is removed if one of the matrices is a result of the graph, if there is no last Reshape, or
-    if the last Reshape has other leading axes than the first."""
+    """No node is removed if a matrix between the two Reshapes is a result of the graph, if the chain does
+    not end in a Reshape, or if the last Reshape has other leading axes than the first."""
     graph = chain(WHOLE, results, back)
     assert keep_leading_axes(graph).nodes == graph.nodes
 

@@ -1,5 +1,5 @@
-"""Tests of the probe that finds which words of a matrix each invocation holds, on emulated matrix units,
-whose order is known."""
+"""Tests of the probe that finds which words of a matrix each invocation holds. The tests use emulated matrix
+units, for which the order of the words is known."""
 
 import numpy as np
 import pytest

@@ -43,8 +43,8 @@ class Peer(Protocol):
 
 
 def agreement(got: Array, expected: Expected) -> str:
-    """Return a text that says whether a peer's result agrees with the reference; if not, with the largest
-    difference."""
+    """Return a text that says whether a peer's result agrees with the reference. If it does not, the text
+    also has the largest difference."""
     wrong = (
         expected.mismatch(got)
         if got.dtype == expected.y.dtype or expected.bound is not None

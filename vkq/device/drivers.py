@@ -54,8 +54,8 @@ class Tried:
 
 
 def tried() -> Tried:
-    """Try the drivers without a stored verdict, and return the outcome for all drivers. A child process of
-    vkq tries none, and loads all."""
+    """Try each driver that has no stored verdict, and return the outcome for all drivers. In a child process
+    of vkq, try no driver and refuse none: the child loads all of them."""
     if spawn.in_child():
         return Tried({}, ())
     found = manifests()

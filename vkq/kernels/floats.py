@@ -80,7 +80,8 @@ class Matrices(Protocol):
     """A product on matrix units (`vkq.kernels.half`) or in float16 arithmetic (`vkq.kernels.float16`)."""
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if this product is faster for *rows* rows of this dtype and *n* columns."""
+        """Return True if this product is faster than the other kernels for an x with *rows* rows of this
+        dtype, and *n* columns of the result."""
 
     def writes(self, x: Value, rows: int) -> str:
         """Return the dtype of the results of *rows* rows."""

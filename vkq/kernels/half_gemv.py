@@ -36,9 +36,9 @@ WORDS_INVOCATIONS = {
 CHUNK = 128  # a subgroup processes whole chunks of this many elements along k
 # For ROW: the largest k, by the number of chunks of a subgroup.
 ROW_K = {1: 2048, 2: 4096, 4: 8192}
-# For each form of elements, the minimum number of rows for which matrix units are faster: with fewer rows,
-# loading the weights takes all the time. The shaders of this module have other rules (`worth`,
-# `worth_parts`).
+# For each element type, the minimum number of rows for which the GEMM kernels on matrix units are faster than
+# the kernels without matrix units: with fewer rows, loading the weights takes all the time. The limit does
+# not apply to the shaders of this module (see `worth` and `worth_parts`).
 LEAST_ROWS = {HALF: 8, BRAIN: 9}
 # Limits of PARTS. For more than 8 rows and k <= SHORT_K, two workgroups on a multiprocessor get as few
 # invocations as three or more. For few outputs and k between the two values of GEMV_K, the GEMV kernel is

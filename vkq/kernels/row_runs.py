@@ -119,7 +119,8 @@ class RowRuns:
         return [[x] for x in self._operand(0, "float32", LIKE, run)]
 
     def operands(self, run: RowRun) -> Operands:
-        """Load all operands of the chain except the function's result, for the elements of a run."""
+        """Load the operands of the chain after the row function, for the elements of a run. An operand that
+        is the row function's result is not loaded."""
         own = sum(way != RESULT for way in self.form.operands)
         loads = list(enumerate(self.form.loads))[self.form.y_buffer - own :]
         with self.k.flushing(self.form.chain_flushes):

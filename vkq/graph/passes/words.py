@@ -70,8 +70,8 @@ class Words:
         return self.constant(np.asarray(numbers).reshape(shape), dtype)
 
     def rows(self, function: str, x: str, axis: int, output: str = "") -> str:
-        """Emit a function of rows (`vkq.numerics.rows`) of float32 values along an axis. If the function is a
-        reduction, the axis is removed."""
+        """Emit a node that applies a row function (`vkq.numerics.rows`) to float32 values along an axis. If
+        the function is a reduction, the result lacks this axis."""
         return self.emit("rows", [x], output, function=function, axis=axis, count=1, epsilon=0.0)
 
     def result(self, name: str, index: int = 0) -> bool:
