@@ -13,21 +13,13 @@ from vkq.bench import selftest, stats, timer
 
 def test_a_few_trials_pass_on_a_busy_machine(any_device: vkq.Device) -> None:
     """A few trials of the benchmark's self-test pass. The command runs 20 trials; three suffice to test the
-    timed work, the clock and the verdicts together. Other programs may disturb all trials of an attempt, so
-    one of three attempts must pass; a comparison that is wrong fails in each."""
-
-    def passes(found: selftest.Trials) -> bool:
-        slower, equal = (np.median([r.value for r in each]) for each in (found.slower, found.equal))
-        near = slower == pytest.approx(1 + selftest.INJECTED, rel=0.04)
-        return bool(near and equal == pytest.approx(1, rel=0.03) and min(found.right) >= 2)
-
-    attempts: list[str] = []
-    for _ in range(3):
-        found = selftest.run(any_device, trials=3)
-        if passes(found):
-            return
-        attempts += found.lines()
-    pytest.fail("\n".join(attempts))
+    timed work, the clock and the verdicts together."""
+    found = selftest.run(any_device, trials=3)
+    right = found.right
+    assert right[0] >= 2, found.lines()
+    assert right[1] >= 2, found.lines()
+    assert np.median([r.value for r in found.slower]) == pytest.approx(1 + selftest.INJECTED, rel=0.04)
+    assert np.median([r.value for r in found.equal]) == pytest.approx(1, rel=0.03)
 
 
 def test_noise_and_deaf_comparisons_fail(

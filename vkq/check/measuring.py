@@ -10,7 +10,8 @@ process ends with the exit code `first_sight.LATE`.
 
 The cost of a tile is a pair of times of a step along K: the time for a workgroup that runs alone on a core,
 and the time for a workgroup that shares its core. They are computed from the times of calls with one and
-with two workgroups for each core, each at two sizes of K.
+with two workgroups for each core, each at two sizes of K. For a slice-K tile, both times are that of the
+second workgroup of a core, divided by its steps, so that they include the end of a workgroup.
 """
 
 from __future__ import annotations
@@ -183,12 +184,11 @@ class TimedTile:
         cores = profile(device.capabilities).multiprocessors
         one = [_nanoseconds(device, self, rows, columns, k) for k in self.depths]
         many = [_nanoseconds(device, self, rows * cores, PER_CORE * columns, k) for k in self.depths]
-        steps = (last - first) / self.step
-        if (
-            self.step == matrix_tiles.WIDE_STEP
-        ):  # count the end of a workgroup, which takes longer than a step
-            times = [(many[-1] - one[-1]) * self.step / last / (PER_CORE - 1)] * 2
+        if self.step == matrix_tiles.WIDE_STEP:
+            # the time of one more workgroup on each core: the end of a workgroup takes longer than a step
+            times = [(many[-1] - one[-1]) / (PER_CORE - 1) * self.step / last] * 2
         elif last > first:
+            steps = (last - first) / self.step
             times = [(one[-1] - one[0]) / steps, (many[-1] - many[0]) / steps / PER_CORE]
         else:
             times = [one[0], many[0] / PER_CORE]
@@ -228,11 +228,11 @@ def int8_costs() -> list[TimedTile | TimedRepack]:
 
 
 def int8_tiles() -> Iterator[TimedTile]:
-    """Yield the tiles of int8 products. Most tiles are timed at two sizes of K. A tile without a loop over K
-    is timed at only one size, the largest that it supports."""
+    """Yield the tiles of int8 products. Most tiles are timed at two sizes of K. A slice-K tile is timed at
+    the larger size only, and a tile without a loop over K at the largest size that it supports."""
     for name in matrix_tiles.tile_names():
         tiling, least = Tiling(name), matrix_tiles.LONG_LEAST
-        depths = (matrix_tiles.SHORT_MOST,) if tiling.short else DEPTHS
+        depths = (matrix_tiles.SHORT_MOST,) if tiling.short else DEPTHS[-1:] if tiling.wide else DEPTHS
         depths = (least, 4 * least) if name == matrix_tiles.LONG else depths
         step = matrix_tiles.WIDE_STEP if tiling.wide else matrix_tiles.STEP
         choice = {matrix_units.KIND: str(tiling)}

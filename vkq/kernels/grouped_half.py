@@ -184,11 +184,12 @@ class GroupedMatrices:
     def config(self, rows: int) -> GemmConfig | None:
         """Return the tile for *rows* rows, or None if the device can run no tile. It is a tile for few rows
         if one fits, else the tile with the lowest estimated time."""
-        few = next(self._few(rows), None)
+        if few := next(self._few(rows), None):
+            return few
         sizes = (profile(self.gemm.device.capabilities), rows, self.gemm.n, self.gemm.k, 1)
-        best_first = [] if few else sorted(self._many(rows), key=lambda config: config.cycles(*sizes))
+        best_first = sorted(self._many(rows), key=lambda config: config.cycles(*sizes))
         ranks = ranked(KIND, best_first, lambda config: f"{config.variant.name}, k in {config.parts}")
-        return few or next(iter(ranks), None)
+        return next(iter(ranks), None)
 
     def _few(self, rows: int) -> Iterator[GemmConfig]:
         """Yield the tiles for few rows that can compute this number of rows, the preferred tile first."""
