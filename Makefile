@@ -27,7 +27,8 @@ demo: $(VENV)/.demo  ## runs quantized layers on a photograph and a network on d
 	$(BIN)/python examples/03_digits.py
 
 test: $(VENV)/.test $(SWIFTSHADER)  ## runs the whole suite on two software drivers, under the validation layer
-	VKQ_REQUIRE_DEVICE=1 $(BIN)/python -m pytest $(PARALLEL)
+	VKQ_REQUIRE_DEVICE=1 $(BIN)/python -m pytest -q -m alone tests/bench
+	VKQ_REQUIRE_DEVICE=1 $(BIN)/python -m pytest $(PARALLEL) -m "not alone"
 
 fuzz: $(VENV)/.test  ## fuzzes every reader of outside input, each for SECONDS (default 60)
 	$(BIN)/pip install -q atheris

@@ -11,7 +11,8 @@ from vkq import cli
 from vkq.bench import selftest, stats, timer
 
 
-def test_a_few_trials_pass_on_a_busy_machine(any_device: vkq.Device) -> None:
+@pytest.mark.alone
+def test_a_few_trials_pass(any_device: vkq.Device) -> None:
     """A few trials of the benchmark's self-test pass. The command runs 20 trials; three suffice to test the
     timed work, the clock and the verdicts together."""
     found = selftest.run(any_device, trials=3)

@@ -79,8 +79,7 @@ def use(shim: Path, folder: Path, at: str = "", how: str = "crash", code: str = 
             verdict.report_of(c)
             shutil.copy(verdict._place(c), folder / "probe")
     environment = {
-        **os.environ, "VKQ_CACHE_DIR": str(folder), "VKQ_VALIDATION": "0", "VKQ_TUNE": "off",
-        "SHIM_AT": at, "SHIM_HOW": how,
+        **os.environ, "VKQ_CACHE_DIR": str(folder), "VKQ_VALIDATION": "0", "SHIM_AT": at, "SHIM_HOW": how,
         "SHIM_REAL": str(json.loads(LAVAPIPE.read_text())["ICD"]["library_path"]),
         "VK_DRIVER_FILES": f"{shim}:{SWIFTSHADER}",
     }  # fmt: skip
