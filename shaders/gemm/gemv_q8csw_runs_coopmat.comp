@@ -7,8 +7,8 @@
 //           k, in the order of the invocations' words (half_weights.in_runs); numbers: float32 parameters as
 //           vec4 (straight_pairs.glslh); y: float16 rows.
 // Threads   a workgroup of LOCAL_X invocations computes BM rows x BN outputs; ROW_TILES neighbouring
-//           workgroups compute the same outputs, each for another tile of rows. WGN subgroups share a part of
-//           k, each with its own outputs. The parts' sums are added in the same order every time.
+//           workgroups have the same outputs and different tiles of rows. WGN subgroups sum the same part of
+//           k, each for different outputs. The parts' sums are added in the same order every time.
 // Needs     matrices of 16 outputs x 16 k and at most 16 rows. In a matrix of weights, an invocation holds
 //           pairs of elements along k; in a matrix of x, it holds the pair at k and the pair at k + 8.
 //           LOCAL_X is at least WGN subgroups.

@@ -38,11 +38,12 @@ SCALES = ("channel", "tensor")
 
 @dataclass(frozen=True)
 class Case:
-    """A problem with the options that decide its arithmetic.
+    """A problem to verify or to time, and the options that decide its arithmetic.
 
-    ``scale``: "channel" for a weight scale per channel, "tensor" for one weight scale. ``method``: the name
-    of the layer's method; None leaves the choice to the layer. ``reason``: why the case is listed. ``times``:
-    how many layers of the listed network are this problem. ``use``: the purpose of the case.
+    ``scheme``: the quantization scheme. ``scale``: "channel" for a weight scale per channel, "tensor" for
+    one weight scale. ``method``: the name of the layer's method; None leaves the choice to the layer.
+    ``reason``: why the case is listed. ``times``: how many layers of the listed network are this problem.
+    ``use``: the purpose of the case.
     """
 
     problem: Problem | Mover

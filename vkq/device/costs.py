@@ -76,8 +76,8 @@ class Costs:
     # as long. `lone` and `end` are only for the comparison with kernels that gather pixels: if workgroups run
     # alone on their cores, the cycles are multiplied by `lone`, and `end` is added for each result.
     matrix_conv_costs: Numbers
-    # int8 convolutions that gather pixels. A tile has four numbers: its two costs, the cycles that a workgroup
-    # spends outside the products, and the number of workgroups that start together on a core.
+    # int8 convolutions that gather pixels. A tile has four numbers: its two costs, the cycles that a
+    # workgroup spends outside the products, and the number of workgroups that start together on a core.
     matrix_gathered_cycles: Tiles
     matrix_gathered_part_cycles: tuple[float, ...]
     # Cycles that are added for the comparison with convolutions in tiles of pixels.

@@ -1,4 +1,4 @@
-"""Rewrites products with weights that are dequantized in blocks along K as MatMulNBits of com.microsoft."""
+"""Replaces each product whose weight is dequantized in blocks along K by a com.microsoft.MatMulNBits node."""
 
 from __future__ import annotations
 

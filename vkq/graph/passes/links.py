@@ -26,8 +26,8 @@ class Element:
 
 
 class Writer:
-    """Writes the links of a chain. The method `chain` numbers the values of the chain: inputs first, then
-    constants, then the results of the links."""
+    """Collects the links of a chain. The values of the chain are its inputs, its constants and the results of
+    its links; the method `chain` numbers them in this order."""
 
     def __init__(self, graph: Graph, inputs: Sequence[str], types: Sequence[str]):
         self.graph, self.inputs = graph, tuple(types)
