@@ -194,8 +194,9 @@ class Executable:
         )
 
     def memory_of_its_own(self) -> tuple[int, list[Resident]]:
-        """Return (bytes of memory that only this executable uses: scratch memory, inputs and results;
-        constants of the executable, which others may share)."""
+        """Return (own, constants). own: the bytes of the scratch memory, the inputs and the results, which
+        only this executable uses. constants: the executable's constants, which other executables may
+        share."""
         plan = self.plan
         values = sum(spec.nbytes for spec in (*plan.inputs, *plan.results))
         return plan.scratch_bytes + values, list(plan.constants.values())

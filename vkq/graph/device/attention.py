@@ -1,5 +1,5 @@
-"""Attention on a device, also over an int8 key-value cache; the append to this cache, rotary embeddings, and
-the heads of a product."""
+"""The device functions for attention (also over an int8 key-value cache), for the append to this cache, for
+rotary embeddings, and for the operator ``heads``."""
 
 from __future__ import annotations
 
@@ -68,9 +68,11 @@ def _rotate(context: Context, node: Node) -> Value:
 
 
 def _heads(context: Context, node: Node) -> tuple[Value, ...]:
-    """Add the heads of a product to the plan, in one dispatch if the device allows a shader enough buffers.
-    Otherwise each part has a dispatch. If this dispatch, too, would need too many buffers, it writes the part
-    to new memory, and a second dispatch copies the part into its cache."""
+    """Add the operator ``heads`` to the plan: it splits a product into parts (queries, keys, values).
+
+    One dispatch computes all parts if the device allows a shader enough buffers. Otherwise each part has its
+    own dispatch. If even the dispatch of a cached part needs too many buffers, it writes the part to new
+    memory, and a second dispatch copies the part into its cache."""
     a, b = node.attributes, context.builder
     x, cos, sin, start, *pasts = (context.value(name) if name else None for name in node.inputs)
     angles, most = [one for one in (cos, sin) if one], int(b.device.capabilities.properties[BUFFERS])

@@ -20,15 +20,17 @@ class Gates:
     nodes: tuple[Node, ...]
 
     def keep(self, context: Context, gates: Value) -> None:
-        """Store the kernel's result as the result of both convolutions. Only the second convolution's
-        result has other readers."""
+        """Store the kernel's result as the result of both convolutions. Only the second result is ever read:
+        the kernel replaces the only reader of the first."""
         context.ahead.update((node.outputs[0], gates) for node in self.nodes)
 
 
 def behind(context: Context, mean: Node) -> Gates | None:
-    """Return a squeeze-and-excite kernel for the node *mean*, which computes the means of channels, and for
-    the two convolutions after it; or None if other nodes read the means, or if the kernel does not support
-    the convolutions."""
+    """Return a squeeze-and-excite kernel that replaces the two convolutions after *mean*, the node that
+    computes the mean of each channel.
+
+    Return None if other nodes read the means, if there are more than `MOST_IMAGES` images, or if the kernel
+    does not support the convolutions."""
     first = only_reader(context, mean)
     second = first and only_reader(context, first)
     if first is None or second is None or context.graph.specs[mean.outputs[0]].shape[0] > MOST_IMAGES:

@@ -21,7 +21,7 @@ def _check(graph: Graph, node: Node) -> str | None:
     except VkqError as error:
         return str(error).removeprefix(f"{node}: ")
     if bias is not None and bias.size != n:
-        return f"its bias has shape {bias.shape} and N is {n}; it must be one number for each column"
+        return f"its bias has shape {bias.shape} and N is {n}; it must have one number for each column"
     return None
 
 

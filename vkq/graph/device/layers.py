@@ -20,9 +20,10 @@ from ..graph import Graph, Node
 from ..operators.quantized import CONV, OWN, TRANSPOSED, options
 from .context import OF_LAYERS, Context, DeviceOperator, same_type, unnamed
 
-# A convolution on matrix units with a result of at least this many bytes does not add a residual in its
-# epilogue. With 25.7 MB, a convolution takes 59 to 77 us with the sum in its epilogue and 37 us without a
-# sum; with 12.8 MB, 28.3 us with the sum in its epilogue and 33 us with a separate sum (benchmarks/log.md).
+# A convolution on matrix units whose result has at least this many bytes leaves the addition of a residual to
+# a second dispatch. Measured times (benchmarks/log.md):
+# - result of 25.7 MB: 59 to 77 us with the addition in the epilogue, 37 us without an addition
+# - result of 12.8 MB: 28.3 us with the addition in the epilogue, 33 us with a separate addition
 SUM_APART_BYTES = 16 << 20
 
 

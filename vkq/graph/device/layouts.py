@@ -1,9 +1,8 @@
-"""The choice of a layout for each value: where several layouts are possible, a node that reads the value
-decides.
+"""Chooses the layout of each value. If several layouts are possible, a node that reads the value decides.
 
 Most convolutions and linear layers read only one layout, and the nodes between these layers keep the layout
-of their input. Only four kinds of values can have several layouts (those of images:
-`vkq.layout.extent.PIXELS`): quantized floats, means of whole images, reshaped values, and the inputs of
+of their input. Only four kinds of values can have any of several layouts, the image layouts in
+`vkq.layout.extent.PIXELS`: quantized floats, means of whole images, reshaped values, and the inputs of
 convolutions that read several layouts."""
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def _record(context: Context, node: Node) -> Value:
 
 def _join(context: Context, node: Node) -> None:
     """Compute a linear node, and the nodes that `_joinable` finds for it, in one matrix product. Store all
-    results in ``context.ahead``. Do nothing if that is not possible."""
+    results in ``context.ahead``. If one product cannot compute the nodes, only store the reason."""
     nodes = _joinable(context, node)
     if len(nodes) < 2:
         return
@@ -59,8 +59,9 @@ def _joinable(context: Context, node: Node) -> list[Node]:
 
 
 def _attention(context: Context, node: Node) -> Node | None:
-    """Return the attention node that is the only reader of a linear node's 8-bit result, or None if there is
-    no such node, or if the linear node has an activation, or an epilogue other than a lookup."""
+    """Return the attention node that is the only reader of a linear node's 8-bit result. Return None if there
+    is no such node. Also return None if the linear node has an activation, or an epilogue other than a
+    lookup."""
     name, a = node.outputs[0], node.attributes
     steps = {step.op for step in a.get("after", ())}
     plain = a["y"] is not None and a["activation"] is None and steps <= {"lookup"}

@@ -1,5 +1,5 @@
-"""Further forms of quantization on a device: per axis, in blocks, and with parameters computed at run time.
-Also MatMulInteger and ConvInteger, which return int32 sums."""
+"""Quantization per axis, in blocks, and with parameters computed at run time, on a device. Also MatMulInteger
+and ConvInteger, which return int32 sums."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _each_check(graph: Graph, node: Node) -> str | None:
     types = graph.specs[node.inputs[1]].dtype, dtypes - set(BYTES), len(dtypes & set(BYTES))
     if unknown or types != ("float32", {"float32"}, 1):
         has = ", ".join(str(graph.specs[name]) for name in node.inputs if name)
-        return f"its parameters must be constants, float32 and 8-bit; it has {has}"
+        return f"its scales must be float32 constants, its zero points 8-bit constants; its inputs are {has}"
     return no_scale(graph.constants[node.inputs[1]])
 
 

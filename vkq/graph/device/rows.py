@@ -1,4 +1,4 @@
-"""The table of device operators: how each operator of a graph becomes steps of a plan.
+"""The table of device operators, which defines how each operator of a graph becomes steps of a plan.
 
 An entry of the table has two functions: ``check`` returns the reason why a node cannot run on a device, and
 ``record`` adds the node's steps to the plan. A node cannot run if its operator has no entry or if ``check``
@@ -49,7 +49,7 @@ from .context import (
 )
 from .layouts import wanted, wanted_means
 
-# Types that `_why_float` does not call unsupported. For int64 and bool it gives other reasons.
+# `_why_float` states a type outside of this tuple as the reason. For int64 and bool, it states other reasons.
 KNOWN = (*DeviceOperator.types, "int64", "bool")
 WEIGHTED = "Conv", "ConvTranspose"
 

@@ -76,7 +76,7 @@ def _in_groups(node: Node, k: int, bits: int, codes: Array, scales: Array, point
     for name, array in (("scales", scales), ("zero_points", points)):
         if array is not None and array.size != n * blocks:
             raise ModelError(
-                f"{node}: {name} has shape {array.shape}; it must have one for each of {blocks} blocks in"
+                f"{node}: {name} has shape {array.shape}; there must be one for each of {blocks} blocks in"
                 f" {n} rows of B"
             )
     groups, parts = -(-k // GROUPS[-1]), size * 8 // bits // GROUPS[-1]
@@ -88,8 +88,8 @@ def _in_groups(node: Node, k: int, bits: int, codes: Array, scales: Array, point
 
 
 def _neighbours(groups: Array | None, block: int) -> bool:
-    """Return True if *groups* (g_idx) assigns each *block* consecutive indices of K to one group, in the
-    order 0, 1, 2, ..."""
+    """Return True if *groups* (the input g_idx) assigns index i along K to group i // *block*, for every
+    i."""
     return groups is not None and np.array_equal(groups, np.arange(groups.size) // block)
 
 

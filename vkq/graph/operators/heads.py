@@ -1,10 +1,16 @@
-"""Heads of queries, keys and values as columns of one product (`vkq.numerics.heads`).
+"""The operator ``heads``, which splits the columns of one product into heads of queries, keys and values
+(`vkq.numerics.heads`).
 
-heads: inputs x (batch, tokens, columns) in float32 or float16, cosines and sines (batch or 1, tokens, 1,
-pairs) in float32, start (batch,) in int32, and the cache of each part with the order "cache"; "" for inputs
-that no part needs. ``parts``: the `Part`s; each is one result of the node. ``interleaved``: see
-`vkq.numerics.rotary.rotated`. In a cache (batch, heads, rows, width), the tokens replace the rows from
-start[batch] on; after the last row, they continue at row 0."""
+Inputs; an input that no part needs has the name "":
+
+- x (batch, tokens, columns) in float32 or float16
+- cosines and sines (batch or 1, tokens, 1, pairs) in float32
+- start (batch,) in int32
+- the cache (batch, heads, rows, width) of each part with the order "cache"
+
+Attributes: ``parts`` has a `Part` for each result of the node; ``interleaved``: see
+`vkq.numerics.rotary.rotated`. In a cache, the tokens replace the rows from start[batch] on; after the last
+row, they continue at row 0."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def resize_of(node: Node, shape: Sequence[int], given: Sequence[Array | None]) -
     still = 1.0 if scales is not None else None
     for axis in (0, 1):
         if values.get(axis, still or shape[axis]) != (1.0 if scales is not None else shape[axis]):
-            raise UnsupportedForm(f"{node}: only height and width can change; axis {axis} does")
+            raise UnsupportedForm(f"{node}: it resizes axis {axis}; only height and width can change")
     default = [1.0, 1.0] if scales is not None else list(shape[2:])
     two = [values.get(axis, default[axis - 2]) for axis in (2, 3)]
     return Resize.of(

@@ -43,7 +43,7 @@ def _squeeze(x: Inputs) -> list[Spec]:
         else {i for i, d in enumerate(given) if d == 1}
     )
     if any(given[a] != 1 for a in chosen):
-        raise ModelError(f"{x.node}: axes {axes} of {given} are not all 1")
+        raise ModelError(f"{x.node}: axes {axes} of {given} must all have length 1")
     return like(x, [d for i, d in enumerate(given) if i not in chosen])
 
 
@@ -83,7 +83,7 @@ def permutation(node: Node, rank: int) -> list[int]:
     """Return the permutation of a Transpose."""
     perm = [int(a) for a in node.attributes.get("perm", range(rank)[::-1])]
     if sorted(perm) != list(range(rank)):
-        raise ModelError(f"{node}: perm is {perm} and the input has {rank} axes")
+        raise ModelError(f"{node}: perm is {perm}; it must be a permutation of the input's {rank} axes")
     return perm
 
 
@@ -183,7 +183,7 @@ def _gather_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     axis = axis_of(node, given.ndim, 0)
     size = given.shape[axis]
     if index.size and not (-size <= index.min() and index.max() < size):
-        raise ModelError(f"{node}: indices go from {index.min()} to {index.max()}; the axis has {size}")
+        raise ModelError(f"{node}: indices go from {index.min()} to {index.max()}; the axis has size {size}")
     return one(np.take(given, index, axis))
 
 

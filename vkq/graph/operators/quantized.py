@@ -95,7 +95,8 @@ def _dynamic(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 def _result(x: Inputs, shape: Sequence[int], key: str = "y") -> list[Spec]:
     """Return the spec of a result. If the attribute *key* has quantization parameters, the result has the
-    dtype of the parameters. If it is None, the result has the dtype of x if x is float, else float32."""
+    dtype of the parameters. If the attribute is None, the result has the dtype of x if x is float, else
+    float32."""
     a = x.node.attributes
     y: QParams | None = a[key]
     real = x.spec(0).dtype if "x" in a and a["x"] is None else "float32"
@@ -147,8 +148,8 @@ def _matmul(x: Inputs) -> list[Spec]:
 
 
 def _attention(x: Inputs) -> list[Spec]:
-    """Return the spec of the result. ``columns``, if it is not empty, has the columns of each input that are
-    q, k or v."""
+    """Return the spec of the result. If the attribute ``columns`` is not empty, it has the range of columns
+    that are read from each of the inputs q, k and v."""
     a = x.node.attributes
     heads, y, columns = a["heads"], a["steps"].results[2], a["columns"]
     shapes = [x.spec(i).shape for i in range(3)]

@@ -16,8 +16,8 @@ LAYERS = ("conv2d", "linear")
 
 
 def into_layers(graph: Graph) -> Graph:
-    """Fuse each addition, lookup or dequantize into the layer that computes its operand (of an addition, one
-    of the operands), if nothing else reads this operand."""
+    """Fuse each lookup or dequantize into the layer that computes its operand, and each addition into a layer
+    that computes one of its operands. No other node may read this operand."""
     if graph.kinds.isdisjoint(LAYERS):
         return graph
     return swept(graph, _LastSteps(graph).visit, "dequantize", "lookup", "add", "sub")

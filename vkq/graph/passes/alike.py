@@ -1,6 +1,6 @@
-"""Merges nodes that compute the same positions, lengths, masks or rows of a table, as the layers of a decoder
-do. Nodes that compute other floats or 8-bit values stay, because passes that fuse nodes require results with
-one reader."""
+"""Merges equal nodes that compute positions, lengths, masks or rows of a table. A decoder has such nodes once
+for each layer. Nodes that compute other floats or 8-bit values are not merged, because passes that fuse nodes
+require results with one reader."""
 
 from __future__ import annotations
 

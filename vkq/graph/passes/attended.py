@@ -52,9 +52,9 @@ def laid_rows(sweep: Sweep, name: str, shape: tuple[int, ...]) -> Laid:
 
 
 def laid(sweep: Sweep, name: str, batch: int, last: int | None = 3) -> Laid:
-    """Return the memory layout of a value with three or four axes; the layout has four. Transposes that
-    compute the value become part of the layout instead of being executed. *last*: the axis that must be
-    contiguous in memory (None: any)."""
+    """Return the memory layout of a value as a layout with four axes. If the value has only three axes, a
+    Reshape first splits axis 0 into (*batch*, heads). Transposes that compute the value become part of the
+    layout instead of being executed. *last*: the axis that must be contiguous in memory (None: any)."""
     own = sweep.specs[name].shape
     if len(own) == 3:
         parts = (batch, own[0] // batch) if batch and own[0] % batch == 0 else (1, own[0])

@@ -1,9 +1,12 @@
 """Fuses attention written as MatMul, scale, masks, Softmax and MatMul into one node.
 
-The rows are the queries of all heads that share keys. Attention with at least ROWS rows is fused if its score
-matrices have at least SCORES_BYTES. Attention with fewer rows, as for one token of a decoder, is fused if it
-has at least KEYS keys, or score matrices of more than MOST_BYTES. These conditions do not depend on the
-device, so that results have the same bits on every device."""
+Which attention is fused depends on its rows, the queries of all heads that share keys:
+
+- at least ROWS rows: if the score matrices have at least SCORES_BYTES
+- fewer rows, such as one token of a decoder: if there are at least KEYS keys, or if the score matrices have
+  more than MOST_BYTES
+
+These conditions do not depend on the device, so that results have the same bits on every device."""
 
 from __future__ import annotations
 
@@ -65,8 +68,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _softmax(sweep: Sweep, name: str) -> tuple[Node | None, bool]:
-    """Return (the Softmax that computes the attention weights *name*, or None; whether a Where replaces NaN
-    results of the Softmax by 0, as in PyTorch's exports)."""
+    """Return (softmax, guarded). softmax: the Softmax that computes the attention weights *name*, or None.
+    guarded: True if a Where replaces NaN results of the Softmax by 0, as in PyTorch's exports."""
     guard = _alone(sweep, name, "Softmax", "Where")
     if guard is None or guard.op == "Softmax":
         return guard, False
@@ -79,8 +82,8 @@ def _softmax(sweep: Sweep, name: str) -> tuple[Node | None, bool]:
 
 
 def _alone(sweep: Sweep, name: str, *ops: str) -> Node | None:
-    """Follow a value back through Reshapes to the node that computes its elements. Return this node, or None
-    if its operator is not in *ops*, or if one of the values on the way has several readers."""
+    """Follow a value back through Reshapes to the node that computes its elements. Return this node. Return
+    None if the node's operator is not in *ops*, or if the value or a Reshape's input has several readers."""
     while sweep.uses.get(name, 1) == 1:
         made = sweep.producer(name)
         if made is None or made.op in ops or made.op != "Reshape":

@@ -113,7 +113,7 @@ def attend_cached(
 
 def result_turned_back(sweep: Sweep, node: Node) -> bool:
     """If *node* reverses the Transpose after an ``attention_int8``, replace the result of *node* by the input
-    of that Transpose. Return True if it was replaced."""
+    of that Transpose. Return True if the result was replaced."""
     made = sweep.producer(node.inputs[0], "Transpose")
     before = made and sweep.producer(made.inputs[0], "attention_int8", "Cast")
     if made is None or before is None:

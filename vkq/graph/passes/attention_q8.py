@@ -121,8 +121,8 @@ def _scores(
 
 
 def _product(sweep: Sweep, name: str) -> Node | None:
-    """Return the product of two 8-bit activations that computes a value, or None if another node computes it,
-    or if it has several readers."""
+    """Return the product of two 8-bit activations that computes a value. Return None if another operator
+    computes the value, or if the value has several readers."""
     made = _alone(sweep, name, "matmul")
     if made is None or not made.attributes.get("rows") or made.attributes["y"] is None:
         return None

@@ -34,9 +34,12 @@ def chain_elements(graph: Graph) -> Graph:
 
 
 def _plainer(sweep: Sweep, node: Node) -> bool:
-    """Rewrite an operator in simpler forms: one with more than two operands as binary operators,
-    BatchNormalization as a product and a sum, a power of 0.5, 2 or 3 as a square root or products, and a
-    selection between two 8-bit constants as a selection between integers."""
+    """Rewrite an operator as simpler operators:
+
+    - Max, Min, Sum or Mean of more than two operands: binary operators
+    - BatchNormalization: a product and a sum
+    - a power of 0.5, 2 or 3: a square root or products
+    - a selection between two 8-bit constants: a selection between integers"""
     if node.op == "where":
         return _selection(sweep, node)
     dtype = sweep.specs[node.inputs[0]].dtype if node.input(0) else ""

@@ -54,7 +54,8 @@ def _is_product(sweep: Sweep, name: str) -> bool:
 
 def _slice(sweep: Sweep, node: Node) -> bool:
     """Replace a Slice after a Reshape, or after a Reshape and a Transpose, by a Slice of columns before the
-    Reshape. The Reshape splits the columns into several axes; the Slice must be along the first of them."""
+    Reshape. The Reshape splits the columns into several axes; the Slice must be along the first of these
+    axes."""
     turned = sweep.producer(node.inputs[0], "Transpose")
     name = turned.inputs[0] if turned else node.inputs[0]
     split, found = sweep.producer(name, "Reshape"), sliced(sweep, node)
@@ -123,11 +124,12 @@ Part = tuple[range, Node | None]  # the columns of a Slice, and the lookup that 
 
 
 def _sliced_tables(graph: Graph) -> dict[str, list[Part]]:
-    """Return a dict with a pair (columns, lookup) for each Slice that reads a value, by the value's name.
+    """Return a dict that maps the name of a value to its Slices, each as a pair (columns, lookup). The dict
+    has the values that fulfil three conditions:
 
-    The dict has the values that fulfil three conditions: the node that computes the value has a table or an
-    addend for each column; only Slices of disjoint columns read the value; a lookup reads at least one of
-    these Slices."""
+    - the node that computes the value has a table or an addend for each column
+    - only Slices of disjoint columns read the value
+    - a lookup reads at least one of these Slices"""
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for name in node.inputs:

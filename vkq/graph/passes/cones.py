@@ -40,7 +40,7 @@ def _computed(
     values = dict(given)
     for node in cone:
         arrays = [None if not v else values[v] if v in values else constants[v] for v in node.inputs]
-        # With more axes, a one-element constant would also add axes to the 1-D array of all values.
+        # A constant of one element becomes a scalar: its axes would add axes to the 1-D array of all values.
         arrays = [a.reshape(()) if a is not None and a.size == 1 and v not in values else a
                   for a, v in zip(arrays, node.inputs, strict=True)]  # fmt: skip
         values.update(zip(node.outputs, compute(node, arrays), strict=True))

@@ -112,8 +112,8 @@ def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 
 
 def _in_others(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
-    """Replace a node by simpler nodes, with a rule of `plain` or with the definition of its operator.
-    Return False and keep the node if a simpler node has an open shape."""
+    """Replace a node by simpler nodes, with a rule of `plain` or with the definition of its operator. If the
+    result of a simpler node has a shape that is not known yet (OpenShape), return False and keep the node."""
     count = len(sweep.nodes)
     try:
         plain = in_plain_words(sweep, node, lambda one: _visit(sweep, one, otherwise))

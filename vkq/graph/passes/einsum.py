@@ -87,9 +87,9 @@ def _without(w: Words, x: str, axes: str, kept: set[str]) -> tuple[str, str]:
 def _product(
     w: Words, one: tuple[str, str], two: tuple[str, str], later: set[str], sizes: dict[str, int]
 ) -> tuple[str, str]:
-    """Multiply two operands by a MatMul of (batch, rows, summed) and (batch, summed, columns). An operand is
-    a pair (name, its axes as letters), and so is the returned product. *later*: the axes that the result or
-    later operands have. *sizes*: the size of each axis."""
+    """Multiply two operands: by a MatMul of (batch, rows, summed) and (batch, summed, columns), or element by
+    element if no axis is summed. An operand, and also the returned product, is a pair (name, axes as
+    letters). *later*: the axes that the result or later operands have. *sizes*: the size of each axis."""
     a, b = _without(w, *one, later | set(two[1])), _without(w, *two, later | set(one[1]))
     both = [axis for axis in a[1] if axis in b[1]]
     batch, added = ("".join(x for x in both if (x in later) == kept) for kept in (True, False))

@@ -95,8 +95,8 @@ def _of_two(sweep: Sweep, node: Node, at: int, lead: int) -> tuple[Array, Array]
     info = np.iinfo(array.dtype)
     every = np.arange(info.min, info.max + 1).astype(array.dtype)
     pair = [every[:, None], every[None, :]]
-    # `add` swaps operands of the shapes (256, 1) and (1, 256), which may change the rounding. If it does not
-    # swap the node's own operands, broadcast the two arrays here, so that it does not swap them either.
+    # `add` swaps operands of the shapes (256, 1) and (1, 256), and swapping may change the rounding. If `add`
+    # does not swap the node's own operands, give both arrays one shape, so that `add` does not swap them.
     if node.op != "add" or not swaps(*shapes):
         pair = [np.broadcast_to(x, (256, 256)) for x in pair]
     found = compute(node, pair)[0]
