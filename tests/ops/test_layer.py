@@ -202,7 +202,7 @@ def test_bad_inputs_are_refused(
 
 def test_quantized_x_needs_a_layer_of_it(any_device: vkq.Device) -> None:
     with pytest.raises(
-        vkq.DTypeError, match="must be float32 or float16; a layer of quantized x is made with"
+        vkq.DTypeError, match="must be float32 or float16; for quantized x, make the layer with"
     ):
         vkq.Linear(W, 0.1, device=any_device)(np.zeros((4, 10), np.int8))
 

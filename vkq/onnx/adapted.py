@@ -16,7 +16,7 @@ from .tensors import Argument
 from .unknown_operators import unknown
 
 KV_CACHES = ("int8",)
-FLOAT_HINT = "; caches of a session with kv_cache='int8' are int32 words: give them to such sessions alone"
+FLOAT_HINT = "; caches of a session with kv_cache='int8' are int32 words: give them only to such sessions"
 INT8_HINT = (
     "; with kv_cache='int8' it holds the words that earlier runs of such a session return, or zeros; open a"
     " session without kv_cache for caches of floats"
@@ -59,7 +59,7 @@ def _resized(model: Model, sizes: Mapping[str, int]) -> Model:
 
     known = {dim for argument in model.inputs for dim in argument.shape if isinstance(dim, str)}
     if unknown := sorted(set(sizes) - known):
-        raise ArgumentError(f"free dimensions {unknown} are fixed; the model's are {sorted(known)}")
+        raise ArgumentError(f"the model lacks the free dimensions {unknown}; it has {sorted(known)}")
     return dataclasses.replace(model, inputs=of(model.inputs), outputs=of(model.outputs))
 
 

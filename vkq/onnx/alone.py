@@ -18,7 +18,7 @@ from .protobuf import package
 
 SECONDS = 20.0  # time limit for computing one node of constants
 # Shape inference gets the values of constants with at most this many elements, because a shape may depend on
-# them. Of larger constants it gets only the shapes.
+# these values. It gets only the shapes of larger constants.
 SMALL = 4096
 TYPES = {"float": "float32", "double": "float64"}  # type names: ONNX Runtime's (keys), NumPy's (values)
 # One of these texts is in each of ONNX Runtime's messages about an unknown operator.

@@ -26,7 +26,7 @@ MIXED = -1
 RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 # Operators that may move the batch to another axis.
 WHEREVER = ("MatMul", "Gemm", "Transpose", "Slice", "Pad", "Concat")
-ALONG = {  # operators that mix or reorder elements along their attribute ``axis``; values: its default
+ALONG = {  # operators that mix or reorder elements along an axis; values: the default of ``axis``
     "Softmax": -1, "LogSoftmax": -1, "Hardmax": -1, "TopK": -1, "Gather": 0, "GatherElements": 0,
 }  # fmt: skip
 # Recurrent operators: axis 0 of their input is time, and axis 1 is the batch.

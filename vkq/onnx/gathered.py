@@ -57,8 +57,8 @@ def gather_block_quantized(w: Rewriting) -> bool:
 @dataclasses.dataclass(frozen=True)
 class _Codes:
     """A table of codes. *array* has one uint8 for each code or, if *paired*, one for two codes of 4 bits. If
-    possible, *array* is the model's own table: each preparation of the model would keep a copy in host
-    memory."""
+    possible, *array* is the model's own table, because each preparation of the model would keep another table
+    in host memory."""
 
     array: Array
     paired: bool
@@ -89,7 +89,8 @@ def _codes(
     else:
         codes, zeros = _Codes.of(table), points
     if zeros is None:
-        # the default zero point is the middle of the range, but 0 for small codes with a byte each
+        # The default zero point is the middle of the range, but 0 for 2- and 4-bit codes that have a byte
+        # each.
         return codes, 1 << bits - 1 if several else 0
     return (codes, zeros) if zeros.shape == scales.shape else None
 

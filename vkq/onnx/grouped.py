@@ -91,8 +91,8 @@ def _sizes(w: Rewriting) -> tuple[int, int, int, int, int] | None:
 
 def _lengths(w: Rewriting, batch: int, limits: tuple[int, int]) -> str:
     """Return the number of keys of each batch element, int32 (batch,). *limits*: the smallest and the largest
-    number allowed. Raises ModelError if the numbers are a constant that is outside the limits. Numbers that
-    are no constant are checked in each run."""
+    number allowed. Raises ModelError if a constant number is outside the limits. Numbers computed at run time
+    are checked in each run."""
     low, high = (limit - 1 for limit in limits)
     known = w.arrays[5]
     if known is not None and ((known < low) | (known > high)).any():

@@ -213,8 +213,8 @@ def asked_of(
 ) -> Asked:
     """Translate ONNX Runtime's arguments of a session to vkq's.
 
-    *device* may be the session options, because they are ONNX Runtime's second argument. *fallback* may be
-    the providers, its third. *runtime*: the name of the fallback. *more*: keywords with names in `ARGUMENTS`.
+    *device* may be the session options, which are ONNX Runtime's second argument. *fallback* may be the
+    providers, its third argument. *runtime*: the name of the fallback. *more*: keywords in `ARGUMENTS`.
     Raises ArgumentError for lists of providers that ONNX Runtime refuses, too."""
     more = more or {}
     for name in set(more) - set(ARGUMENTS):

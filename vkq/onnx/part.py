@@ -34,9 +34,11 @@ def _since(op: str, opset: int = NEWEST) -> int:
 
 
 def opset_of(node: Node) -> int:
-    """Return the opset of ai.onnx with which a node is passed to ONNX Runtime. This is `OPSET` for most
-    nodes, the model's opset for an operator whose form in `OPSET` differs, and a later opset for an operator
-    that is newer than `OPSET`."""
+    """Return the opset of ai.onnx with which a node is passed to ONNX Runtime:
+
+    - `OPSET` for most nodes
+    - the model's opset for an operator whose form in `OPSET` differs from its form in that opset
+    - a later opset for an operator that is newer than `OPSET`"""
     op, own = node.op, None
     if op == "foreign":
         op, own = node.attributes["op"], node.attributes["opset"]

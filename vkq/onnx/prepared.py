@@ -41,8 +41,7 @@ MOST_KEPT = 4096  # maximum number of cached shapes, because a cached shape also
 class Executables:
     """The executables of one model, which share all weights. There is one for each combination of input
     shapes and of values of the inputs in *constant*. layers: the cache of layers, if sessions share weights.
-
-    whole: a function that is called with the error if the model cannot even run in parts; returns a CpuModel.
+    whole: returns a CpuModel; called with the error if the model cannot run even in parts.
     """
 
     def __init__(
@@ -150,7 +149,8 @@ class Executables:
         return Executable(graph, self.device, self.layers, progress=self._progress)
 
     def after(self, model: Model, constant: set[str]) -> Executables:
-        """Return the executables of *model*, a later stage. They share these layers and settings."""
+        """Return the executables of *model*, a later stage. They share the layers and the settings of this
+        object."""
         more = self.device, self._fallback, constant, self._progress, None, self.layers
         made = Executables(model, *more)
         # A later stage belongs to this session, so it does not count as a second user of the layers.

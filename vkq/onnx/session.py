@@ -230,8 +230,8 @@ class InferenceSession(Manners):
     ) -> list[Any]:
         """Run the model. Return the outputs *output_names* (all if None). input_feed: arrays by input name.
 
-        An input may be a `vkq.Tensor` on the session's device (with int32 for int64, and uint8 for bool). It
-        stays there. If its values have bounds, such as token ids, they are read back to be checked.
+        An input may be a `vkq.Tensor` on the session's device (with int32 for int64, and uint8 for bool). The
+        tensor stays there. Values that have bounds, such as token ids, are read back to be checked.
 
         timeout: seconds after which TimedOutError is raised. The device finishes the run, and later runs of
         the session wait for it.
@@ -271,11 +271,11 @@ class InferenceSession(Manners):
         self, inputs: Iterable[Any], batch: int = 1, output_names: Sequence[str] | None = None
     ) -> Iterator[Any]:
         """Yield the first output for each of *inputs*, in order, while the next batch is uploaded and
-        computed. With *output_names*, yield a list of these outputs instead (of all outputs if it is empty).
+        computed. With *output_names*, yield a list of these outputs instead (of all outputs if it is []).
 
         inputs: any number of arrays for the first input, or of dictionaries of arrays by input name. Each is
-        one element of a batch, with a batch axis of length 1 or without it. Results have no batch axis.
-        *batch* elements run together; the last batch may be smaller. Arrays are copied when a batch is
+        one element of a batch, with a batch axis of length 1 or without a batch axis. Results have no batch
+        axis. *batch* elements run together; the last batch may be smaller. Arrays are copied when a batch is
         complete: a producer that reuses an array must copy it, unless *batch* is 1.
         Raises ArgumentError before the first run if axis 0 of an output is not the batch.
         """

@@ -23,12 +23,12 @@ def attended(
     side_by_side: tuple[int, int, int, int], layout: str | None = None,
     columns: tuple[range, range, range] | None = None,
 ) -> tuple[Value, str]:  # fmt: skip
-    """Add ``softmax(q k^T + mask) v`` of 8-bit arrays to a plan. Each step gives the bytes of `matmul`, `add`
-    or `softmax`. Return (the result, the reason for one dispatch or several).
+    """Add ``softmax(q k^T + mask) v`` of 8-bit arrays to a plan. Each step computes the same bytes as
+    `matmul`, `add` or `softmax`. Return (the result, the reason for one dispatch or several).
 
     q: (B, heads, queries, depth), k: (B, heads, keys, depth), v: (B, heads, keys, width), the result (B,
-    heads, queries, width). *side_by_side*: how many heads of q, k, v and the result are stored side by
-    side; a tensor with more than one is stored as (B, rows, heads * columns). The mask broadcasts to the
+    heads, queries, width). *side_by_side*: how many heads of q, k, v and the result are stored side by side.
+    If the number is above 1, the tensor is stored as (B, rows, heads * columns). The mask broadcasts to the
     scores. *layout*: the wanted layout of the result, if several dispatches compute it. *columns*: the
     columns of q, k and v to use (None: all).
     """

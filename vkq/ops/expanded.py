@@ -83,9 +83,10 @@ def bytes_between(p: Conv2dProblem) -> int:
 
 
 def most_bytes(device: Device, p: Conv2dProblem) -> int:
-    """Return the largest size of the intermediate images, in bytes, for which one dispatch is faster:
-    the profile's `expanded_bytes` times the number of cores. The profile's value is for 3x3 kernels, which
-    have three words of taps; a 5x5 kernel has ten, so its limit is 3/10 of the value."""
+    """Return the largest size of the intermediate images, in bytes, for which one dispatch is faster: the
+    profile's `expanded_bytes` times the number of cores. The profile's value is for 3x3 kernels, whose taps
+    fill three words (a word has up to four taps of one row). The taps of a 5x5 kernel fill ten words, so its
+    limit is 3/10 of the value."""
     known = profile(device.capabilities)
     return known.expanded_bytes * known.multiprocessors * 3 // (p.kh * ceil4(p.kw))
 

@@ -20,8 +20,11 @@ def combined_rows(
 ) -> Value | None:  # fmt: skip
     """Add ``op(np.take(x, ids, 0), z)`` to a plan, for a matrix x of 8-bit numbers and int32 *ids* (see
     `take.gathered`). *second*: the rows of x are the second operand. Return None if the kernel does not
-    support the operands: z must have the result's shape, or broadcast to it along leading axes only, with
-    whole blocks of four rows, and all arrays must be in kPackedInt8_4H4W."""
+    support the operands:
+
+    - z must have the result's shape, or broadcast to this shape along leading axes only, with whole blocks of
+      four rows
+    - all arrays must be in kPackedInt8_4H4W"""
     shape = (*ids.spec.shape, x.spec.shape[-1])
     y = Spec(shape, yq.dtype, None, yq)
     if len(x.spec.shape) != 2 or len(z.spec.shape) > len(shape) or not y.size or not x.spec.size:

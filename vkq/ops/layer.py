@@ -255,8 +255,8 @@ class Layer(OfOneProcess, Generic[P]):
         _, layout = self._problem_of(x.shape)  # raise an error for an invalid shape before any copy
         allowed = self._scheme.inputs
         if x.dtype.name not in allowed:
-            remedy = ": x.astype(np.float32) is" if x.dtype.kind == "f" else ""
+            remedy = "; give x.astype(np.float32)" if x.dtype.kind == "f" else ""
             if x.dtype.name in BYTES and not {*allowed} & {*BYTES}:
-                remedy = "; a layer of quantized x is made with x_qparams and an int8 weight"
+                remedy = "; for quantized x, make the layer with x_qparams and an int8 weight"
             raise DTypeError(f"{self._op}: x has dtype {x.dtype}; it must be {' or '.join(allowed)}{remedy}")
         return Tensor.from_numpy(x, self.device, layout if x.dtype.name in BYTES else None)

@@ -76,9 +76,9 @@ def multiplied(
 ) -> Value:
     """Add `matmul` to a plan. With the overflow "wrap", K may have any size, and sums are modulo 2**32.
     *rows*: z is the transpose of the operand b, (..., N, K). *heads*: how many heads of x, of z (only with
-    *rows*) and of the result are stored side by side: a tensor (B, heads, rows, columns) with more than one
-    is stored as (B, rows, heads * columns). *layout*: the wanted layout of a result with heads. A tensor
-    that the kernel cannot read or write in this form is copied, possibly into another layout."""
+    *rows*) and of the result are stored side by side. If the number is above 1, the tensor (B, heads, rows,
+    columns) is stored as (B, rows, heads * columns). *layout*: the wanted layout of a result with heads. A
+    tensor that the kernel cannot read or write in this form is copied, possibly into another layout."""
     if max(heads) > 1:
         whole = _whole_blocks(b.device, x.spec.shape, z.spec.shape, heads, yq)
         x, of_x = _apart(b, x, heads[0], whole)
@@ -173,8 +173,9 @@ def _product(
     more: Sequence[Value],
     heads: Heads = ONE_EACH,
 ) -> Value:
-    """Add a product of x and z (..., N, K) to a plan, in the matrix layout. *kernel* returns the shader for
-    (batch, m, n). *more*: further bindings, after the operands and the result."""
+    """Add the product of x (..., M, K) and z (..., N, K) to a plan. 8-bit arrays are in kPackedInt8_4H4W.
+    *kernel* returns the shader for (batch, m, n). *more*: further bindings, after the operands and the
+    result."""
     columns = apart(z.spec.shape, heads[1])
     leading, m, n, k = _sizes(apart(x.spec.shape, heads[0]), (*columns[:-2], *columns[:-3:-1]))
     shape = together((*leading, m, n), heads[2])

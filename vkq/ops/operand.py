@@ -1,5 +1,5 @@
-"""Operators without weights: apply them to operands of every kind, cache their plans, and name their push
-constants."""
+"""Helpers of operators without weights. They apply an operator to arrays or tensors, cache its plans, and
+name push constants."""
 
 from __future__ import annotations
 

@@ -29,14 +29,14 @@ from .operand import Operand
 
 # With scales in this range, no float32 step of an average is subnormal or infinite.
 SCALES = (2.0**-100, 2.0**100)
-# In a global average of images in kPackedInt8_4W4C, a workgroup adds LEAST_ACROSS (32 bytes) to MOST_ACROSS
-# neighbouring blocks of channels: more blocks if an image has few pixels, and twice as many if the workgroup
-# is large.
+# In a global average of images in kPackedInt8_4W4C, a workgroup averages several neighbouring blocks of four
+# channels. A small workgroup averages at least LEAST_ACROSS blocks, which it reads as 32 consecutive bytes,
+# and up to MOST_ACROSS if an image has few pixels. A large workgroup averages twice as many blocks.
 LEAST_ACROSS, MOST_ACROSS = 2, 8
 MANY = 1 << 17  # minimum number of vectors for which a global average uses the largest workgroup
 SUM_BYTES = 16  # shared memory of an invocation of a global average, in bytes: four sums
-# Of a global average. LEAST_INVOCATIONS: minimum number of invocations of a workgroup. AT_ONCE: number of
-# loads that an invocation issues at once.
+# Constants of a global average. LEAST_INVOCATIONS: minimum number of invocations of a workgroup. AT_ONCE:
+# number of loads that an invocation of a large workgroup issues before it uses the loaded values.
 LEAST_INVOCATIONS, AT_ONCE = 128, 4
 LEAST_BLOCKED = 32  # LEAST_INVOCATIONS for kPackedInt8_16C, where an image has fewer vectors
 # In a global average, 16 bits hold the sum of this many bytes of a channel. If an invocation adds more, it
@@ -246,8 +246,8 @@ def _formula(pixels: int, xq: QParams, yq: QParams, litert: str) -> dict[str, in
 
 def _sharers(device: Device, vectors: int, blocked: bool, least: int) -> dict[str, Constant]:
     """Return the specialization constants of a global average of images of *vectors* vectors: the number of
-    invocations of a workgroup (at least *least*), the number of blocks of channels that it adds, and the form
-    of the loop. *blocked*: x is in kPackedInt8_16C."""
+    invocations of a workgroup (at least *least*), the number of blocks of channels that the workgroup
+    averages, and the form of the loop. *blocked*: x is in kPackedInt8_16C."""
     limits = device.capabilities.properties
     sum_bytes = 4 * SUM_BYTES if blocked else SUM_BYTES
     room = min(limits["maxComputeWorkGroupInvocations"], limits["maxComputeSharedMemorySize"] // sum_bytes)

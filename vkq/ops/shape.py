@@ -178,9 +178,9 @@ def permuted_as(
     b: Builder, x: Value, shape: Sequence[int], axes: Sequence[int], to: Sequence[int], layout: str | None
 ) -> Value:
     """Add a copy step to the plan that reshapes x to *shape*, transposes it by *axes* and reshapes it to
-    *to*. *layout*: the layout of the result; None: the default layout for its shape. If pixels in
-    kPackedInt8_16C become rows of channels, only another *layout* needs a copy, and without *layout* the
-    result stays in kPackedInt8_16C. Images in other forms need several steps."""
+    *to*. *layout*: the layout of the result; None: the default layout for its shape. Pixels in
+    kPackedInt8_16C that become rows of channels are copied only if *layout* is another layout; by default the
+    result stays in kPackedInt8_16C. Any other permutation of images takes several steps."""
     if x.spec.layout == BLOCKED and pixels_as_rows(x.spec.shape, shape, axes, to):
         rows = b.view(x, Spec(to, x.spec.dtype, BLOCKED, x.spec.qparams))
         return repacked(b, rows, layout or BLOCKED)

@@ -101,7 +101,7 @@ def unary(
 
     x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor. y_qparams: the result's parameters; by
     default the parameters of x. The results of a leaky ReLU equal those of ONNX Runtime's QLinearLeakyRelu.
-    Those of "sigmoid" may differ by one from those of QLinearSigmoid, which approximates exp.
+    The results of "sigmoid" may differ by one from those of QLinearSigmoid, which approximates exp.
 
     >>> unary("relu", np.array([-5, 0, 7], np.int8), x_qparams=QParams(0.1))
     array([0, 0, 7], dtype=int8)

@@ -176,7 +176,7 @@ def slice_(
         raise ArgumentError(f"slice: {list(slices)} are not all slices; give at most one slice for each axis")
     bounds = tuple((s.start, s.stop, s.step) for s in slices)
     if not all(n is None or integer(n) for one in bounds for n in one) or any(one[2] == 0 for one in bounds):
-        raise ArgumentError(f"slice: {list(slices)}; bounds are integers or None, and no step is 0")
+        raise ArgumentError(f"slice: {list(slices)}; bounds must be integers or None, and steps not 0")
     return operand.apply("slice", _sliced, {"x": x}, (bounds,), device, out, ANY)
 
 

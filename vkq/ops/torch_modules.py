@@ -1,4 +1,4 @@
-"""Make layers from PyTorch's modules, and return results as PyTorch tensors. PyTorch is used only if the
+"""Makes layers from PyTorch's modules, and converts results to PyTorch tensors. PyTorch is used only if the
 caller has already imported it."""
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def tensor_of(array: npt.NDArray[Any]) -> Any:
 def operands(module: Any, kind: str, x_qparams: Any, quantized: bool | None) -> dict[str, Any]:
     """Return copies of a module's weight, scales and bias, as the arguments of a layer.
 
-    quantized: convert the weight to int8 with a scale for each output channel. None: convert it if x is
-    quantized. Raises ArgumentError for a module of another class.
+    quantized: True to convert the weight to int8 with a scale for each output channel; None to convert the
+    weight if x is quantized. Raises ArgumentError for a module of another class.
     """
     if not is_torch(module, kind):
         raise ArgumentError(f"from_torch: the module is a {type(module).__name__}, not a torch.nn.{kind}")

@@ -195,7 +195,7 @@ REAL: dict[str, Callable[[Array], Array]] = {
     # log(0) = -inf becomes the smallest value of the type, also for x < 0
     "LOG": lambda x: _wide(np.log, np.maximum(x, 0)),
 }
-WITH_ZERO_POINT = ("LOGISTIC", "TANH", "ELU")  # XNNPACK makes their tables, LiteRT all others
+WITH_ZERO_POINT = ("LOGISTIC", "TANH", "ELU")  # XNNPACK makes the tables of these operators
 
 
 def real_table(op: str, x: QParams, y: QParams) -> Array:

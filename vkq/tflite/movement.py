@@ -58,7 +58,7 @@ def squeeze(low: Lowering, operator: FileOperator, activation: str) -> None:
     chosen = {a % max(len(given), 1) for a in operator.options.get("squeeze_dims", [])}
     chosen = chosen or {i for i, d in enumerate(given) if d == 1}
     if any(given[a] != 1 for a in chosen):
-        raise ModelError(f"{operator}: axes {sorted(chosen)} of {given} are not all 1")
+        raise ModelError(f"{operator}: axes {sorted(chosen)} of {given} must all have length 1")
     reshaped(low, operator, [d for i, d in enumerate(given) if i not in chosen])
 
 

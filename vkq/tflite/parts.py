@@ -157,7 +157,7 @@ def gather(low: Lowering, operator: FileOperator, activation: str) -> None:
     x, places, y = *operator.inputs[:2], operator.outputs[0]
     same_parameters(low, [x], y)
     if operator.options["batch_dims"]:
-        raise Unsupported("it gathers within batches (batch_dims)")
+        raise Unsupported("it gathers within batches; vkq supports only batch_dims 0")
     axis = _axis(operator, operator.options["axis"], len(low.shape(x)))
     low.give(y, low.emit("Gather", [low.last_of(x), low.last_of(places)], axis=axis))
 
@@ -221,8 +221,9 @@ def broadcast_to(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def blocks(op: str) -> Rule:
-    """Return a rule for DEPTH_TO_SPACE or SPACE_TO_DEPTH. A channel index of the deep tensor is (position in
-    the block) * channels + channel."""
+    """Return a rule for DEPTH_TO_SPACE or SPACE_TO_DEPTH. The tensor with more channels has the index
+    (position in the block) * channels + channel along its channel axis, where channels is the other tensor's
+    number of channels."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         x, y = operator.inputs[0], operator.outputs[0]

@@ -80,8 +80,8 @@ def _given(file: File, samples: Iterable[Mapping[str, Array]]) -> Iterator[dict[
     sample maps the names of the signature's inputs to arrays."""
     if len(file.signatures) != 1:
         raise ModelError(
-            f"the model has {len(file.signatures)} signatures; ai-edge-quantizer finds ranges by the names of"
-            " one, which converters write"
+            f"the model has {len(file.signatures)} signatures; it must have exactly one, because"
+            " ai-edge-quantizer identifies inputs by their names in a signature"
         )
     ((key, (inputs, _)),) = file.signatures.items()
     names, left = names_of(file), iter(samples)

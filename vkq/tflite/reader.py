@@ -69,8 +69,8 @@ class OpenModel(Model):
 
 
 def opened(file: File, apart: Collection[str] = ()) -> Model:
-    """Return a model that keeps the free dimensions of its file. It is lowered for the shapes in the file, in
-    which free dimensions have size 1. If this fails, it is lowered for the first of TRIAL_SIZES that
+    """Return a model that keeps the free dimensions of its file. The file is lowered for its own shapes, in
+    which free dimensions have size 1. If this fails, the file is lowered for the first of TRIAL_SIZES that
     succeeds."""
     names = names_of(file)
     ends = [(names[n], file.tensors[n]) for n in file.inputs]
@@ -190,7 +190,7 @@ def _add(low: Lowering, operator: FileOperator, apart: bool) -> None:
             if number >= 0:
                 low.tensor(number)
         if apart:
-            raise Unsupported("a device cannot run this form of it")
+            raise Unsupported("a device cannot run this form of the operator")
         if operator.op in CONTROL:
             raise Unsupported(f"{operator.op} runs another subgraph of the file; vkq runs one")
         if rule is None:

@@ -23,10 +23,15 @@ HEADS_FIRST = (0, 2, 1, 3)  # the permutation between (batch, tokens, heads, d) 
 
 @dataclasses.dataclass
 class FoundPart:
-    """A part of the value *x*, whose rows have *columns* elements. tokens: (batch, tokens). end: the name of
-    the part's result. nodes: the nodes that compute the result, the last one first. place: the index in the
-    graph of the node with an operator of ENDS. angles: cosines and sines, or (). cache: (start, past), or
-    ()."""
+    """A part of the columns of a product, with the nodes that compute the part's result.
+
+    - x: the name of the product, whose rows have *columns* elements
+    - tokens: (batch, tokens)
+    - end: the name of the part's result
+    - nodes: the nodes that compute the result from x, the last one first
+    - place: the index in the graph of that node whose operator is in ENDS
+    - angles: the names of cosines and sines, or ()
+    - cache: the names of the start and the past cache, or ()"""
 
     part: Part
     x: str

@@ -1,8 +1,8 @@
 """Rewrites operators that read or write elements by index (GatherND, ScatterElements, OneHot, ...). Index
 arithmetic computes row numbers, and one Gather reads the rows, or one scatter writes them.
 
-A constant index out of range is refused. An index computed at run time is clamped to the axis. Indices that
-are a model input are compared with the axis when the input is given (``within``: `types`)."""
+A constant index out of range is refused. An index computed at run time is clamped to the axis. If a model
+input has the indices, its values are checked at each run (attribute ``within``: see `types`)."""
 
 from __future__ import annotations
 

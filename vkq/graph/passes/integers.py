@@ -1,9 +1,10 @@
 """Replaces an operator between dequantize and quantize by vkq's operator on 8-bit values.
 
-The conditions are those of ONNX Runtime's selectors. Activations and result must have the same type. Weights
-must be constant, and quantized per tensor or per output channel. The bias must be int32 with the scale
-x_scale * w_scale (within 1 %); any other bias becomes ``round(bias / (x_scale * w_scale))``. Relu and Clip
-become bounds of the result. A convolution, product or softmax without a quantize after it returns float32."""
+The conditions are those of ONNX Runtime's selectors, which make the same replacement. Activations and result
+must have the same type. Weights must be constant, and quantized per tensor or per output channel. The bias
+must be int32 with the scale x_scale * w_scale (within 1 %); any other bias becomes ``round(bias / (x_scale *
+w_scale))``. Relu and Clip become bounds of the result. A convolution, product or softmax without a quantize
+after it returns float32."""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ class Writer:
         return "link", len(self.links) - 1
 
     def result(self, name: str) -> tuple[tuple[str, int], str]:
-        """Return ((kind, index) of a result, as in ``values``; the type in which the result is stored).
-        Boolean results are stored as uint8."""
+        """Return (number, dtype). number: the (kind, index) of a result, as in ``values``. dtype: the type in
+        which the result is stored: uint8 for Boolean results."""
         number, dtype = self.values[name]
         if dtype == "bool":
             return self._link("Cast", [number], "bool", "float32", {"to": "float32"}), "uint8"

@@ -26,9 +26,10 @@ def _dequantized(w: Words, name: str) -> bool:
 
 
 def _extreme_index(w: Words, axis: int, smallest: bool, last: bool) -> str:
-    """Emit nodes that compute the index of the largest element along an axis as float32; the axis keeps
-    length 1. Return the result's name. *smallest*: find the smallest element instead. Of equal elements the
-    first counts; with *last*, the last. If any element is NaN, the result is the axis' first (last) index."""
+    """Emit nodes that compute, as float32, the index of the largest element (*smallest*: the smallest
+    element) along an axis; the axis keeps length 1. Return the result's name. Of equal elements the first is
+    chosen (*last*: the last). If any element is NaN, the index is the first (*last*: the last) of the
+    axis."""
     x, spec = w.node.inputs[0], w.spec(0)
     rank, length = len(spec.shape), spec.shape[axis]
     x = w.wide(x)

@@ -16,8 +16,8 @@ ACTIVATIONS = {
 }  # fmt: skip
 # Activations without parameters.
 ALONE = ("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")
-# A function that computes one time step: it gets the product of the step's input, and the state, and returns
-# the next state.
+# A function that computes one time step. Arguments: the product of the step's input and the input weights;
+# the state. Result: the next state.
 Step = Callable[[str, list[str]], list[str]]
 
 

@@ -117,7 +117,8 @@ class Tables:
         numbers = _all_values(specs[0].dtype, 1, -1, ())
         try:
             table = evaluated(cone, name, {a: numbers[:, None], b: numbers[None, :]}, sweep.constants)
-        # the nodes also read a value that is neither a root nor a constant, such as a computed bound
+        # Raised if the nodes also read a value that is neither a root nor a constant, such as a computed
+        # bound.
         except ModelError:
             return False
         sweep.nodes.pop()

@@ -42,8 +42,8 @@ def _columns(sweep: Sweep, node: Node) -> bool:
 
 def _side_by_side(sweep: Sweep, name: str) -> tuple[str, int]:
     """Return (value, number of heads): the value that a product reads in place of the operand *name*, and how
-    many heads this value stores side by side. If a Reshape and a Transpose have split the heads, this is the
-    value before them, else the operand itself, with 1 head."""
+    many heads this value stores side by side. If a Reshape and a Transpose have split the heads, the value is
+    the input of the Reshape. Otherwise the value is the operand itself, with 1 head."""
     turned = sweep.producer(name, "Transpose")
     made = sweep.producer(turned.inputs[0], "Reshape") if turned else None
     if turned is None or made is None:
