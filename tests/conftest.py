@@ -24,7 +24,7 @@ def _environment() -> None:
         *Path("/usr/share/vulkan/icd.d").glob("lvp_icd.*.json"),
         ROOT / ".drivers" / "vk_swiftshader_icd.json",
     ]
-    # With VKQ_TEST_DEVICE, tests run on the real device with this part of a name instead of the software
+    # VKQ_TEST_DEVICE is a part of a device's name: tests then run on this device, not on the software
     # drivers.
     if "VKQ_TEST_DEVICE" not in os.environ:
         os.environ.setdefault("VK_DRIVER_FILES", ":".join(str(p) for p in icds if p.exists()))

@@ -121,7 +121,7 @@ def test_memory_that_is_freed_is_given_back(tmp_path: Path, monkeypatch: pytest.
     calls: list[int] = []
     monkeypatch.setattr("vkq.accuracy.layers.give_back", lambda: calls.append(1))
     compared(2, 16, tmp_path)
-    assert not calls  # small values are not returned to the system, because that would take longer
+    assert not calls  # memory of small values is kept, because returning it would take longer
     monkeypatch.setattr("vkq.accuracy.layers.LARGE", CHANNELS * 16 * 16 * 4)
     assert len(compared(2, 16, tmp_path).rows) == len(calls)
     give_back()

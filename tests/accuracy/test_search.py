@@ -223,8 +223,7 @@ def test_biases_take_up_the_mean_error(tmp_path: Path, groups: int) -> None:
         return np.abs(total)[1:]
 
     low, high = plan.ranges[proto.graph.node[1].input[0]]
-    # rounding the bias has an error of at most half a quantization step in each sample; there are two
-    # samples
+    # In each of the two samples, rounding the bias has an error of at most half a quantization step.
     bias_step = (high - low) / 255 * np.abs(w).max() / 127
     after, before = error(placed(new, plan)), error(made)
     assert after.max() < 1.5 * bias_step

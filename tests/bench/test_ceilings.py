@@ -89,7 +89,7 @@ def test_a_copy_that_does_not_copy_is_noticed(
 
 
 class MatrixDevice:
-    """The part of a device with matrix units that `ceilings` uses."""
+    """A fake device with matrix units: the attributes that `ceilings` reads."""
 
     capabilities = reported(
         "nvidia-h200",

@@ -108,7 +108,7 @@ def test_submission_overhead_is_small(device: vkq.Device) -> None:
 
 
 class Fake:
-    """A fake side of a comparison: it has given samples, and records the order of calls."""
+    """A fake side of a comparison: it returns given samples, and records the order of calls."""
 
     clocks = ("call",)
 

@@ -62,7 +62,7 @@ def terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal
 
 
 def rendered(text: str) -> list[str]:
-    r"""Return the lines of a screen: ``\r`` moves to the line's start, ``\x1b[K`` erases the rest of it."""
+    r"""Return the lines of a screen: ``\r`` moves to the line's start, ``\x1b[K`` erases to its end."""
     lines = []
     for line in text.replace("\r\n", "\n").split("\n"):
         shown = ""

@@ -153,8 +153,8 @@ def written(folder: Path) -> None:  # noqa: F811
 def place(
     folder: Path, short: None, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
 ) -> Path:  # fmt: skip
-    """Change to the folder in which commands run, with little work for each command, and return the folder.
-    Hide the measurements of other tests, and fix the probe's rates."""
+    """Return a folder with the files that commands read, and change to it. Shorten the work of commands,
+    hide the measurements of other tests, and fix the probe's rates."""
     c = dataclasses.replace(software_device.capabilities, choices=())
     known = verdict.report_of(c)
     assert known is not None

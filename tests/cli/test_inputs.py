@@ -25,7 +25,7 @@ def given(path: Path, channels: int, dtype: str = "uint8") -> np.ndarray:
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("ending", ["png", "tiff", "ppm"])
 def test_sixteen_bits_are_rounded_to_eight(tmp_path: Path, ending: str, channels: int) -> None:
-    """A 16-bit pixel is divided by 257 and rounded: 65535, and values that round to it, become 255."""
+    """A 16-bit pixel is divided by 257 and rounded to the nearest integer, so 65535 becomes 255."""
     for name, pixels in (("8", GREY), ("16", GREY.astype(np.uint16) * 257)):
         Image.fromarray(pixels).save(tmp_path / f"{name}.{ending}")
     np.testing.assert_array_equal(

@@ -72,8 +72,9 @@ def test_frozen_and_ready_for_json(device: vkq.Device) -> None:
 
 
 def test_features_of_old_versions_come_from_extensions_alone() -> None:
-    """A Vulkan 1.1 device is queried for a feature of Vulkan 1.3 only if it has the feature's extension,
-    because without it the query is an error. The device is simulated: both software drivers are newer."""
+    """A Vulkan 1.1 device is queried for a feature of Vulkan 1.3 only if it has the feature's extension;
+    otherwise the query would be an error. The device is simulated, because both software drivers are
+    newer."""
     known = {each.name: each for each in FEATURES}
     maintenance, matrices = known["Maintenance4Features"], known["CooperativeMatrixFeaturesKHR"]
     assert maintenance.present((1, 3, 0), frozenset())

@@ -171,7 +171,7 @@ def test_without_vulkan_vkq_says_why(name: str) -> None:
 
 
 def test_the_second_name_of_the_loader_serves() -> None:
-    """libvulkan.so is loaded if there is no libvulkan.so.1: Termux and Android have only this name."""
+    """libvulkan.so is loaded if there is no libvulkan.so.1, as on Termux and Android."""
     code = """
 from vkq.device import vulkan
 first, second, *_ = vulkan.LIBRARIES

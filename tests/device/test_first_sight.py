@@ -106,7 +106,7 @@ def test_a_kept_choice_yields_to_a_clearly_faster_one_alone(monkeypatch: pytest.
 
 
 def test_without_the_present_choice_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the candidate in use has no time, nothing is stored: it was not reached within the time limit, or
+    """Nothing is stored if the candidate in use has no time: the time limit ended before its measurement, or
     all candidates failed."""
     faked(monkeypatch, {LARGE: 10.0})
     assert measure() == {}

@@ -22,7 +22,8 @@ def kinds(session: vkq.onnx.InferenceSession, fed: dict[str, Any]) -> list[str]:
 
 
 def test_layers_of_a_decoder_share_positions_and_masks(any_device: vkq.Device) -> None:
-    """A further layer of a decoder computes no position, mask or angle again."""
+    """All layers of a decoder share positions, masks and angles: a third layer adds no node that computes
+    them."""
     found = []
     for layers in (2, 3):
         sizes = Sizes(layers=layers, context=512)

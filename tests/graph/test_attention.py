@@ -246,7 +246,8 @@ def test_quantized_attention_keeps_its_bytes(any_device: vkq.Device, tmp_path: P
 @pytest.mark.usefixtures("always")
 def test_products_of_dequantized_numbers_stay(any_device: vkq.Device) -> None:
     """Attention whose q and k are dequantized is not fused, because other passes may make its products
-    integer products. The result is near float64; ONNX Runtime adds 8-bit values differently here."""
+    integer products. Results are compared with float64, because ONNX Runtime computes them in another
+    way."""
     fed = {f"{x}8": (FED[x] * 30).astype(np.int8) for x in "qk"} | {"v": FED["v"]}
     nodes = [op("DequantizeLinear", f"{x}8 c", x) for x in "qk"] + plain([op("Mul", "s0 c", "s")])
     session = vkq.onnx.InferenceSession(model(nodes, fed, {"c": np.float32(0.05)}, "float32"), any_device)

@@ -92,7 +92,7 @@ def test_other_readers(any_device: vkq.Device, nodes: list[Any], results: str, o
 
 @pytest.mark.parametrize("most", [4, 6, 8])
 def test_few_buffers(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """On devices whose shaders read and write few arrays, each part takes a separate dispatch, or two."""
+    """On devices whose shaders read and write few arrays, q, k and v take one dispatch each, or two."""
     data, inputs = built(cached(), "float16", "q", "k", "v")
     properties = {**device.capabilities.properties, "maxPerStageDescriptorStorageBuffers": most}
     changed = dataclasses.replace(device.capabilities, properties=properties)

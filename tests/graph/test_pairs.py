@@ -85,8 +85,8 @@ def test_on_matrix_units(strict_device: vkq.Device, tmp_path: Path, monkeypatch:
 def test_a_value_that_others_read_is_written(
     software_device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the image between the two convolutions is also a result of the graph, one dispatch does not
-    compute both convolutions."""
+    """If the image between the two convolutions is also a result of the graph, each convolution is a
+    dispatch of its own."""
     graph = network("mobilenet_v2", tmp_path, 1, 16)
     changed = dataclasses.replace(software_device.capabilities, choices=TOGETHER)
     monkeypatch.setattr(software_device, "capabilities", changed)

@@ -64,7 +64,8 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 class Bound:
-    """A session with a cache on the device that is both past and present, and arrays of the other inputs."""
+    """A session whose cache, a tensor on the device, is bound as both the past and the present. The other
+    inputs are arrays of the host."""
 
     def __init__(self, device: vkq.Device, room: int = ROOM):
         self.device = device

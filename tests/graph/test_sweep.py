@@ -16,8 +16,8 @@ from vkq.onnx import read
 
 
 def counted(patch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Return two counts that every walk updates: "nodes", the number of nodes of the graph, and "visits",
-    the number of nodes visited."""
+    """Return two counts that every sweep increases: "nodes" by the number of nodes of its graph, and
+    "visits" by the number of nodes that it visits."""
     count, walk = {"nodes": 0, "visits": 0}, Sweep.walk
 
     def walked(sweep: Sweep, visit: Any, ops: Container[str] | None = None) -> None:
@@ -34,8 +34,8 @@ def counted(patch: pytest.MonkeyPatch) -> dict[str, int]:
 
 @pytest.mark.parametrize("form", ["float", "QDQ"])
 def test_a_new_length(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str) -> None:
-    """Lowering for a new length passes each node at most 11.5 times and visits it at most 4.7 times, over
-    all passes and constant folding."""
+    """For a new length, all sweeps of lowering and constant folding together step over each node at most
+    11.5 times, and visit it at most 4.7 times."""
     data = texts.Bert(2).model()
     model = read(data if form == "float" else texts.quantized(data, tmp_path))
     for length in (7, 11):

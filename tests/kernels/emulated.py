@@ -202,7 +202,7 @@ def _source(
     for pattern, call in IN_PLACE:
         source = re.sub(pattern, call, source)
     elements = int(v["MM"]) * int(v["MN"]) // int(v["SUBGROUP"])
-    half = "shaderInt8" not in variant.requires  # the GLSL does not tell: it has the code of both types
+    half = "shaderInt8" not in variant.requires  # the GLSL has the code of both types
     runs = int(v["MK"]) // (8 if half else 16)
     defines = (
         f"#define ELEMENTS {elements}u\n#define K_RUNS {runs}u\n#define HALF {int(half)}\n"

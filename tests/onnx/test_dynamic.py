@@ -82,8 +82,8 @@ DYNAMIC = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_convolution(device: vkq.Device, groups: int, dtype: str) -> None:
-    """ConvInteger is exact with different padding on each side, which holds the zero point of x, and with a
-    weight zero point for each channel."""
+    """ConvInteger is exact with different padding on each side, and with a weight zero point for each
+    channel. Padding has the value of x's zero point."""
     x = np.random.default_rng(5).normal(0.4, 1, (2, 4, 5, 7)).astype(np.float32)
     w, zero = bytes_of((6, 4 // groups, 3, 2), dtype), bytes_of((6,), dtype, 6)
     options = {"strides": [2, 1], "pads": [1, 0, 2, 1], "dilations": [1, 2], "group": groups}

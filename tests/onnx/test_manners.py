@@ -322,8 +322,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Ev
 def test_a_timeout_ends_the_wait_alone(
     any_device: vkq.Device, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A timeout ends the call, but not the run. A run that waits behind it is cancelled at its own timeout,
-    and the session works afterwards."""
+    """A timeout ends the call, but not the run on the device. A later run that waits for this run is
+    cancelled at its own timeout, and the session works afterwards."""
     session, feed = vkq.onnx.InferenceSession(path, any_device), {"x": images(2)}
     want = session.run(None, feed)
     for got, one in zip(session.run(None, feed, timeout=60), want, strict=True):

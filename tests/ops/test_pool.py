@@ -110,8 +110,8 @@ def test_max_of_large_windows(device: vkq.Device, dtype: QDType, monkeypatch: py
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("soft", [False, True])
 def test_average(device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Average pools are exact, also at ties (equal scales), and also in the soft form for devices that
-    round floats differently."""
+    """Average pools are exact, also at ties (equal scales). With *soft*, the device's float rounding is not
+    trusted, and the shader computes floats with integer operations."""
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
     scales = [(0.5, 0.5), (0.1, 0.1), (0.013, 0.007), (3.0, 3.7)]
@@ -184,7 +184,7 @@ def test_global_average(device: vkq.Device, shape: tuple[int, ...], dtype: QDTyp
 def test_litert_rounds_with_the_offset(
     device: vkq.Device, name: str, soft: bool, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Global means and sums with LiteRT's rounding are exact, also at ties and in the soft form."""
+    """Global means and sums with LiteRT's rounding are exact, also at ties, and with soft floats.""" 
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
     for dtype in ("int8", "uint8"):

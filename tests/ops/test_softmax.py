@@ -68,9 +68,9 @@ def test_every_axis_and_layout_of_images(device: vkq.Device, name: str) -> None:
 @pytest.mark.parametrize("x", [random_bytes((9, 1001), "int8"), random_bytes((2, 1001, 1, 5), "int8")])
 @pytest.mark.parametrize("sure", [True, False])
 def test_long_rows(device: vkq.Device, x: np.ndarray, sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long rows equal the reference, in matrices with four rows in a vector, and along the channels of
-    images. With *sure* False, the kernel relies neither on a quotient being far from ties nor on the
-    device's float rounding."""
+    """Softmax of long rows equals the reference, for matrices, whose vectors hold elements of four rows, and
+    along the channels of images. With *sure* False, the kernel relies neither on a quotient being far from
+    ties nor on the device's float rounding."""
     device._plans.clear()
     if not sure:
         monkeypatch.setattr(quantize, "SAFE", -1.0)
@@ -136,7 +136,7 @@ def test_refusals(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_onnxruntime_form(device: vkq.Device, dtype: QDType) -> None:
-    """In the form of ONNX Runtime, whose bytes depend on the order of additions, the reference equals ONNX
+    """ONNX Runtime's variant, whose bytes depend on the order of additions: the reference equals ONNX
     Runtime, and the device equals the reference."""
     low = -128 if dtype == "int8" else 0
     for seed, (shape, reason) in enumerate(SHAPES.items()):
@@ -155,7 +155,7 @@ def test_onnxruntime_form_of_a_row_that_one_invocation_would_loop_over_for_too_l
     device: vkq.Device,
 ) -> None:
     """lavapipe allows 65,535 iterations of a loop: one invocation can compute a row of 16,759 elements,
-    and 64 invocations a row of 240,000. ONNX Runtime's form is exact for rows that are longer."""
+    and 64 invocations a row of 240,000. ONNX Runtime's variant is exact for longer rows."""
     xq = QParams(0.01, 0, "uint8")
     for length, scale in ((20_001, 1.5e-4), (262_145, 1.1e-5)):
         x, yq = random_bytes((1, length), "uint8"), QParams(scale, 0, "uint8")
@@ -187,7 +187,7 @@ def test_onnxruntime_form_along_every_axis(device: vkq.Device, axis: int, name: 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["floats", "integers"])
 def test_litert_form(device: vkq.Device, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LiteRT's form equals the reference for every length and both types. tests/tflite compares the kernel
+    """LiteRT's variant equals the reference for every length and both types. tests/tflite compares the kernel
     with LiteRT."""
     monkeypatch.setattr(device, "_soft_float", soft)
     for seed, (shape, reason) in enumerate(SHAPES.items()):

@@ -46,7 +46,8 @@ def squeeze(rng: Random, dtype: str) -> Case:
 
 
 def known(rng: Random, dtype: str) -> Case:
-    """Return a model whose results are x next to a filled tensor of its shape, and that result as int32."""
+    """Return a model with two results: x concatenated with a filled tensor of x's shape, and this
+    concatenation as int32."""
     one = One(rng, dtype)
     shape, scale, zero = one.shape(), one.scale(), one.zero()
     x, sizes = one.input(shape, scale, zero), one.w.tensor((4,), "int32")
