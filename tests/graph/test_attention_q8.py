@@ -65,8 +65,7 @@ def test_weights_that_are_read_stay(any_device: vkq.Device, bert: bytes) -> None
 
 @pytest.mark.parametrize(("dtype", "joined"), [("int8", True), ("uint8", False)])
 def test_steps_of_two_types_stay(dtype: str, joined: bool) -> None:
-    """Attention steps are fused if the weights have the type of q, and are not fused if they have another
-    type."""
+    """Attention steps are fused only if the softmax's result has the type of q."""
     q, weights = QParams(0.1, 3, "int8"), QParams(1 / 256, -128 if dtype == "int8" else 0, dtype)
     rows = {"rows": True, "heads": (1, 1, 1)}
     nodes = [

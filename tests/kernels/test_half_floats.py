@@ -74,7 +74,7 @@ def test_weights_direct_from_memory(
 
 
 def test_one_row(units: vkq.Device) -> None:
-    """A product of a single row uses matrix units, too, and is within the error bound."""
+    """A product of a single row uses matrix units, too, and is within their error bound."""
     layer, data, x = layer_of(units, "linear[M=1,K=264,N=36]", "float32")
     assert "coopmat" in layer.explain(x.shape).variants[-1]
     assert data.expected_sum(x, None, "float16").mismatch(layer(x)) is None

@@ -46,8 +46,8 @@ IDS, MASK, PAIRS = {"input_ids": (1, 16)}, {"attention_mask": (1, 16)}, {"num_ke
 ALONE = {"use_cache": False}  # models return no caches
 PATCHES = SMALL | {"image_size": 32, "patch_size": 8}
 IMAGE = {"pixel_values": (1, 3, 32, 32)}
-# name -> (model class "Prefix Task", whose configuration class is PrefixConfig; the configuration's
-# arguments; the inputs' shapes).
+# name -> ("PREFIX TASK", the arguments of the configuration, the shapes of the inputs). The model class is
+# PREFIX + TASK, its configuration class PREFIXConfig.
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] = {
     "bert": ("Bert Model", WORDS, IDS | MASK),
     "roberta": ("Roberta Model", WORDS, IDS | MASK),

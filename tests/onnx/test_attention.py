@@ -81,8 +81,8 @@ def test_masks_and_widths(device: vkq.Device, form: str) -> None:
 @pytest.mark.parametrize("held", [0, 3])
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_cache_of_attention(device: vkq.Device, held: int, masked: bool) -> None:
-    """Attention with GPT-2's cache is within the bound: one input holds the past keys and values, one
-    result the present ones. Attention is causal, also over the past."""
+    """Attention with GPT-2's cache is within BOUND of ONNX Runtime: one input holds the past keys and
+    values, one result the present ones. Attention is causal, also over the past."""
     fed = {"x": normal(2, 5, 19), "c": normal(2, 2, 2, held, 13, seed=3)}
     if masked:
         fed["m"] = np.int32([[0] * 2 + [1] * (held + 3), [1] * (held + 5)])

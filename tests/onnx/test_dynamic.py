@@ -63,8 +63,8 @@ def test_networks(device: vkq.Device, tmp_path: Path, make: Any, form: str) -> N
 
 @pytest.mark.parametrize(("name", "bound"), [("unet", 0), ("inception", 2**-22), ("densenet", 2**-22)])
 def test_known_networks(any_device: vkq.Device, tmp_path: Path, name: str, bound: float) -> None:
-    """Well-known networks give ONNX Runtime's results within the bound. They have pools, movement and
-    BatchNormalization between products. The bound is not 0 where ONNX Runtime adds the terms of means in
+    """The difference of well-known networks from ONNX Runtime is at most *bound*. They have pools, movement
+    and BatchNormalization between products. The bound is not 0 where ONNX Runtime adds the terms of means in
     another order."""
     net = Net(seed=7)
     model = net.model(*KINDS[name](net))

@@ -159,7 +159,7 @@ def test_blocks_beyond_the_largest_group(
 @pytest.mark.parametrize(("k", "block"), [(160, 32), (200, 128), (300, 256), (48, 16)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_two_bits(k: int, block: int, points: str, dtype: str, device: vkq.Device) -> None:
-    """Weights of two bits are stored as four bits on the device, and results are within the bound."""
+    """Weights of two bits are stored as four bits on the device, and results are within the float bound."""
     rng, n, blocks = np.random.default_rng(k), 9, -(-k // block)
     b = rng.integers(0, 256, (n, blocks, block // 4), np.uint8)
     scales = rng.uniform(0.5, 1, (n, blocks)).astype(dtype)

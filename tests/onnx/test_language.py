@@ -37,8 +37,8 @@ def fed(sizes: Sizes, ids: list[int], past: list[np.ndarray], total: int) -> dic
 
 @pytest.mark.parametrize("name", list(FORMS))
 def test_a_language_model(device: vkq.Device, name: str) -> None:
-    """Scores are within the bound of ONNX Runtime for a prompt of 7 tokens, then for one token, one token
-    and two tokens. Each run reads ONNX Runtime's caches."""
+    """The difference of scores from ONNX Runtime's is at most BOUND for a prompt of 7 tokens, then for one
+    token, one token and two tokens. Each run reads ONNX Runtime's caches."""
     sizes = FORMS[name]
     data = llama(sizes).SerializeToString()
     session, other = vkq.onnx.InferenceSession(data, device), cpu_session(data, "comparing")

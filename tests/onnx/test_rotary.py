@@ -34,8 +34,8 @@ def check(device: vkq.Device, node: Any, fed: dict[str, Any], constants: dict[st
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize("where", list(PLACES))
 def test_microsofts(device: vkq.Device, where: str, interleaved: int, dtype: Any) -> None:
-    """com.microsoft's RotaryEmbedding is within the bound for five heads of 6 elements with run-time
-    positions."""
+    """com.microsoft's RotaryEmbedding is within BOUND of ONNX Runtime for five heads of 6 elements with
+    run-time positions."""
     fed = {"x": normal(2, 3, 30).astype(dtype), "p": PLACES[where]}
     node = helper.make_node(
         "RotaryEmbedding", ["x", "p", "cos", "sin"], ["y"], domain=MICROSOFT, interleaved=interleaved
@@ -62,8 +62,8 @@ def test_by_head(device: vkq.Device) -> None:
 @pytest.mark.parametrize("given", ["places", "angles"])
 @pytest.mark.parametrize("form", ["by token", "by head", "interleaved", "part"])
 def test_onnxs(device: vkq.Device, form: str, given: str, dtype: Any) -> None:
-    """RotaryEmbedding of opset 23 reads positions, or a cosine and a sine for each token, and is within the
-    bound."""
+    """RotaryEmbedding of opset 23 reads positions, or a cosine and a sine for each token, and is within
+    BOUND of ONNX Runtime."""
     x = normal(2, 5, 3, 8) if form == "by head" else normal(2, 3, 40)
     width = 2 if form == "part" else 4
     a = {"interleaved": int(form == "interleaved"), "rotary_embedding_dim": 4 if form == "part" else 0}

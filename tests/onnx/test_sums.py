@@ -21,7 +21,7 @@ from .networks import onnxruntime_results
 
 
 class Quantized:
-    """A model in QDQ form under construction. A value is named after its dequantized tensor."""
+    """A model in QDQ form under construction. Methods return the names of dequantized tensors."""
 
     def __init__(self, dtype: str = "int8") -> None:
         self.random, self.dtype = np.random.default_rng(8), dtype

@@ -39,7 +39,7 @@ CASES = {
 def with_units(
     device: vkq.Device, patch: pytest.MonkeyPatch, shape: str = SHAPES[0], subgroup: int = 32
 ) -> None:
-    """Give the device matrix units of this shape, and make attention on it one dispatch."""
+    """Give the device matrix units of this shape, and let attention be one dispatch on them."""
     one_form(device, "s8s8", patch)
     if lacking(device.capabilities) is not None:
         emulated.emulate(device, patch, shape, subgroup=subgroup, choices=(("attention_in_steps", False),))
