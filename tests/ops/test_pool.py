@@ -184,7 +184,7 @@ def test_global_average(device: vkq.Device, shape: tuple[int, ...], dtype: QDTyp
 def test_litert_rounds_with_the_offset(
     device: vkq.Device, name: str, soft: bool, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Global means and sums with LiteRT's rounding are exact, also at ties, and with soft floats.""" 
+    """Global means and sums with LiteRT's rounding are exact, also at ties, and with soft floats."""
     if soft:
         monkeypatch.setattr(device, "_soft_float", True)
     for dtype in ("int8", "uint8"):
