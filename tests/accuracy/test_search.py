@@ -328,7 +328,7 @@ def test_the_command(tmp_path: Path, software_device: vkq.Device, capsys: pytest
     assert main([*words, "--seconds", "0", "--target-agreement", "50%", "-o", str(tmp_path / "a.onnx")]) == 0
     out = capsys.readouterr().out
     assert "min-max" in out
-    assert "against the float model on 1 sample that no range was found with, on" in out
+    assert "against the float model on 1 sample not used to find ranges, on" in out
     assert main([*words, "--fast", "-o", str(tmp_path / "b.onnx")]) == 0
     assert "against the float model on 4 samples, on" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):

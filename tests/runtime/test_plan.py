@@ -131,5 +131,5 @@ def test_a_kernel_whose_loops_the_driver_would_end_is_refused(
     b = Builder(any_device)
     slots = [b.words(64) for _ in program.variant.bindings]
     b.dispatch(program, slots, {**beyond, "k": beyond["k"] - 1})
-    with pytest.raises(vkq.ArgumentError, match=r"loops take 61 rounds here, and .* ends them after 60"):
+    with pytest.raises(vkq.ArgumentError, match=r"loops would run 61 iterations, and .* ends them after 60"):
         b.dispatch(program, slots, beyond)

@@ -189,5 +189,5 @@ def test_what_is_on_a_device_stays_in_its_process(
     layer(tensor)
     for given in (any_device, layer, tensor):
         name = type(given).__name__
-        with pytest.raises(vkq.DTypeError, match=f"{name}: what is on a device belongs to one process"):
+        with pytest.raises(vkq.DTypeError, match=f"{name}: objects on a device belong to one process"):
             send(given)

@@ -41,14 +41,14 @@ from vkq.tflite.either import SUFFIXES
 
 Model = network.Network | contest.Contest
 EXAMPLES = [
-    "vkq bench   # the lists there are",
+    "vkq bench   # prints the case lists",
     "vkq bench seed gemv --json seed.json  # case lists",
     "vkq bench 'linear[M=1,K=4096,N=4096]' --path all --device 0",
     "vkq bench 'linear[M=64:1024:64,K=1024,N=1024]' --vs portable --plot m.png",
     "vkq bench resnet50 --peer ort --md resnet50.md",
     "vkq bench model.onnx --batch 8 --json model.json  # a whole model, by node and by kernel",
-    "vkq bench model.onnx --peer ort  # is it faster than ONNX Runtime here?",
-    "vkq bench --self-test  # can this machine tell 10 % from nothing?",
+    "vkq bench model.onnx --peer ort  # compares it with ONNX Runtime on this machine",
+    "vkq bench --self-test  # can timings on this machine show a difference of 10 %?",
     "vkq compare old.json new.json --fail-above 5%",
 ]
 
@@ -107,7 +107,7 @@ def _how(add: Callable[..., object]) -> None:
     )  # fmt: skip
     unmeasured = "do not measure the device's peak rates first; inputs may then stay in its cache"
     add("--no-ceilings", action="store_true", help=unmeasured)
-    tested = "test that equal work is called equal, and that 10 %% more work is found; exit code 1 if not"
+    tested = "test that equal work is reported as equal and 10 %% more work as slower; exit code 1 if not"
     add("--self-test", action="store_true", help=tested)
 
 

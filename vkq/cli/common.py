@@ -101,8 +101,8 @@ def number(least: float, most: float = 1e6, above: bool = False) -> Callable[[st
 
 
 def output_file(text: str) -> Path:
-    """An argparse type: a file to write. Raise ArgumentTypeError if the file cannot be written, so that a
-    wrong name is reported before the work begins."""
+    """Return the path of a file to write (an argparse type). Raise ArgumentTypeError if the file cannot be
+    written, so that a wrong name is reported before the work begins."""
     path = Path(text)
     if text == "-":
         raise argparse.ArgumentTypeError("'-': this is not written to standard output; name a file")
@@ -116,7 +116,7 @@ def output_file(text: str) -> Path:
 
 
 def output(text: str) -> Path:
-    """An argparse type: a file to write, or ``-`` for standard output."""
+    """Return the path of a file to write, or of ``-`` for standard output (an argparse type)."""
     return Path(text) if text == "-" else output_file(text)
 
 

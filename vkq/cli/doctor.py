@@ -43,7 +43,8 @@ from vkq.select.path import choose_path
 from vkq.shader.catalog import PACKAGED
 from vkq.shader.glslang import find_compiler
 
-# The texts in place of a path: for workloads that do not depend on the path, and for those that read texels.
+# Used in place of a path's name: ALL for workloads that do not depend on the path, TEXELS for those that
+# read texels.
 ALL, TEXELS = "all", "texels"
 # For each answer of `texels_read`: the remedy if workloads that read texels give wrong results.
 TEXELS_READ = {

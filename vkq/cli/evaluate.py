@@ -33,8 +33,8 @@ def register(commands: Parsers) -> None:
         commands,
         "eval",
         run,
-        "top-1 and top-5 of a classifier on the device, in ONNX Runtime or LiteRT, and of its float model;"
-        " exit code 1 where the device names another class than the former",
+        "top-1 and top-5 of a classifier on the device and in ONNX Runtime or LiteRT, and of its float model;"
+        " exit code 1 if the device and that library choose different classes",
         [
             "vkq eval model.onnx -c photos/ --float float.onnx  # photos/cat/1.png, photos/dog/2.png, ...",
             "vkq eval model.onnx -c test.npz  # arrays by input name, and labels",

@@ -49,13 +49,13 @@ def register(commands: Parsers) -> None:
     shape_argument(parser)
     parser.add_argument(
         "--batch", type=integer_option(1), nargs="+", default=[], metavar="N",
-        help="the batch size: the first size of every input. For several sizes (or several --shape of an"
-        " input) the file holds the model for each, and the weights once; a run's shapes select the model",
+        help="the batch size: the first size of every input. With several sizes (or several --shape of an"
+        " input), the file has plans for each, and the weights once; the shapes of a run's inputs choose",
     )  # fmt: skip
     parser.add_argument(
         "--for", dest="kinds", action=_Kinds, metavar="KIND",
         help="a device to plan for: this (the device here, the default), a kind that `--for list` names, or a"
-        " file of `vkq devices --json` from another machine. Every file also has a portable plan for any"
+        " file of `vkq devices --json` from another machine. The output also has a portable plan for any"
         " device; may be repeated",
     )  # fmt: skip
     device_argument(parser)

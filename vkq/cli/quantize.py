@@ -92,12 +92,12 @@ def search_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--target-agreement", type=percent, metavar="PERCENT",
-        help="the same until the largest element is at the same place in this share of rows (99%%)",
+        help="keep layers float until the largest element is the same one in this share of rows (99%%)",
     )  # fmt: skip
     parser.add_argument(
         "--target", metavar="SCRIPT",
-        help="the same until this program accepts the model: it gets a candidate's path, and prints a number"
-        " or exits with 0",
+        help="keep layers float until this program accepts the model: it gets a model's path, and prints"
+        " a number or exits with 0",
     )  # fmt: skip
     parser.add_argument(
         "--least", type=number(-1e30, 1e30), metavar="X",
@@ -106,7 +106,7 @@ def search_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def percent(text: str) -> float:
-    """An argparse type: a percentage, converted to a share from 0 to 1."""
+    """Convert a percentage to a share from 0 to 1 (an argparse type)."""
     return number(0, 100)(text.removesuffix("%").strip()) / 100
 
 
@@ -262,6 +262,6 @@ def measured(
     for feed in samples("measuring", which):
         found.add(real.run(found.names, feed), session.run(found.names, feed))
     count = len(range(len(samples))[which])
-    unseen = "" if which == EVERY else " that no range was found with" * (count < len(samples))
+    unseen = "" if which == EVERY else " not used to find ranges" * (count < len(samples))
     lines = [f"against the float model on {counted(count, 'sample')}{unseen}, on {device.name}:"]
     return lines + [f"  {row}" for row in found.rows()]

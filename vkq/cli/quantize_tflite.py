@@ -25,8 +25,9 @@ def run(options: argparse.Namespace) -> int:
 
     if given := [name for name, value in OWN.items() if getattr(options, name) != value]:
         raise ArgumentError(
-            f"--{given[0].replace('_', '-')} is for ONNX models; ai-edge-quantizer, which quantizes .tflite"
-            " files, is asked for the least and the largest number of each activation"
+            f"--{given[0].replace('_', '-')} is for ONNX models; leave it out. .tflite files are"
+            " quantized by ai-edge-quantizer, which uses the least and the largest value of each activation"
+            " as its range"
         )
     suffix = f".w{options.bits}.tflite" if options.weights_only else ".int8.tflite"
     target = options.output or output_file(str(Path(options.model).with_suffix(suffix)))

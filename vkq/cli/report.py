@@ -57,7 +57,7 @@ def register(commands: Parsers) -> None:
         commands,
         "report",
         run,
-        "write one HTML file about a device to attach to an issue: what it can do, is it right, how fast",
+        "write one HTML file about a device to attach to an issue: capabilities, correctness and speed",
         [
             "vkq report -o report.html",
             "vkq report --json > phone.json",

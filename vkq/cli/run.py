@@ -62,8 +62,10 @@ def register(commands: Parsers) -> None:
         "-o", "--output", type=output_file, metavar="FILE.npz", help="the file of the outputs"
     )
     device_argument(parser)
-    parser.add_argument("--fallback", choices=REFEREES, help="run nodes there that the device cannot")
-    parser.add_argument("--compare", choices=REFEREES, help="also run the model there, and compare all bytes")
+    parser.add_argument("--fallback", choices=REFEREES, help="the library for nodes that no device can run")
+    parser.add_argument(
+        "--compare", choices=REFEREES, help="also run the model in this library, and compare all bytes"
+    )
     parser.add_argument(
         "--compute", choices=COMPUTE, default=COMPUTE[0],
         help="the arithmetic of products of float activations and weights (default: %(default)s)",

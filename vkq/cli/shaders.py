@@ -67,7 +67,7 @@ def _add_show(inner: Parsers) -> None:
         inner,
         "show",
         shaders_show,
-        "show one variant: its YAML's facts, and what its SPIR-V says",
+        "show one variant: the facts in its YAML file and in its SPIR-V",
         ["vkq shaders show gemm_q8ta_q8csw__tiled:s8s8.q8to.4x8"],
     )
     show.add_argument("name", help="the full name of a variant, or a pattern that matches only one")

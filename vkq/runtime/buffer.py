@@ -32,14 +32,14 @@ class Buffer(Protocol):
 
     @property
     def failure(self) -> DeviceError | None:
-        """The error of the submission that should have computed the content, or None."""
+        """The error of the submission that computes the content, or None if it did not fail."""
 
     def check(self) -> None:
         """Raise an error if the submission that computes the content failed."""
 
     def view(self) -> npt.NDArray[np.uint8]:
-        """Return the bytes as an array that shares the buffer's memory, which the host must be able to
-        access."""
+        """Return the bytes as an array that shares the buffer's memory. Only for a buffer that is
+        `mapped`."""
 
 
 class Arena(Protocol):

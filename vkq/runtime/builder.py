@@ -1,4 +1,5 @@
-"""Builds plans (`vkq.runtime.plan`): adds steps on numbered slots, within the limits of a device."""
+"""Builds plans (`vkq.runtime.plan`). The steps of a plan read and write numbered slots; the builder checks
+each step against the device's limits."""
 
 from __future__ import annotations
 
@@ -56,8 +57,8 @@ class Builder:
         self._wholes: set[int] = set()  # the slots of joined arrays
         self.reasons: dict[str, str] = {}
         self._over: dict[int, int] = {}
-        # {index of a step: (the step to run instead if each y shares the memory of its x, {slot of y: slot of
-        # x})}.
+        # Index of a step -> (the step to run instead if every result y shares the memory of its input x,
+        # {slot of y: slot of x}); see `may_overwrite`.
         self._shorter: dict[int, tuple[Step, dict[int, int]]] = {}
 
     def input(self, spec: Spec) -> Value:
@@ -89,10 +90,10 @@ class Builder:
 
     def joined(self, parts: Sequence[Value], spec: Spec) -> Value | None:
         """Return an array that occupies the memory of *parts*, one part after the other. Return None if a
-        part is an input or a constant, belongs to another joined array, or would begin at an offset that the
-        device does not allow, or if the sizes do not add up to that of *spec*. The caller ensures that steps
-        write each part (or the whole array), that no step writes a part with another spec, and that neither
-        a part nor the array is a result."""
+        part is an input, a constant or in another joined array, if a part would begin at an offset that the
+        device does not allow, or if the sizes of the parts do not add up to that of *spec*. The caller
+        ensures three conditions: steps write every part (or the whole array), no step writes a part with
+        another spec, and neither a part nor the array is a result."""
         unit = self.device.capabilities.buffer_alignment
         *offsets, size = itertools.accumulate((part.bytes for part in parts), initial=0)
         able = all(self.made(part) and not self.shares(part) for part in parts)
@@ -134,8 +135,9 @@ class Builder:
         rounds = program.rounds(push)
         if not lets_loop(self.device, rounds):
             raise ArgumentError(
-                f"{program.variant.name}: an invocation's loops take {rounds} rounds here, and this device's"
-                f" driver ends them after {self.device.loop_limit}; use another device or split the tensor"
+                f"{program.variant.name}: an invocation's loops would run {rounds} iterations, and this"
+                f" device's driver ends them after {self.device.loop_limit}; split the tensor or use another"
+                " device"
             )
         sizes, numbers = [value.bytes for value in slots], [value.slot for value in slots]
         self._add(step_of(self.device, program, sizes, push, macs, numbers, in_place))
@@ -144,8 +146,9 @@ class Builder:
         self, pairs: Sequence[tuple[Value, Value]], push: Mapping[str, int | float] | None = None
     ) -> None:
         """Allow results to overwrite inputs. For each pair (y, x) in *pairs*, the last step reads x and
-        writes y, and is correct even if y and x share memory. *push*: the push constants of the step for the
-        case that every y shares the memory of its x. With them, the step copies no data that are in place."""
+        writes y, and is correct even if y and x share memory. *push*: the step's push constants for the case
+        that every y shares the memory of its x. With these push constants, the step does not copy data that
+        are in place already."""
         slots = {y.slot: x.slot for y, x in pairs}
         self._over |= slots
         step = self._steps[-1]
@@ -166,8 +169,8 @@ class Builder:
         self._writes.update(step.writes)
 
     def once(self, value: Value, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Return the result of *make* for a value and a key, from a cache if possible. *make* adds steps. It
-        is called again only after steps that overwrite the value or the result."""
+        """Return the result of *make* for a value and a key, from a cache if possible. *make*, which adds
+        steps, is called again only if later steps overwrote the value or the result."""
         key = value.slot, self._writes[value.slot], value.spec, key
         found, writes = self._copies.get(key, (None, 0))
         if found is None or self._writes[found.slot] != writes:

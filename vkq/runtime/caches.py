@@ -11,8 +11,8 @@ from ..turns import Turns
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-# Maximum number of plans in a cache. Each layer has one cache; each device has one cache for all operators
-# without weights.
+# Maximum number of plans in a cache. Each layer has a cache of its own; on each device, all operators
+# without weights share one cache.
 PLANS_KEPT = 1024
 
 
@@ -31,7 +31,7 @@ class LruCache(Generic[V]):
     def __init__(self, most: int):
         self._most = most
         self._values: OrderedDict[Hashable, V] = OrderedDict()
-        self._lock = Turns("what a device keeps", again=True)
+        self._lock = Turns("the cache of a device", again=True)
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
         """Return the value of a key; if there is none, compute it with *make*. *make* is called without the
@@ -56,8 +56,8 @@ class LruCache(Generic[V]):
 
 
 class WeakLruCache(Generic[V]):
-    """A cache of values by key. It keeps the *most* latest values. An older value stays in it while anything
-    else refers to the value; after that, the cache has no value for its key. Thread-safe."""
+    """A cache of values by key. It keeps the latest *most* values alive. An older value stays cached only
+    while something else refers to it. Thread-safe."""
 
     def __init__(self, most: int):
         self._most = most

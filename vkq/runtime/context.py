@@ -1,4 +1,4 @@
-"""Opens a device: chooses it, and makes its VkDevice and its context in the extension."""
+"""Opens a device: chooses the physical device, and creates its VkDevice and the extension's context."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class OfOneProcess:
 
     def __reduce__(self) -> NoReturn:
         raise DTypeError(
-            f"{type(self).__name__}: what is on a device belongs to one process and cannot be pickled or"
+            f"{type(self).__name__}: objects on a device belong to one process and cannot be pickled or"
             " copied; open a Device in each process, and send arrays (Tensor.numpy) or a"
-            " vkq.onnx.InferenceSession, which opens its device again"
+            " vkq.onnx.InferenceSession, which opens a device in the other process"
         )
 
 

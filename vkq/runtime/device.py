@@ -46,9 +46,9 @@ class Device(OfOneProcess):
         staging: True copies through host memory even if the host can access the device's memory; None copies
             through it only if necessary.
         tune: "auto" uses the kernels that were fastest when this device was probed (`vkq devices` prints
-            them), unless vkq has timings of this kind of device; "off" uses the defaults of this kind. With
-            VKQ_TUNE=off in the environment, vkq neither measures nor uses measurements. All settings give the
-            same bits.
+            them). If vkq's own timings cover this kind of device, nothing is measured. "off" uses the
+            defaults for this kind of device. With VKQ_TUNE=off in the environment, vkq neither measures nor
+            uses measurements. All settings give the same bits.
         capabilities: for tests: capabilities to use instead of those that Vulkan reports (features that are
             false are not enabled). Their index chooses the device if *which* is None.
 
@@ -257,12 +257,12 @@ class Device(OfOneProcess):
             self._local.explicit = previous
 
     def groups_per_dispatch(self, total: int, macs: int, size: int = 0) -> int:
-        """Return how many workgroups one dispatch may have. All *total* do *macs* MACs on *size* bytes."""
+        """Return how many of *total* workgroups one dispatch may run (`vkq.device.watchdog`)."""
         return groups_in_time(self.capabilities, total, macs, size, self.verdict)
 
     def seconds_of(self, macs: int, size: int) -> float:
-        """Return the estimated seconds of *macs* multiply-adds, or 0.0 if work is never split
-        (`vkq.device.watchdog`)."""
+        """Return the estimated seconds that *macs* multiply-adds on *size* bytes take, or 0.0 if this
+        device's work is never split into several submissions (`vkq.device.watchdog`)."""
         return seconds_of(self.capabilities, macs, size, self.verdict)
 
     def flush(self) -> None:

@@ -51,7 +51,8 @@ def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPl
     shared = [i for i in local if i in host and "host_cached" in flags[i] and heap[i] == largest]
     if staging is False and not shared:
         raise ArgumentError(
-            f"{c.name} has no cached device memory that the host sees, which staging=False needs"
+            f"{c.name} has no cached device memory that the host can access, which staging=False"
+            " needs; leave staging out"
         )
     # The memory type for copies. The host reads from it, and reading uncached memory is slow.
     copies = max(host, key=lambda i: ("host_cached" in flags[i], "device_local" not in flags[i]))

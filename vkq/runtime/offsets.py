@@ -46,7 +46,7 @@ class ArraysInUse:
         self._whole: dict[
             int, list[int]
         ] = {}  # node -> arrays in use at every step of the node, but not at every step of its parent
-        self._some: dict[int, list[int]] = {}  # node -> arrays of the nodes below it
+        self._some: dict[int, list[int]] = {}  # node -> arrays in `_whole` of the nodes below it
         self.looked_at = 0
 
     def add(self, i: int, first: int, last: int) -> None:

@@ -105,8 +105,8 @@ def step_of(
 
 
 class Resident:
-    """Constant data of plans. The data are packed and uploaded at the first use, and again if the upload
-    was lost."""
+    """Constant data of plans. The data are packed and uploaded at the first use, and again if the submission
+    with the upload failed."""
 
     __slots__ = ("_buffer", "_device", "_make", "bytes")
 
@@ -233,7 +233,7 @@ def native_plan(
     scratch: Mapping[int, tuple[int, int]],
     scratch_bytes: int,
 ) -> Any:
-    """Return the extension's form of a plan. *slots*, *inputs*: the numbers of slots and of inputs.
+    """Return the extension's object for a plan. *slots*, *inputs*: the numbers of slots and of inputs.
     *outputs*: the results' slots. *scratch*: a dict from slot to (offset, bytes) in scratch memory."""
     return native_module().Plan(
         [

@@ -175,17 +175,18 @@ class Recording:
         self._queue.repeat(self._native, first, times)
 
     def submit(self) -> None:
-        """Submit the whole chain after earlier work, without waiting; nothing more can be recorded."""
+        """Submit the recording after all earlier work, and do not wait for its end. Nothing more can be
+        recorded."""
         self._queue.submit(self._native)
 
     def wait(self) -> None:
-        """Wait for the device. KeyboardInterrupt (Ctrl-C) is raised only at the end, so that no memory in use
-        is freed."""
+        """Wait for the device. KeyboardInterrupt (Ctrl-C) is raised only after the work has ended, so that
+        no memory in use is freed."""
         self._queue.wait(self._native)
 
     def run(self) -> None:
-        """Submit the chain and wait for it. If several threads run one recording, its runs happen one after
-        another."""
+        """Submit the recording and wait for it. If several threads run one recording, its runs happen one
+        after another."""
         with self._running:
             self.submit()
             self.wait()

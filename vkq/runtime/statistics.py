@@ -1,8 +1,8 @@
 """A driver's compiler statistics of a variant: registers, spills, occupancy, instructions.
 
 The statistics come from VK_KHR_pipeline_executable_properties, if the device supports it. Mesa's driver for
-Mali does not, but prints the figures if ``BIFROST_MESA_DEBUG=shaderdb`` is set. Nothing runs and no memory is
-allocated, so a driver that compiles for an absent GPU can also be used.
+Mali lacks the extension, but prints the statistics if ``BIFROST_MESA_DEBUG=shaderdb`` is set. Nothing runs
+and no memory is allocated, so drivers that compile for an absent GPU can also be used.
 """
 
 from __future__ import annotations

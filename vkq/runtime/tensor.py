@@ -176,15 +176,15 @@ class Tensor(OfOneProcess):
         return begun(_readers(), now.numpy)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """Return `numpy`, for ``np.asarray(tensor)``. Raises ValueError for ``copy=False``, because the
-        content must be copied."""
+        """Return the content as a NumPy array, for ``np.asarray(tensor)``. Raises ValueError for
+        ``copy=False``, because the content must be copied."""
         if copy is False:
             raise ValueError("Tensor: its content is on a device and must be copied; leave copy=False out")
         data = self.numpy()
         return data if dtype is None else data.astype(dtype, copy=False)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """Return `numpy` as a DLPack capsule for other libraries."""
+        """Return a DLPack capsule of the content, copied to host memory, for other libraries."""
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
