@@ -24,7 +24,7 @@ DOTS = ("dot_s8s8", "dot_u8s8", "dot_u8u8")
 OPERATIONS = {
     **dict.fromkeys(DOTS, 2 * 4 * 16),
     "fp32_fma": 2 * 4 * 4,
-}  # operations of one invocation in one step of the loop; its independent accumulators are added up
+}  # operations of one invocation in one step of the loop, on all of its independent accumulators
 INVOCATIONS = 64  # invocations of a workgroup
 MATRIX_CHAINS = 8  # independent accumulators of a subgroup
 MATRIX_SUBGROUPS = 4  # subgroups of a workgroup

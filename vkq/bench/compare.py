@@ -68,8 +68,8 @@ def compare(
     apart = sum((before[key].sets == 1) != (after[key].sets == 1) for key in common)
     if apart:
         raise ArgumentError(
-            f"in {apart} of {len(common)} measurements one run's inputs take turns and the other's stay in"
-            " the device's cache: measure both with or both without --no-ceilings"
+            f"in {apart} of {len(common)} measurements one run rotated its inputs among copies, and the"
+            " other kept them in the device's cache: measure both with or both without --no-ceilings"
         )
     changes = [
         Change(before[key], after[key], median_ratio(after[key].samples_us, before[key].samples_us))

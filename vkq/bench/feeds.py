@@ -12,7 +12,7 @@ from vkq.errors import ArgumentError, ModelError
 from vkq.graph.graph import Array
 from vkq.onnx.session import InferenceSession
 
-MANY = 1 << 20  # an integer input whose values may be this large is not taken for an input of row indices
+MANY = 1 << 20  # an integer input whose values may be this large is assumed not to be row indices
 Range = tuple[int, int]
 
 

@@ -96,8 +96,8 @@ class Table:
         return found
 
     def _failed(self, text: str, command: str) -> str:
-        """Return the text of a failure and its command: on one line without a terminal's width; else the
-        text is wrapped, and the command has its own line, so that a user can copy it whole."""
+        """Return the text of a failure and its command. Without a terminal's width, both are on one line.
+        Else the text is wrapped, and the command is on a line of its own, so that a user can copy it."""
         if not self.columns:
             return f"{text}  {command}"
         margin = " " * 12

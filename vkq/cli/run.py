@@ -63,9 +63,7 @@ def register(commands: Parsers) -> None:
     )
     device_argument(parser)
     parser.add_argument("--fallback", choices=REFEREES, help="the library for nodes that no device can run")
-    parser.add_argument(
-        "--compare", choices=REFEREES, help="also run the model in this library, and compare all bytes"
-    )
+    parser.add_argument("--compare", choices=REFEREES, help="the library to compare all output bytes with")
     parser.add_argument(
         "--compute", choices=COMPUTE, default=COMPUTE[0],
         help="the arithmetic of products of float activations and weights (default: %(default)s)",
