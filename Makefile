@@ -37,8 +37,9 @@ fuzz: $(VENV)/.test  ## fuzzes every reader of outside input, each for SECONDS (
 mutants: $(VENV)/.test $(SWIFTSHADER)  ## removes guards one at a time; a test must then fail (run nothing else in this checkout meanwhile)
 	$(BIN)/python -m tests.mutants
 
-# Only vkq's two libraries are instrumented. tests/sanitize lists reports about Python, the drivers and the layer to suppress.
-# TSan skips the test of a forked child, in which TSan's own locks stay held. The statistics of all shaders would take minutes.
+# Only vkq's two libraries are instrumented. tests/sanitize lists the reports to suppress: about Python, the drivers and the layer.
+# Two tests are skipped: under TSan that of a forked child, in which TSan's own locks stay held; and that of the statistics of
+# all shaders, which would take minutes.
 SANITIZED = VKQ_REQUIRE_DEVICE=1 PYTHONPATH=tests/sanitize VKQ_SANITIZED_EXTENSION=$$(ls $(CURDIR)/build/sanitize-$(1)/_kompute*.so)
 PRELOAD = LD_PRELOAD="$(foreach lib,$(1) stdc++,$$(gcc -print-file-name=lib$(lib).so))"
 sanitize: $(VENV)/.test $(SWIFTSHADER)  ## runs the tests of runtime and player with both libraries under ASan + UBSan, then under TSan
@@ -56,7 +57,7 @@ sanitize: $(VENV)/.test $(SWIFTSHADER)  ## runs the tests of runtime and player 
 	build/sanitize-player build/digits.vkq 100000
 	cmake -S vkq/player/native -B build/sanitize-libvkq -G Ninja -DVKQ_STATIC=ON -DVKQ_PLAYER_SANITIZE=address,undefined && \
 	  ninja -C build/sanitize-libvkq
-	# Without leak detection: the driver is unloaded before it runs, so leaks of the driver and of libvkq look alike.
+	# Leak detection is off: it would run after the driver is unloaded, when leaks of the driver and of libvkq look alike.
 	VKQ_SANITIZED_LIBVKQ=$(CURDIR)/build/sanitize-libvkq/libvkq.a ASAN_OPTIONS=detect_leaks=0:handle_segv=0 VKQ_REQUIRE_DEVICE=1 \
 	  $(BIN)/python -m pytest -q tests/player/test_load.py -k "test_in_c"
 	$(call SANITIZED,address) $(call PRELOAD,asan ubsan) LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitize/lsan.supp:print_suppressions=0 \

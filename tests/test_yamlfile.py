@@ -80,9 +80,9 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
     ("text", "line", "message"),
     [
         ("a: 1\nz: 2\n", 2, "unknown key 'z'; the keys here are: a, b"),
-        ("a: 1\na: 2\n", 2, "'a' stands here a second time"),
+        ("a: 1\na: 2\n", 2, "'a' appears a second time"),
         ("b: 1\n", 1, "the key 'a' is missing"),
-        ("- a\n", 1, "a list stands here; a mapping"),
+        ("- a\n", 1, "found a list; a mapping"),
         ("a: 1\n? [b]\n: 2\n", 2, "keys must be plain text"),
         ("a: 1\n<<: {b: 2}\n", 2, "unknown key '<<'"),
     ],
@@ -97,11 +97,11 @@ def test_mappings_refused(tmp_path: Path, text: str, line: int, message: str) ->
 @pytest.mark.parametrize(
     ("text", "method", "message"),
     [
-        ("1", "str", "the number '1' stands here; text"),
+        ("1", "str", "found the number '1'; text"),
         ("true", "int", "a whole number"),
         ("0.5", "int", "a whole number"),
         ("1", "bool", "true or false"),
-        ("{}", "str", "a mapping stands here"),
+        ("{}", "str", "found a mapping"),
         ("a", "sequence", "a list is needed"),
         ("off", "scalar", "reads as YAML bool"),
         ("010", "scalar", "reads as YAML int"),

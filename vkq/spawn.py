@@ -32,7 +32,7 @@ _BOOT = (
     " sys.path[:] = path + [p for p in sys.path if p not in path];"
     " from importlib import import_module; sys.exit(import_module(sys.argv[2]).main(sys.argv[3:]))"
 )
-# If a process ended by one of these signals, somebody ended it. Any other signal is a crash.
+# Signals that are sent from outside. A process that ended by any other signal crashed.
 _SENT = {
     getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGALRM", "SIGQUIT")
 }
@@ -140,7 +140,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         # End the whole session, with all processes that the driver started.
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
-    # The process is stuck in the kernel: do not wait for it.
+    # A process that does not end within 5 s is stuck in the kernel: do not wait for it.
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(5)
 

@@ -60,8 +60,9 @@ class Turns:
         if self._left_behind:
             raise DeviceError(f"{self._what}: {FORKED}")
 
-    # `with` calls the lock's own methods, which are C: Python delivers signals between bytecodes, so an
-    # exception of a signal handler cannot come between entering and the body, nor before leaving.
+    # `with` calls the lock's own methods, which are written in C. Python delivers signals only between
+    # bytecodes. So a signal handler cannot raise an exception between entering the lock and the body, nor
+    # between the body and leaving the lock.
     @property
     def __enter__(self) -> Callable[[], bool]:
         self.check()

@@ -65,16 +65,14 @@ class Node:
     def _entries(self) -> dict[str, tuple[Node, Node]]:
         """Return the entries of a mapping: {text of the key: (node of the key, node of the value)}."""
         if not isinstance(self.node, yaml.MappingNode):
-            raise self.error(f"{self._kind()} stands here; a mapping (key: value) is needed.")
+            raise self.error(f"found {self._kind()}; a mapping (key: value) is needed.")
         entries: dict[str, tuple[Node, Node]] = {}
         for key_node, value in self.node.value:
             key = Node(self.path, key_node)
             if not isinstance(key_node, yaml.ScalarNode):
                 raise key.error(f"a key is {key._kind()}; keys must be plain text.")
             if key_node.value in entries:
-                raise key.error(
-                    f"the key '{_short(key_node.value)}' stands here a second time; write it once."
-                )
+                raise key.error(f"the key '{_short(key_node.value)}' appears a second time; write it once.")
             entries[key_node.value] = (key, Node(self.path, value))
         return entries
 
@@ -102,7 +100,7 @@ class Node:
     def sequence(self) -> list[Node]:
         """Return the values of a list."""
         if not isinstance(self.node, yaml.SequenceNode):
-            raise self.error(f"{self._kind()} stands here; a list is needed.")
+            raise self.error(f"found {self._kind()}; a list is needed.")
         return [Node(self.path, value) for value in self.node.value]
 
     def and_also(self, more: Node) -> Node:
@@ -118,7 +116,7 @@ class Node:
     def scalar(self) -> str | int | float | bool:
         """Return a single value with its YAML type."""
         if not isinstance(self.node, yaml.ScalarNode):
-            raise self.error(f"{self._kind()} stands here; a single value is needed.")
+            raise self.error(f"found {self._kind()}; a single value is needed.")
         tag, text = self._tag(), self.node.value
         if tag == "str":
             return str(text)
@@ -147,21 +145,21 @@ class Node:
         """Return the value as text; SpecError if the value is not text."""
         value = self.scalar()
         if not isinstance(value, str):
-            raise self.error(f"{self._kind()} stands here; text is needed (put it in quotes).")
+            raise self.error(f"found {self._kind()}; text is needed (put it in quotes).")
         return value
 
     def int(self) -> int:
         """Return an integer."""
         value = self.scalar()
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self.error(f"{self._kind()} stands here; a whole number is needed.")
+            raise self.error(f"found {self._kind()}; a whole number is needed.")
         return value
 
     def bool(self) -> bool:
         """Return ``true`` or ``false``."""
         value = self.scalar()
         if not isinstance(value, bool):
-            raise self.error(f"{self._kind()} stands here; true or false is needed.")
+            raise self.error(f"found {self._kind()}; true or false is needed.")
         return value
 
 

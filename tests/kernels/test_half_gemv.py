@@ -234,7 +234,7 @@ def test_elements_that_are_no_pairs_are_seen(
     stages = selftest.stages(strict_device)
     said = stages[selftest.PAIRS[HALF]]()
     shape = "16x8x16" if r"further\(" in wrong[0] else "16x16x16"
-    assert f"matrices of {shape} f16, put together from words of two elements: " in said
+    assert f"matrices of {shape} f16, assembled from words of two elements: " in said
     assert stages["matrices_half"]() is None
     found = dataclasses.replace(selftest.report(strict_device), failures={selftest.PAIRS[HALF]: said})
     monkeypatch.setattr(selftest, "report", lambda _: found)

@@ -146,5 +146,5 @@ def test_matrices_that_lose_small_numbers_are_seen(
             emulated.emulate(strict_device, inner, "16x16x16", "16x8x16", form="f16", wrong=wrong)
             stages = selftest.stages(strict_device)
             said = stages[selftest.SMALLS[HALF]]()
-            assert ("matrices of 16x16x16 f16, of 2^-24 as much: " in str(said)) == seen
+            assert ("matrices of 16x16x16 f16, with weights of 2^-24: " in str(said)) == seen
             assert stages["matrices_half"]() is None

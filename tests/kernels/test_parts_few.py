@@ -152,7 +152,7 @@ def test_elements_that_lie_elsewhere_are_seen(
     emulated.emulate(strict_device, monkeypatch, "16x16x16", form="bf16", wrong=wrong)
     stages = selftest.stages(strict_device)
     said = stages[selftest.PAIRS[BRAIN]]()
-    assert "matrices of 16x16x16 bf16, put together from words of two elements: " in said
+    assert "matrices of 16x16x16 bf16, assembled from words of two elements: " in said
     assert stages["matrices_brain"]() is None
     refuse(monkeypatch, strict_device, selftest.PAIRS[BRAIN], said)
     layer = vkq.Linear(np.ones((36, 256), np.int8), 1.0, device=strict_device)
@@ -170,7 +170,7 @@ def test_elements_that_lose_small_numbers_are_seen(
                r"\1abs((two).x) < 6.1e-5 ? 0.0 : (two).x")  # fmt: skip
     emulated.emulate(strict_device, monkeypatch, *SHAPES, wrong=flushed if wrong else None)
     said = selftest.stages(strict_device)[selftest.SMALLS[BRAIN]]()
-    assert ("matrices of 16x16x16 bf16, of 2^-24 as much: " in str(said)) == wrong
+    assert ("matrices of 16x16x16 bf16, with weights of 2^-24: " in str(said)) == wrong
     if wrong:
         refuse(monkeypatch, strict_device, selftest.SMALLS[BRAIN], said)
     layer = vkq.Linear(np.ones((36, 256), np.int8), 1.0, device=strict_device)

@@ -143,7 +143,7 @@ def test_good_file_is_good(tmp_path):
         ("for this test", "''", 2, "the summary must be one line"),
         ("summary: for this test\n", "", 1, "the key 'summary' is missing"),
         ("lane: c%4", "lane: c%4\nfill: 0", 7, "unknown key 'fill'"),
-        ("lane: c%4", "lane: c%4\nlane: c%4", 7, "the key 'lane' stands here a second time"),
+        ("lane: c%4", "lane: c%4\nlane: c%4", 7, "the key 'lane' appears a second time"),
         ("dims: [n, c, h, w]", "dims: nchw", 3, "a list is needed"),
         ("dims: [n, c, h, w]", "dims: [n, C, h, w]", 3, "the dim 'C' must be lower-case letters"),
         ("dims: [n, c, h, w]", "dims: [n, c, c, w]", 3, "there must be 2 to 4, to fit a uvec, each once"),

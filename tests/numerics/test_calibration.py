@@ -57,7 +57,7 @@ def test_a_bias_beyond_int32_is_refused() -> None:
     scales = np.float32([0.5, 2.0**-30])
     # ties are rounded to even
     assert rounded_bias(np.float32([0.75, 1.5 * 2**-30]), 1.0, scales, "b").tolist() == [2, 2]
-    with pytest.raises(ArgumentError, match=r"b\[1\] is 4.0, which is .* steps .*int32 must hold it"):
+    with pytest.raises(ArgumentError, match=r"b\[1\] is 4.0, which is .* steps .*int32 cannot hold it"):
         rounded_bias(np.float32([0, 4]), 1.0, scales, "b")
 
 

@@ -311,7 +311,7 @@ def test_results_of_another_type(device: vkq.Device, op: str, given: str, result
 def test_refusals_name_their_node_once(any_device: vkq.Device) -> None:
     x = bytes_of((1, 3, 4, 5), "uint8")
     node = helper.make_node("MaxPool", ["a"], ["b"], kernel_shape=[9, 9])
-    with pytest.raises(vkq.ModelError, match="the kernel reaches over 9 but H with padding is 4") as caught:
+    with pytest.raises(vkq.ModelError, match="the kernel spans 9 but H with padding is 4") as caught:
         vkq.onnx.InferenceSession(
             model(around(node), {"x": x}, q("x", 0.05, 100, "uint8"), "uint8"), any_device
         )

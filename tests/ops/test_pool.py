@@ -261,9 +261,9 @@ def test_empty_batch(device: vkq.Device) -> None:
 
 def test_refusals(device: vkq.Device) -> None:
     x, q = np.zeros((1, 3, 8, 8), np.int8), QParams(1.0)
-    with pytest.raises(vkq.ArgumentError, match=r"padding along H is \(3, 3\) and the kernel reaches over 3"):
+    with pytest.raises(vkq.ArgumentError, match=r"padding along H is \(3, 3\) and the kernel spans 3"):
         vkq.max_pool2d(x, 3, 1, 3, device=device)
-    with pytest.raises(vkq.ArgumentError, match="the kernel reaches over 9 but H with padding is 8"):
+    with pytest.raises(vkq.ArgumentError, match="the kernel spans 9 but H with padding is 8"):
         vkq.max_pool2d(x, 9, device=device)
     with pytest.raises(vkq.ArgumentError, match="stride is 0; it must be at least 1"):
         vkq.max_pool2d(x, 3, 0, device=device)

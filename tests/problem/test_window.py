@@ -40,9 +40,9 @@ def test_refuses() -> None:
     good = ("avg_pool2d", (1, 1, 8, 8))
     with pytest.raises(ArgumentError, match="avg_pool2d: x has 3 axes"):
         Window.of("avg_pool2d", (1, 8, 8), 2, 2, 0, 1, False)
-    with pytest.raises(ArgumentError, match=r"padding along H is \(3, 3\) and the kernel reaches over 3"):
+    with pytest.raises(ArgumentError, match=r"padding along H is \(3, 3\) and the kernel spans 3"):
         Window.of(*good, 3, 1, 3, 1, False)
-    with pytest.raises(ArgumentError, match="the kernel reaches over 9 but H with padding is 8"):
+    with pytest.raises(ArgumentError, match="the kernel spans 9 but H with padding is 8"):
         Window.of(*good, 9, None, 0, 1, False)
     # In ceil mode the last window may reach beyond the padding, also if it is the only window.
     assert Window.of("max_pool2d", (1, 1, 8, 1), (1, 3), (1, 3), (0, 0, 0, 1), 1, True).y_shape == (
@@ -51,7 +51,7 @@ def test_refuses() -> None:
         8,
         1,
     )
-    with pytest.raises(ArgumentError, match=r"the kernel reaches over 5 but W with padding is 1 \+ 0 \+ 0"):
+    with pytest.raises(ArgumentError, match=r"the kernel spans 5 but W with padding is 1 \+ 0 \+ 0"):
         Window.of("max_pool2d", (1, 1, 8, 1), (1, 5), (1, 3), 0, 1, True)
     with pytest.raises(
         ArgumentError, match=r"kernel is \(1, 2, 3\); give an int or \(vertical, horizontal\)"

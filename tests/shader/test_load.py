@@ -89,10 +89,10 @@ def test_what_a_shader_is_like_holds_unless_it_is_said_anew(tmp_path: Path) -> N
     ("like: scale.yaml", "like: ../scale/scale.yaml", 3, "like must be the name of a file in the folder"),
     ("like: scale.yaml", "like: scales.yaml", 3, "scales.yaml' does not exist; it must be in the folder"),
     ("like: scale.yaml", "push: []", 1, "the key 'local_size' is missing"),
-    ("name: z,", "name: x,", 11, "the name 'x' stands here a second time"),
-    ("EXTRA: 4, MORE", "MORE: 4, MORE", 9, "the key 'MORE' stands here a second time"),
-    ("  - {name: steps, type: uint}", "  steps: uint", 13, "a mapping stands here; a list is needed"),
-    ("defines: {EXTRA: 4, MORE: 5}", "defines: [EXTRA]", 9, "a list stands here; a mapping"),
+    ("name: z,", "name: x,", 11, "the name 'x' appears a second time"),
+    ("EXTRA: 4, MORE", "MORE: 4, MORE", 9, "the key 'MORE' appears a second time"),
+    ("  - {name: steps, type: uint}", "  steps: uint", 13, "found a mapping; a list is needed"),
+    ("defines: {EXTRA: 4, MORE: 5}", "defines: [EXTRA]", 9, "found a list; a mapping"),
     ("summary", "sumary", 2, "unknown key 'sumary'"),
 ])  # fmt: skip
 def test_what_is_alike_is_refused_with_line(
@@ -147,7 +147,7 @@ def test_without_axes_there_is_one_variant(tmp_path: Path) -> None:
         ("summary: y", "sumary: y", 2, "unknown key 'sumary'"),
         ("scale.comp", "other.comp", 3, "does not exist"),
         ("out:", "Out:", 6, "the name 'Out' does not match"),
-        ("    i32: {defines: {OUT: 1}}", "    f32: {}", 7, "'f32' stands here a second time"),
+        ("    i32: {defines: {OUT: 1}}", "    f32: {}", 7, "'f32' appears a second time"),
         ("OUT: 0", "OUT: 0.5", 6, "the define 'OUT' is 0.5"),
         ("OUT: 0", "OUT: true", 6, "the define 'OUT' is True"),
         ("types: {y: float}", "types: {z: float}", 6, "there is no binding 'z'"),
@@ -164,7 +164,7 @@ def test_without_axes_there_is_one_variant(tmp_path: Path) -> None:
         ),
         ("type: ivec4, layout", "type: ivec5, layout", 13, "'ivec5' is not a GLSL element type"),
         ("write, type: int", "write, type: isamplerBuffer", 14, "texels are only read; 'y' says write"),
-        ("name: y,", "name: x,", 14, "the name 'x' stands here a second time"),
+        ("name: y,", "name: x,", 14, "the name 'x' appears a second time"),
         ("name: y,", "name: y-1,", 14, "does not match"),
         (
             "count, type: uint",
@@ -174,7 +174,7 @@ def test_without_axes_there_is_one_variant(tmp_path: Path) -> None:
         ),
         ("id: 3", "id: 0", 21, "the id 0 is negative or taken"),
         ("default: false", "default: 0", 21, "the default of 'DOUBLED' is 0; a bool must be"),
-        ("[LOCAL_X, 1, 1]", "[LOCAL_X, 1]", 22, "2 values stand here; three"),
+        ("[LOCAL_X, 1, 1]", "[LOCAL_X, 1]", 22, "found 2 values; three"),
         ("[LOCAL_X, 1, 1]", "[LOCAL_X, 0, 1]", 22, "each must be at least 1"),
         ("[LOCAL_X, 1, 1]", "[count, 1, 1]", 22, "unknown name 'count'"),
         ("(LOCAL_X + EXTRA)", "(LOCAL_X + EXTA)", 23, "unknown name 'EXTA'"),
@@ -233,5 +233,5 @@ def test_a_source_stands_beside_its_yaml(tmp_path: Path, source: str) -> None:
 )
 def test_no_list_is_longer_than_a_shader_can_need(tmp_path: Path, before: str, entry: str) -> None:
     many = "".join(entry.format(number) for number in range(100, 170))
-    with pytest.raises(SpecError, match=r"7[0-9] entries stand here; at most 64 can"):
+    with pytest.raises(SpecError, match=r"7[0-9] entries are too many; at most 64 are allowed"):
         sample(tmp_path, (before, before + many))

@@ -31,7 +31,7 @@ def test_a_loop_needs_a_declaration(tmp_path: Path) -> None:
     """The YAML must declare iterations if the shader has a loop without an unroll hint; loops with this
     hint are short."""
     bare = looping(tmp_path / "a", LOOP)
-    with pytest.raises(CompileError, match=r"the SPIR-V has 1 loops; say their rounds in the YAML"):
+    with pytest.raises(CompileError, match=r"the SPIR-V has 1 loops; declare their iterations in the YAML"):
         build([bare], text(bare))
     for variant in (
         looping(tmp_path / "b", LOOP, "iterations: offset + 1\n"),

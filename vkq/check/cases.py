@@ -207,7 +207,7 @@ _ODD = {
     "conv2d[N=1,IC=2,H=2,W=3,OC=4,KH=5,KW=5,padding=2]": "kernel larger than the image",
     "conv2d[N=1,IC=2,H=5,W=5,OC=4,KH=3,KW=3,padding=4,dilation=4]": "dilation * (k - 1) > input",
     "conv2d[N=1,IC=4,H=8,W=8,OC=4,KH=3,KW=3,padding=0x1x2x3]": "asymmetric padding",
-    "conv2d[N=1,IC=4,H=8,W=8,OC=4,KH=1,KW=1,padding=3]": "outputs that see padding alone",
+    "conv2d[N=1,IC=4,H=8,W=8,OC=4,KH=1,KW=1,padding=3]": "outputs whose window has only padding",
     "conv2d[N=1,IC=4,H=9,W=10,OC=4,KH=2,KW=2,stride=3]": "stride > kernel: pixels never read",
     "conv2d[N=1,IC=4,H=8,W=9,OC=4,KH=3,KW=2,stride=2x1,padding=1x0,dilation=1x2]": (
         "height and width differ in all"

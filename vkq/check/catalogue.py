@@ -292,8 +292,8 @@ def check_of(name: str) -> Check:
         raise ArgumentError(f"check {name!r}: method={check.method} is unknown; {check.op} has {known}.")
     if not check.integer and _fitting(check) != check:
         raise ArgumentError(
-            f"check {name!r}: scheme={check.scheme} takes float32 x (no float_in); q8csw has no methods"
-            " im2col and matrix; dq8ca_q8csw linear layers alone, and no method staged; q4gsw and q8gsw"
-            " linear layers alone."
+            f"check {name!r}: its options do not fit scheme={check.scheme}. x is float, so float_in is not"
+            " allowed; q8csw has no methods im2col and matrix, and dq8ca_q8csw no method staged; dq8ca_q8csw,"
+            " q4gsw and q8gsw are only for linear layers."
         )
     return check

@@ -10,8 +10,8 @@ process ends with the exit code `first_sight.LATE`.
 
 The cost of a tile is a pair of times of a step along K: the time for a workgroup that runs alone on a core,
 and the time for a workgroup that shares its core. They are computed from the times of calls with one and
-with two workgroups for each core, each at two sizes of K. For a slice-K tile, both times are that of the
-second workgroup of a core, divided by its steps, so that they include the end of a workgroup.
+with two workgroups for each core, each at two sizes of K. For a slice-K tile, both times are that of one
+more workgroup on each core, divided by the number of its steps. So they include the end of a workgroup.
 """
 
 from __future__ import annotations

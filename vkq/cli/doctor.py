@@ -243,7 +243,9 @@ def show_probe(probe: dict[str, Any]) -> None:
     if probe["soft_float"]:
         print("   floats         rounded in integers: the device does not round to nearest even")
     if probe["loop_limit"] is not None:
-        print(f"   loops          the driver ends them after {probe['loop_limit']} rounds of an invocation")
+        print(
+            f"   loops          the driver ends them after {probe['loop_limit']} iterations of an invocation"
+        )
     units = {"fma": (1e12, "TFLOPS"), "copy": (1e9, "GB/s")}
     rates = [
         f"{name} {rate / units.get(name, (1e12,))[0]:.3g} {units.get(name, (0, 'TOPS'))[1]}"

@@ -181,7 +181,7 @@ def _are_choices(value: Any) -> bool:
 
 
 _stores: dict[str, Store] = {}  # the store of each device, by `Capabilities.key`
-_lock = Turns("what was tuned", again=True)
+_lock = Turns("the stored measurements", again=True)
 
 
 def stored(c: Capabilities) -> Store:

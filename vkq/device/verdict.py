@@ -99,7 +99,7 @@ class _Outcome:
 
 
 _reports: dict[str, Verdict] = {}  # the report of each device, by `Capabilities.key`
-_lock = Turns("asking a device", again=True)
+_lock = Turns("the probe of a device", again=True)
 
 
 def report_of(c: Capabilities, here: Callable[[], Verdict] | None = None) -> Verdict | None:

@@ -59,7 +59,7 @@ class DigitArithmetic:
 
     @property
     def w_offset(self) -> int:
-        """The result contains the window sums of the shifted x, multiplied by this factor."""
+        """The factor of the window sums of the shifted x, which the kernel adds to the result."""
         return self.w.offset - (128 * self.w.ones if self.form == "u8u8" else 0)
 
     @property

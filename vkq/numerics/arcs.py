@@ -49,8 +49,12 @@ LARGE = 2.0**14  # for x >= LARGE, replacing sqrt(x^2 + 1) by x has a relative e
 
 
 def arctangent(x: Number) -> Number:
-    """Return atan(x), within 0.75 ulp. It is atan(t) with t = x for small |x|, pi/4 + atan(t) with t = (|x| -
-    1) / (|x| + 1) for medium |x|, and pi/2 + atan(t) with t = -1 / |x| for large |x|."""
+    """Return atan(x), within 0.75 ulp. It has the sign of x and the magnitude
+
+    - atan(t) with t = |x|, if |x| <= tan(pi/8);
+    - pi/4 + atan(t) with t = (|x| - 1) / (|x| + 1), if |x| <= tan(3 pi/8);
+    - pi/2 + atan(t) with t = -1 / |x|, if |x| is larger.
+    """
     size = clamped(magnitude(x), 0.0, 2.0**58)
     middle, far = size > 0.41421356, size > 2.4142136
     up, down = exact_sum(size, x.of(-1.0)), exact_sum(size, x.of(1.0))

@@ -58,8 +58,8 @@ class Tile:
 
 
 def span_of(lines: int, width: int) -> int:
-    """Return the number of keys of a part, a power of two. It is `SPAN` for one tile of rows, and grows with
-    the number of tiles."""
+    """Return the number of keys of a part, a power of two. It is `SPAN` if the *lines* rows fit into one
+    tile, and grows with the number of tiles that they need."""
     tiles = -(-lines // Tile.of(lines, width).rows)
     return SPAN << (tiles - 1).bit_length()
 
@@ -98,7 +98,8 @@ def score(total: Number, scale: Number, bias: Number | None) -> Number:
 
 
 def base(largest: Number) -> Number:
-    """Return the number that is subtracted from all scores: the largest score, or 0 if no key is visible."""
+    """Return the number that is subtracted from all scores of a row: the row's largest score, or 0 if its
+    query attends to no key."""
     return largest.u.equals(0xFF800000).where(0.0, largest)
 
 
@@ -120,10 +121,10 @@ def attention(
 ) -> Array:  # fmt: skip
     """Return softmax(q k^T * scale + bias) v, (B, H, S, e), in the steps that devices compute.
 
-    q (B, H, S, d), k (B, G, T, d) and v (B, G, T, e) are float32, and H is a multiple of G. bias broadcasts
-    to (B, H, S, T). guarded: replace NaN weights by 0; a query that attends to no key has NaN weights.
-    places: int32 (B or 1, S), the positions of the queries, used instead of seen.start if *seen* is
-    causal."""
+    q (B, H, S, d), k (B, G, T, d) and v (B, G, T, e) are float32, for B batch elements, H heads, G heads of
+    keys (H is a multiple of G), S queries and T keys. bias broadcasts to (B, H, S, T). guarded: replace NaN
+    weights by 0; a query that attends to no key has NaN weights. places: int32 (B or 1, S), the positions of
+    the queries, used instead of seen.start if *seen* is causal."""
     (batch, heads, queries, d), (groups, keys) = q.shape, k.shape[1:3]
     lines, count = heads // groups * queries, batch * groups
     flags = (seen or Seen()).flags(queries, keys, places).reshape(-1, 1, 1, queries, keys)
@@ -162,8 +163,8 @@ def accumulated(
     v: Array, lines: int, tile: Tile, span: range, scores_of: Callable[[slice], Array],
     kept: Callable[[Array, slice], Array] = lambda weights, part: weights,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """Return (largest score, sums of weights, sums of factor * value) over the keys in *span*, for each of
-    *lines* rows. v: (count, keys, width).
+    """Return (largest score, sums of weights by lane, sums of factor * value) over the keys in *span*, for
+    each of *lines* rows. v: (count, keys, width).
 
     ``scores_of(part)`` returns the scores (count, lines, keys) of the keys in the slice *part*.
     ``kept(weights, part)`` returns the factors of the values of these keys; by default, the weights."""

@@ -65,7 +65,7 @@ class Quantizer:
         return (most < -128).where(-128, most)
 
     def quick(self, x: Number) -> tuple[Number, Number]:
-        """Return (result, correct) in fewer steps than a call takes. The Boolean *correct* is False if x is
+        """Return (result, correct) in fewer steps than `__call__`. The Boolean *correct* is False if x is
         NaN, very large, or near a tie. Only for scales for which `divides` returns False; x need not be
         flushed.
 

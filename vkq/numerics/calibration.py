@@ -116,7 +116,7 @@ def rounded_bias(
         at = int(bad[0])
         raise ArgumentError(
             f"{what}[{at}] is {bias[at]}, which is {rounded[at]:g} steps of x_scale * w_scale ="
-            f" {x_scale * float(w_scale[at]):g}; int32 must hold it: use a larger scale, or float32 results"
+            f" {x_scale * float(w_scale[at]):g}; int32 cannot hold it: use a larger scale, or float32 results"
         )
     return np.asarray(rounded, np.int32)
 

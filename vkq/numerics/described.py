@@ -2,8 +2,8 @@
 same description (`vkq.numerics.steps`).
 
 float16 operands are computed in float32, and each operator's result is rounded to float16. For some of these
-operators, `halves` has a form with fewer steps and the same bits. int32 arithmetic wraps, and an int32
-division by zero gives 0.
+operators, `vkq.numerics.halves` has a version with fewer steps and the same bits. int32 arithmetic wraps,
+and an int32 division by zero gives 0.
 """
 
 from __future__ import annotations

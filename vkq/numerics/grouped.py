@@ -78,8 +78,8 @@ class GroupedWeight:
         if -(-self.shape[1] // self.group) != blocks or self.shape[1] < 0:
             raise ArgumentError(
                 f"GroupedWeight: k is {k} and packed has {blocks} groups of {self.group} (shape"
-                f" {codes.shape}); k must end in the last one, from {max(blocks - 1, 0) * self.group + 1} to"
-                f" {blocks * self.group}."
+                f" {codes.shape}); k must end in the last group, from"
+                f" {max(blocks - 1, 0) * self.group + 1} to {blocks * self.group}."
             )
         self.packed = owned(np.ascontiguousarray(codes))
         self.scale = _sized(scales, (n, blocks), "scale")
@@ -162,8 +162,8 @@ class GroupedWeight:
 RULES |= {
     "npt.ArrayLike | GroupedWeight": Rule(
         lambda value: isinstance(value, GroupedWeight) or RULES["npt.ArrayLike"].check(value),
-        "an array of numbers or a GroupedWeight (of the two that quantize_weight gives for channels one is"
-        " weight, one w_scale: Linear(*quantize_weight(w)))",
+        "an array of numbers or a GroupedWeight (without group, quantize_weight returns the pair weight,"
+        " w_scale: call Linear(*quantize_weight(w)))",
     ),
 }
 

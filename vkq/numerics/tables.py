@@ -176,5 +176,7 @@ def mean_multiplier(exponent: int, pixels: int, y: QParams) -> float:
     every mean is y_zp."""
     exact = math.ldexp(1.0, -exponent) / (pixels * y.scale)
     if exact > float(np.finfo(np.float32).max):
-        raise ArgumentError(f"the mean's scale over that of {y} is {exact}, above the largest float32")
+        raise ArgumentError(
+            f"mean: the multiplier to {y} is {exact}; it must be a float32: use a larger scale"
+        )
     return float(np.float32(exact)) if exact >= SMALLEST_SCALE else 0.0

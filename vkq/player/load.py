@@ -147,7 +147,7 @@ class PlayedModel(OfOneProcess):
     ) -> list[npt.NDArray[Any]]:
         """Return the outputs of these names (None: all) for inputs by name, as
         `vkq.onnx.InferenceSession.run` does. An int32 input may be given in any integer type or as bool; its
-        numbers are checked against the input's bounds. Calls from several threads run in turn.
+        numbers are checked against the input's bounds. Calls from several threads run one after another.
 
         Raises ArgumentError for unknown or missing names, for shapes that the file does not have and for
         numbers out of bounds, and DTypeError for another dtype."""

@@ -18,7 +18,7 @@ Words = npt.NDArray[np.uint32]
 # An order: the sizes of its axes, and their strides in stored words.
 Order = tuple[tuple[int, ...], tuple[int, ...]]
 AS_IT_IS: Order = ((), ())
-# The number of words that are compared before all words are; this rules out most orders.
+# To reject most orders quickly, this number of words is compared before all words are.
 LOOKED_AT = 512
 
 
@@ -77,7 +77,8 @@ def _of_lines(matrices: Words, lines: Words) -> Iterator[Order]:
 
 
 def _channels(lines: Words, matrices: Words) -> Iterator[tuple[int, int]]:
-    """Yield each pair (n channels, k words per channel) for which the first four words are equal."""
+    """Yield each pair (n channels, k words per channel) for which the first four words of channel 0 are
+    equal in both layouts."""
     for n in _divisors(lines.size // 4):
         if np.array_equal(matrices[:4], lines[: 4 * n : n][:4]):
             yield n, lines.size // n

@@ -40,8 +40,8 @@ HALVES = {"matrices_half": HALF, "matrices_brain": BRAIN}  # test of float matri
 SMALLS = {HALF: "matrix_small", BRAIN: "matrix_small_brain"}
 ALIKE, PAIRED = "ALIKE", "PAIRED"  # constants of selftest__matrices_half: ways of loading matrices
 SMALL = "SMALL"  # test with weights that are multiples of 2^-24; they are float16 in both forms
-WAYS = {"": "", ALIKE: ", loaded with a stride of 0", PAIRED: ", put together from words of two elements",
-        SMALL: ", of 2^-24 as much"}  # fmt: skip
+WAYS = {"": "", ALIKE: ", loaded with a stride of 0", PAIRED: ", assembled from words of two elements",
+        SMALL: ", with weights of 2^-24"}  # fmt: skip
 PAIRS = {HALF: "matrix_pairs", BRAIN: "matrix_pairs_brain"}  # tests for profiles with `matrix_pairs`
 
 runtime_device.probed = lambda device: report(device)

@@ -30,7 +30,7 @@ class Conv2dProblem(ConvSizes):
     stride, dilation: (vertical, horizontal), each 1 or more. padding: (top, left, bottom, right), each 0 or
     more; the order of ONNX ``pads``. groups divides IC and OC. N, IC, H, W and OC may be 0, but OH and OW
     must be at least 1: ``OH = (H + top + bottom - dilation*(KH - 1) - 1) // stride + 1``, and the same for
-    OW. Raises ArgumentError otherwise. `of` accepts PyTorch's forms.
+    OW. Raises ArgumentError otherwise. `of` accepts PyTorch's arguments, such as an int for a pair.
 
     >>> p = Conv2dProblem.of((1, 3, 8, 8), (16, 3, 3, 3), stride=2, padding=1)
     >>> p.y_shape, p.gemm_m, p.gemm_k, p.macs

@@ -81,7 +81,7 @@ class TransposedConv2dProblem(ConvSizes):
     stride, dilation, output_padding: (vertical, horizontal). padding: (top, left, bottom, right), cropped
     from the output. ``OH = (H - 1)*stride - top - bottom + dilation*(KH - 1) + output_padding + 1 >= 1``, and
     the same for OW; output_padding is less than the stride or the dilation (PyTorch's rule). groups divides
-    IC and OC. Raises ArgumentError otherwise. `of` accepts PyTorch's forms.
+    IC and OC. Raises ArgumentError otherwise. `of` accepts PyTorch's arguments, such as an int for a pair.
 
     >>> p = TransposedConv2dProblem.of((1, 32, 8, 8), (32, 16, 3, 3), stride=2, padding=1, output_padding=1)
     >>> p.y_shape, p.macs

@@ -106,11 +106,11 @@ class Window:
             before, after = self.padding[i], self.padding[2 + i]
             if max(before, after) >= self.reach[i]:
                 raise ArgumentError(
-                    f"{self.op}: padding along {axis} is ({before}, {after}) and the kernel reaches over"
-                    f" {self.reach[i]}; padding must be smaller, or a window would see padding alone"
+                    f"{self.op}: padding along {axis} is ({before}, {after}) and the kernel spans"
+                    f" {self.reach[i]}; padding must be smaller, or a window would contain only padding"
                 )
             if self._out(i) < 1:
                 raise ArgumentError(
-                    f"{self.op}: the kernel reaches over {self.reach[i]} but {axis} with padding is "
+                    f"{self.op}: the kernel spans {self.reach[i]} but {axis} with padding is "
                     f"{self.x_shape[2 + i]} + {before} + {after}; use a smaller kernel, or pad more"
                 )

@@ -120,14 +120,14 @@ def float_sums(device: Device, compute: str) -> str:
 
 
 def pairs_refusal(device: Device, form: str = HALF) -> str | None:
-    """A self-test checks float16 matrices (or matrices of another *form*) that invocations assemble from
-    pairs of elements. Return the result of this test if it failed, or None if it passed."""
+    """Return the error of the self-test in which invocations assemble float16 matrices (or matrices of
+    another *form*) from pairs of elements; None if the test passed."""
     return _failed(device, selftest.PAIRS[form])
 
 
 def signs_refusal(device: Device, form: str = HALF) -> str | None:
-    """A self-test multiplies the smallest values of float16 (or of another *form*). Return the result of this
-    test if it failed, or None if it passed."""
+    """Return the error of the self-test that multiplies the smallest values of float16 (or of another
+    *form*); None if the test passed."""
     return _failed(device, selftest.SMALLS[form])
 
 

@@ -65,9 +65,9 @@ def choose_setting(device: Device, shape: ProductShape) -> Setting:
 
 
 def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
-    """Return the setting with the lowest estimated time, padding included. The candidates combine the tiles
-    in the profile's `register_tile_percent` that are no larger than the profile's largest tile with the
-    workgroup sizes that the profile does not exclude."""
+    """Return the setting with the lowest estimated time, padding included. A candidate is a tile in the
+    profile's `register_tile_percent`, up to the profile's largest tile, with a workgroup size that the
+    profile does not exclude."""
     known = profile(capabilities)
     largest = known.tile_float if shape.form == FLOATS else known.tile
     if largest not in known.register_tile_percent:

@@ -39,8 +39,8 @@ class Catalog:
         return {variant.name: variant for shader in self.shaders.values() for variant in shader.variants}
 
     def find(self, shader_name: str, /, **axes: str) -> Variant:
-        """Return the one variant of a shader whose axes have these values; an axis with a single choice left
-        may be omitted.
+        """Return the one variant of a shader whose axes have these values; an axis may be omitted if the
+        other axes leave it only one value.
 
         Raises:
             ArgumentError: no such shader, axis or value, or several variants; the message lists what exists.

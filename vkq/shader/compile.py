@@ -114,7 +114,7 @@ def _expanded(text: str, first: int, path: Path, name: str, sources: Sources, vi
         parts.append(part)
         count += part.count("\n") + 1
         if count > MOST_LINES:
-            raise CompileError(f"{name}:1: it has more than {MOST_LINES} lines with all that it includes.")
+            raise CompileError(f"{name}:1: it has more than {MOST_LINES} lines, includes counted.")
     return "\n".join(parts)
 
 
@@ -124,7 +124,7 @@ def _parts(text: str, first: int, name: str) -> tuple[str | tuple[int, str], ...
     parts: list[str | tuple[int, str]] = []
     block: list[str] = []
     for number, line in enumerate(text.splitlines(), first):
-        if "#" not in line:  # most lines are no directive
+        if "#" not in line:  # most lines are not directives
             block.append(line)
         elif match := _INCLUDE.fullmatch(line):
             parts += ["\n".join(block), (number, match[1])] if block else [(number, match[1])]
@@ -285,8 +285,8 @@ def compiled(variant: Variant) -> bytes | None:
 
 
 def checked_spirv(variant: Variant, path: Path) -> bytes | None:
-    """Return the SPIR-V of a sealed file if its interface matches the YAML (the seal does not guarantee
-    that); else None, with a warning if the file exists."""
+    """Return the SPIR-V of a sealed file (`vkq.cache`) if its interface matches the YAML, which the seal
+    does not guarantee. Else return None, with a warning if the file exists."""
     data = stored.read(path)
     if data is None:
         return None

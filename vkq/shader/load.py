@@ -197,7 +197,7 @@ def _known_names(
 def _local_size(node: Node, names: set[str]) -> tuple[Expression, Expression, Expression]:
     sizes = node.sequence()
     if len(sizes) != 3:
-        raise node.error(f"{len(sizes)} values stand here; three (x, y, z) are needed.")
+        raise node.error(f"found {len(sizes)} values; three (x, y, z) are needed.")
     x, y, z = (expression(size, names) for size in sizes)
     return x, y, z
 

@@ -266,4 +266,4 @@ def _check_loops(variant: Variant, reflection: Reflection) -> Iterator[str]:
     driver may end long loops (lavapipe after 65,535; see `vkq.runtime.builder.lets_loop`)."""
     said = variant.iterations_text.text != "0"
     if reflection.loops and not said:
-        yield f"the SPIR-V has {reflection.loops} loops; say their rounds in the YAML ('iterations: ...')."
+        yield f"the SPIR-V has {reflection.loops} loops; declare their iterations in the YAML ('iterations')."

@@ -29,12 +29,12 @@ FORBIDDEN = (  # forbidden in GLSL: (pattern, reason)
         # gl_LocalInvocationIndex gave correct results (PR 6972), and gl_SubgroupID tells compilers that the
         # value is the same in all lanes.
         r"\bgl_SubgroupInvocationID\b",
-        "an Adreno 840's driver gives another lane's in shaders with matrices (Tencent/ncnn PR 6720, 6972);"
-        " use own_lane of lane.glslh",
+        "an Adreno 840's driver gives another lane's value in shaders with matrices (Tencent/ncnn PR 6720,"
+        " 6972); use own_lane of lane.glslh",
     ),
     (
         r"\b(memoryBarrier|groupMemoryBarrier|subgroupMemoryBarrier)\w*\s*\((?!\); barrier\(\);)",
-        "narrow barriers are fragile; use barrier(), behind memoryBarrierBuffer() between workgroups",
+        "narrow barriers are fragile; use barrier(), after memoryBarrierBuffer() if buffers are shared",
     ),
 )
 EXTENSIONS = {  # an extension -> Vulkan features, of which a variant with the extension must require one
@@ -103,22 +103,22 @@ def check_module(variant: Variant, spirv: bytes) -> list[str]:
     found = []
     if _has_chosen_length(got(matrix_literals=False)):
         found.append(
-            "the length of an array is chosen by specialization constants, which an Adreno 840's driver gets"
-            " wrong in shared memory (Tencent/ncnn PR 6972), in a way that vkq cannot compute; choose by"
-            " whole numbers and bools"
+            "the length of an array depends on a choice between specialization constants that vkq cannot"
+            " fold, and an Adreno 840's driver gets such lengths wrong in shared memory (Tencent/ncnn PR"
+            " 6972); choose only between integers and bools"
         )
     if "cooperativeMatrix" in variant.requires:
         literal = got(matrix_literals=True)
         if _has_open_stride(literal):
             found.append(
-                "the stride of a load or store of a matrix is not a literal: Xclipse's compiler is wrong"
-                " for those from uniform data (pytorch/executorch, linear_dq8ca_qw_coopmat.glsl);"
-                " make it of sizes"
+                "the stride of a load or store of a matrix is not a literal: Xclipse's compiler"
+                " miscompiles strides from uniform data (pytorch/executorch, linear_dq8ca_qw_coopmat.glsl);"
+                " compute it from sizes"
             )
         if _has_open_shape(literal):
             found.append(
                 "the rows or columns of a matrix are not literals, which MoltenVK will need (clpeak#190);"
-                " make them of sizes"
+                " compute them from sizes"
             )
     return [f"{variant.name}: {what}" for what in found]
 

@@ -38,7 +38,7 @@ def named(
         name = keys["name"].str()
         check_name(keys["name"], name, GLSL_NAME)
         if name in seen:
-            raise keys["name"].error(f"the name '{name}' stands here a second time; use another.")
+            raise keys["name"].error(f"the name '{name}' appears a second time; use another.")
         seen.add(name)
         yield name, keys
 
@@ -50,7 +50,7 @@ def items(node: Node | None) -> list[tuple[str, Node]]:
 def bounded(entries: list[Entry], node: Node | None) -> list[Entry]:
     """Return the entries; SpecError if there are more than `MAX_ENTRIES`."""
     if node and len(entries) > MAX_ENTRIES:
-        raise node.error(f"{len(entries)} entries stand here; at most {MAX_ENTRIES} can.")
+        raise node.error(f"{len(entries)} entries are too many; at most {MAX_ENTRIES} are allowed.")
     return entries
 
 

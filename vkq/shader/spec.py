@@ -186,7 +186,7 @@ class Variant:
         self, push: Mapping[str, int | float], specialization: Mapping[str, Value] = _NOTHING
     ) -> int:
         """Return how many loop conditions one invocation evaluates at most, in all of its loops together, in
-        a dispatch with these push constants. A loop of n rounds counts n + 1."""
+        a dispatch with these push constants. A loop of n iterations counts n + 1."""
         return self.iterations_of(push, self.integers(specialization))
 
     def iterations_of(self, push: Mapping[str, int | float], integers: Mapping[str, int]) -> int:
