@@ -65,7 +65,8 @@ class Resize:
     coordinates: Coordinates = "half_pixel"
     nearest_mode: NearestMode = "round_prefer_floor"
     rounding: Rounding = "truncate"
-    lines: bool = False  # x is (N, C, L), as images of one row: ONNX Runtime then adds eight terms
+    # True if x is (N, C, L), resized as images of one row. ONNX Runtime then adds eight terms, not four.
+    lines: bool = False
 
     @classmethod
     def of(
