@@ -12,7 +12,7 @@
 //           result of (a, b) is byte 256 * (b + 128) + (a + 128).
 //   SAME      a, b and y have equal shapes and any layout, and are read as vectors of four words. With
 //             REPEATED, an operand may have fewer vectors, which repeat over y.
-//   PIXELS    images that broadcast, in a layout of vectors of pixels (pixels.glslh).
+//   PIXELS    images that broadcast, in kPackedInt8_16C or kPackedInt8_4W4C (pixels.glslh).
 //   otherwise tensors that broadcast: a word of y holds four elements along the axis LANE_AXIS. All four are
 //             computed from one word of a and one word of b.
 // Threads   one invocation writes one vector (SAME, PIXELS) or one word.

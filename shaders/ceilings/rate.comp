@@ -2,7 +2,7 @@
 // has no memory traffic.
 //
 // WHAT 0    packed dot products, acc += dot(acc, neighbour): each product depends on the previous product, so
-//           the compiler cannot hoist any of them out of the loop
+//           the compiler cannot hoist a product out of the loop
 // WHAT 1    float32 multiply-adds, acc = acc * a + b (fused if the device has such an instruction)
 // Memory    y: int32, one result for each invocation, so that the compiler keeps the chains.
 // Threads   every invocation has 16 chains, and runs PER_LOOP instructions of each chain in an iteration.

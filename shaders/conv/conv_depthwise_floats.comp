@@ -1,6 +1,7 @@
 // Depthwise convolution of float images: every output channel reads one input channel. The weights are int8,
 // or (scheme f32) float32; with float32, each product and each sum is rounded. y = sum * scale + bias; the
-// sum is computed in the order (kh, kw). Kernel and stride along w are constants.
+// sum is computed in the order (kh, kw). The kernel size and the stride along w are specialization
+// constants.
 //
 // Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); with WHOLE_LINES, lines are whole
 //           vectors of 4 numbers. w: taps, and the float32 parameters of channels: depthwise_numbers.glslh

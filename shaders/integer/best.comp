@@ -23,7 +23,7 @@ layout(set = 0, binding = 2) writeonly buffer Best { uvec4 best[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint rows, channels, plane, segments;
-  // index of the first result in `best`; first position of this part of the map
+  // first: index in `best` of the first result; first_place: first position of this part of the map
   uint first, first_place;
 } p;
 

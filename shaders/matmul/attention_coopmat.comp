@@ -35,7 +35,7 @@ layout(constant_id = 5) const bool Q_HALF = false;
 layout(constant_id = 6) const bool BIASED = false;
 layout(constant_id = 7) const bool CAUSAL = false;
 layout(constant_id = 8) const bool PLACED = false;   // `places` has the positions of the queries
-layout(constant_id = 9) const bool GUARDED = false;  // results of lines that see no key are 0, not NaN
+layout(constant_id = 9) const bool GUARDED = false;  // results of lines that attend to no key are 0, not NaN
 layout(constant_id = 14) const bool KV_HALF = true;
 #include "coopmat_half_types.glslh"
 
@@ -61,19 +61,19 @@ const uint STAGED_AT = ROWS * D_ROW, SCORES_AT = STAGED_AT + TILE * (D_ROW > V_R
 const uint WEIGHTS_AT = SCORES_AT + ROWS * S_ROW, FACTORS_AT = WEIGHTS_AT + ROWS * P_ROW;
 shared uvec4 tile[FACTORS_AT + ROWS / 4u];
 shared float part_tops[LOCAL_X], part_sums[LOCAL_X];
-shared uint first_keys[ROWS], last_keys[ROWS];  // the keys that a line sees
-shared uint begin_of_all, end_of_all;           // the keys that any line sees
-// Base-2 logarithms of weights, before the maximum is subtracted. LEAST: the lower bound for keys that a line
-// sees; NOTHING: for keys that it does not see.
+shared uint first_keys[ROWS], last_keys[ROWS];  // for each line, the first and last key to which it attends
+shared uint begin_of_all, end_of_all;           // the range of keys to which any line attends
+// Base-2 logarithms of weights, before the maximum is subtracted. LEAST: the lower bound for keys to which
+// a line attends; NOTHING: for all other keys.
 const float LEAST = -1e38, NOTHING = -2e38;
 
 uint me = gl_LocalInvocationIndex, row = me % ROWS, part = me / ROWS;
-// the workgroup's batch, its head of keys, and its first line; its lines see keys of seen_from..end alone
+// batch, head, first: the workgroup's batch, head of keys and first line; seen_from, end: its range of keys
 uint batch, head, first, seen_from, end;
 MatrixAcc results[VALUED][ACROSS][DOWN];
 
-// Return (head of the queries, query) of a line of the workgroup. A line beyond the last one gives the last
-// one.
+// Return (head of the queries, query) of a line of the workgroup. For a line beyond the last one, return
+// those of the last line.
 uvec2 query_of(uint line) {
   uint at = min(first + line, p.lines - 1u), nth = at / p.queries;
   return uvec2(head * (p.lines / p.queries) + nth, at - nth * p.queries);
@@ -135,7 +135,7 @@ void main() {
   uint tiles = ceil_div(p.lines, ROWS), group = workgroup_index(), matrix = group / tiles;
   batch = matrix / p.groups;
   head = matrix % p.groups;
-  first = (tiles - 1u - group % tiles) * ROWS;  // the last lines, which may see the most keys, begin first
+  first = (tiles - 1u - group % tiles) * ROWS;  // the last lines, which attend to most keys, start first
   find_keys();
   seen_from = begin_of_all;
   end = end_of_all;

@@ -71,13 +71,13 @@ layout(set = 0, binding = 6) writeonly buffer Y { ivec4 y[]; };
 const uint WORDS = 4u * RUNS(DEPTH4 > WIDTH4 ? DEPTH4 : WIDTH4) + 1u;
 shared ivec4 scores[ROWS4 * KEYS4];           // then the weights
 shared ivec4 staged[TILE * WORDS];
-shared uint exps[TABLE ? 320 : 256];  // exponentials; with TABLE, then the lookup table
+shared uint exps[TABLE ? 320 : 256];  // exponentials, then (TABLE) the lookup table
 shared int tops[4 * ROWS4];
 shared uint divisors[4 * ROWS4];
 shared float factors[4 * ROWS4];
 
 uint me = gl_LocalInvocationID.x, rows4, keys4;
-uint matrix, first;  // the workgroup's matrix, and its first block of rows there
+uint matrix, first;  // the workgroup's matrix, and its first block of rows in this matrix
 
 #include "attention_blocks.glslh"
 #include "attention_mask.glslh"

@@ -68,7 +68,7 @@ const uint KEYS = TILE * D_ROW, VALUES = 16u * WIDTH16 * T_ROW;
 const uint STAGED_AT = ROWS * D_ROW, SCORES_AT = STAGED_AT + (KEYS > VALUES ? KEYS : VALUES);
 const uint SUMS_AT = SCORES_AT + ROWS * S_ROW;
 shared uvec4 tile[SUMS_AT + SUBGROUPS * ROUND * SUMS_ROW];
-shared uint exps[TABLE ? 320 : 256];  // exponentials; with TABLE, then the lookup table
+shared uint exps[TABLE ? 320 : 256];  // exponentials, then (TABLE) the lookup table
 shared int tops[ROWS];
 shared uint divisors[ROWS];
 shared float factors[ROWS];
@@ -77,7 +77,7 @@ shared ivec4 column_sums[TILE > 16u * WIDTH16 ? TILE / 4u : 4u * WIDTH16];  // s
 shared vec4 added_to[TILE / 4u];                   // the mask's offsets for keys, if all rows share them
 
 uint me = gl_LocalInvocationIndex, keys4;
-uint matrix, first;  // the workgroup's matrix, and its first row there
+uint matrix, first;  // the workgroup's matrix, and its first row in this matrix
 #define mine (SUMS_AT + gl_SubgroupID * ROUND * SUMS_ROW)
 
 #include "attention_mask.glslh"

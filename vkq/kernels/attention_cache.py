@@ -1,4 +1,4 @@
-"""Appends new tokens to an int8 cache of keys or values (`vkq.numerics.attention_cache`). One dispatch
+"""Append new tokens to an int8 cache of keys or values (`vkq.numerics.attention_cache`). One dispatch
 quantizes the new tokens, writes them at their positions, and copies the past tokens."""
 
 from __future__ import annotations
@@ -124,13 +124,14 @@ class _AppendKernel:
         return ["x", *["start"] * self.form.starts, *["past"] * self.form.follows]
 
     def indices(self, count: int) -> list[Number]:
-        """Return the indices of those of the *count* words that this invocation writes. Indices may exceed
-        *count* - 1."""
+        """Return the indices of the words that this invocation writes, of the *count* words of a vector.
+        Indices may exceed *count* - 1; such words must not be written."""
         return [self.lanes.own + first for first in range(0, count, self.form.lanes)]
 
     def numbers(self, place: Number) -> list[tuple[Number, list[Number]]]:
-        """Load this invocation's share of the vector of new token *place*. Return (index, four numbers) for
-        each word of the cache that the invocation writes; numbers beyond the width are 0."""
+        """Load this invocation's share of the vector of the new token with the index *place*. Return
+        (index, four numbers) for each word of the cache that the invocation writes; numbers beyond the
+        width are 0."""
         width, group = self.form.width, self.matrix - self.batch * self.word("groups")
         token = self.batch * self.word("tokens") + place
         first, runs = (token * self.word("groups") + group) * width, []

@@ -21,9 +21,10 @@ WORDS = (
 @dataclasses.dataclass(frozen=True)
 class AttentionForm:
     """The properties for which a kernel is compiled. span: the number of keys that a workgroup reads (0:
-    all). apart: the kernel stores no results but, for each row, the weighted sums, the largest score and the
-    sum of weights, from which a second kernel computes the results. placed: the kernel reads the positions
-    of the queries from a buffer."""
+    all). biased: the kernel adds a bias to the scores. guarded: a query with NaN weights gets the result 0.
+    apart: the kernel stores partial results, from which a second kernel computes the results: for each row
+    the weighted sums, the largest score and the sum of weights. placed: the kernel reads the positions of
+    the queries from a buffer."""
 
     depth: int
     width: int

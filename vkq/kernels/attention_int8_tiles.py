@@ -19,8 +19,8 @@ from .attention_parts import PartsKernel
 class Int8Form(AttentionForm):
     """The properties for which a kernel is compiled. ordered: `Int8Rules.causal`. follows, softcap: the
     fields of `Int8Rules` with these names. ``causal`` and ``placed`` are always True, because the buffer of
-    lengths gives each row a last key. If *ordered* is False, the last key of every row is the last key of the
-    cache."""
+    lengths gives each row a last key. If *ordered* is False, every row has the same last key: number length
+    - 1, the newest in the cache."""
 
     ordered: bool
     follows: bool

@@ -13,8 +13,8 @@ from .chain_shader import element
 
 class Products:
     """Writes the products of all queries of a tile with a tile of keys. Shared memory holds a part of the
-    queries and keys at a time (some elements of each). ``scores`` says which rows and keys an invocation
-    computes the products of."""
+    queries and keys at a time (some elements of each). ``scores``: the rows and keys whose products an
+    invocation computes."""
 
     form: AttentionForm
     tile: Tile

@@ -103,8 +103,8 @@ class AttentionQ8:
         return found if found._able else f"scores of {sizes.keys} keys exceed the shared memory"
 
     def _on_matrix_units(self) -> AttentionQ8:
-        """Return this attention on matrix units, or unchanged if the device's matrix units cannot compute
-        it."""
+        """Return this attention on matrix units, or this attention unchanged if the device's matrix units
+        cannot compute it."""
         c, sizes = self.device.capabilities, self.sizes
         if sizes.queries < LEAST_QUERIES or choose_path(self.device).path != COOPMAT or counted(c):
             return self

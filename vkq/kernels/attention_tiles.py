@@ -214,8 +214,8 @@ class AttentionKernel(Products):
         return score(total, self.word("scale").f, bias)
 
     def joined(self, value: Number, join: Callable[[Number, Number], Number]) -> Number:
-        """Write the reduction by *join* of one value from each invocation of a row. Every invocation of the
-        row gets the result."""
+        """Write a reduction with the operation *join* over the invocations of a row, one *value* from each.
+        Every invocation of the row gets the result."""
         k, place = self.k, self.lane + self.at.lanes
         half = self.tile.lanes // 2
         while half:

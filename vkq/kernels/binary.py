@@ -61,7 +61,8 @@ def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormul
     if op == "mul":
         ra = scale_of_product(a, b, y)
         # A value outside of the type's range saturates, whatever its error. For a value inside, the product
-        # and the sum are below 2^9. The shader rounds the product and the sum, and so does the definition.
+        # and the sum are below 2^9. Both the shader and the float32 definition round the product and the
+        # sum.
         return _within(BinaryFormula("mul", ra, 0.0, float(y.zero_point), TIE - FLOAT_STEP * 1024, TIE),
                        ra * LARGEST_PRODUCT)  # fmt: skip
     moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))
@@ -85,7 +86,8 @@ def _within(formula: BinaryFormula, largest: float) -> BinaryFormula:
 def _exact(formula: BinaryFormula, table: npt.NDArray[np.int8]) -> BinaryFormula:
     """Return a formula for sums that gives every result of the table on devices that round to nearest even.
     Try the three constants unchanged first, then neighbouring floats. If no combination gives every result,
-    keep the constants, and set ``exact`` below the distance of every wrong sum from its nearest integer."""
+    keep the constants unchanged, and set ``exact`` just below the smallest distance of a wrong sum from its
+    nearest integer."""
     q = np.arange(-128, 128)
     value = q * formula.ra + q[:, None] * formula.rb + formula.offset
     distance = np.abs(value - np.rint(value))

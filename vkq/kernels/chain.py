@@ -96,8 +96,8 @@ def collapsed(
 
 
 def fits(shapes: Sequence[Sequence[int]], shape: Sequence[int], more: int = 0) -> bool:
-    """Return True if the push constants have room for the sizes and strides of operands of these *shapes*
-    that broadcast to *shape*, and for *more* further numbers."""
+    """Return True if the sizes and strides of operands of these *shapes* that broadcast to *shape*, and
+    *more* further numbers, fit in the push constants."""
     sizes, strides = collapsed(tuple(shape), tuple(map(tuple, shapes)))
     return 4 * (2 + len(sizes) + len(sizes) * len(strides) + more) <= MAX_BYTES
 

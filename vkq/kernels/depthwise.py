@@ -21,7 +21,8 @@ from .weights import PARAMETER_BYTES, Int8, Int32, ceil4
 
 
 class Depthwise(Direct):
-    """A depthwise convolution. conv_direct_q8.comp computes it or, with packed dot products, `Dots`."""
+    """A depthwise convolution. Packed dot products (`Dots`) compute it where the profile prefers them;
+    otherwise conv_direct_q8.comp does."""
 
     _word_bytes = 1
 
@@ -123,7 +124,7 @@ class Dots:
 
     def _read(self, x: Spec) -> str:
         """Return how the shader reads pixels: "texels" if the profile prefers texels and texel buffers can
-        hold the operands; else the unit of the image's layout (PIXELS)."""
+        hold the operands; else the name of the image's layout in `PIXELS`."""
         c = self.of.device.capabilities
         able = x.layout == IMAGE and viewable(c, x.nbytes, self.lines.bytes, self.parameters.bytes)
         return "texels" if profile(c).texels and able else PIXELS[x.layout]

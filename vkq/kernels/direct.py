@@ -33,7 +33,7 @@ UNROLLED_TAPS = 7
 @dataclasses.dataclass(frozen=True)
 class Sweep:
     """The geometry of one dispatch (conv_block.glslh): which pixels of the output image it computes, and
-    which pixels of the input image they read."""
+    which pixels of the input image these output pixels read."""
 
     images: int
     ic: int
@@ -166,9 +166,9 @@ def words_of(oc: int, group_ic: int, group_oc: int) -> int:
 
 
 def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp], int]:
-    """Return (lanes, words). A block of four output channels reads consecutive words of input channels.
-    lanes: for each output channel, the position of its first input channel, counted from the first channel of
-    the block's first word. words: the largest number of words that a block reads."""
+    """Return (lanes, words). A block of four output channels reads consecutive words of four input
+    channels. lanes: for each output channel, the position of its first input channel, counted from the
+    first channel of the block's first word. words: the largest number of words that a block reads."""
     channel = np.arange(oc)
     first_word = channel // 4 * 4 // group_oc * group_ic // 4
     lane = channel // group_oc * group_ic - 4 * first_word

@@ -23,7 +23,7 @@ from .gemm import INVOCATIONS, Rows
 from .weights import ceil4
 
 # For at most FEW_ROWS rows, k is divided into up to MOST_SLICES parts of at least PART elements. Different
-# invocations of a workgroup sum these parts, so that the whole device is used.
+# invocations of a workgroup sum these parts, so that few rows still occupy the whole device.
 FEW_ROWS = 8
 PART, MOST_SLICES = 64, 16
 LONGEST = 1 << 15  # longest k that an invocation sums in one dispatch: drivers may stop longer loops

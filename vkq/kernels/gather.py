@@ -14,8 +14,8 @@ from .weights import ceil4
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """A variant of gather_rows.comp and its sizes. width: elements of a row; inner: rows that an id
-    selects."""
+    """A variant of gather_rows.comp and its sizes. width: the number of words or vectors of a row,
+    whichever the variant copies; inner: the number of rows that an id selects."""
 
     variant: str
     width: int

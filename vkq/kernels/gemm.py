@@ -20,7 +20,7 @@ from ..shader.spec import Value as Constant
 from . import gemv
 from .weights import PARAMETER_BYTES, WEIGHT_LAYOUT, Arithmetic, Int8, Int32, block_weights, ceil4
 
-# Maximum number of words along k that float lanes sum exactly: WORDS_PER_FLUSH in
+# Maximum number of words along k whose products a float32 accumulator sums exactly: WORDS_PER_FLUSH in
 # shaders/common/dot4x8.glslh.
 FLOAT_WORDS = 256
 SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # offsets added to x and w, by dot form

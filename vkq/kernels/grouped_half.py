@@ -45,8 +45,8 @@ ALONE_SPLITS = ((96, 128), (33, 256), (0, 512))
 # workgroups for each multiprocessor, each subgroup starts about 20 * LATE cycles after the previous one.
 CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 20, 1 << 20, 2, 1.05, 4
 LONG_TURNS = 128  # workgroups of at most this many invocations have registers for longer loop iterations
-# For one row: the minimum number of weights to use this method, by the bits of a weight and the elements of a
-# group.
+# For one row: the minimum number of weights for which matrix units are used, by the bits of a weight and
+# the elements of a group.
 WORTH_ALONE = {4: {128: 1 << 23, 64: 1 << 24, 32: 1 << 24}, 8: {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}}
 SMALLEST_GROUP = 32  # minimum elements of a group: shared memory has no room for scales of smaller groups
 MATRIX = 16  # number of outputs of a weight matrix, and number of its elements along k

@@ -1,6 +1,6 @@
 """Convolutions on float16 matrix units. A workgroup keeps the input pixels of its tile in shared memory. If
 the kernel for 1x1 convolutions (`Planes`) or the kernel that gathers pixels (`HalfMatrices`) has a shorter
-estimated time, it is used instead."""
+estimated time, that kernel is used instead."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ from .weights import Int32
 TILES = "conv2d_q8csw__tiles_coopmat"
 CHUNK = 64  # channels whose pixels shared memory holds at a time (CH of TILES and STRAIGHT_TILES)
 BLOCK = 32  # channels of a chunk whose weights STRAIGHT_TILES loads at a time
-# Maximum number of registers in which STRAIGHT_TILES holds its sums and the weights of the kernel rows that
-# it multiplies at a time. If all kernel rows do not fit, it multiplies one at a time.
+# Maximum number of registers for the sums and the weights of STRAIGHT_TILES. If the weights of all kernel
+# rows fit, STRAIGHT_TILES multiplies all kernel rows at a time, else one.
 LINES_REGISTERS = 208
 RUN = 8  # channels that STRAIGHT_TILES loads at a time
 VECTOR = 4  # pixels of x that STRAIGHT_TILES loads at a time, if rows of x are whole vectors

@@ -1,4 +1,4 @@
-"""Reads the columns of a product as heads of queries, keys and values, rotates them, and writes keys and
+"""Read the columns of a product as heads of queries, keys and values, rotate the heads, and write keys and
 values into their caches (`vkq.numerics.heads`), in one dispatch. An invocation computes a vector of eight
 numbers."""
 

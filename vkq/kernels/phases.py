@@ -20,7 +20,7 @@ from .direct import Direct, Sweep
 from .float_direct import FloatDirect
 from .weights import Int8
 
-HEADER = 48  # bytes of a phase's description, which precedes all weights (conv_block.glslh)
+HEADER = 48  # bytes of the description of a phase; all descriptions precede all weights (conv_block.glslh)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from .weights import ceil4
 
 # For scales in this range, the shader multiplies by 1 / scale; for other scales, it divides exactly.
 INVERSES = (2.0**-100, 2.0**100)
-SAFE = 0.5 - 2.0**-20  # a product that is farther from the nearest integer is replaced by the exact quotient
+SAFE = 0.5 - 2.0**-20  # a product farther than this from its nearest integer is recomputed by division
 # Maps a layout to its name in the shader variants of dequantize_q8ta__rows.
 VECTORS = {MATRIX: "4h4w", BLOCKED: "16c"}
 

@@ -1,4 +1,4 @@
-"""Loads the elements of a row in runs of four, for the shaders of `vkq.kernels.row_shader`."""
+"""Load the elements of a row in runs of four, for the shaders of `vkq.kernels.row_shader`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Writes shaders for functions of rows (`vkq.numerics.rows`). Several invocations of a workgroup share a row;
-the elements of a row may be strided. The dispatch may also compute x by a chain of operators (the prologue),
-apply another chain to the results, and quantize the results."""
+"""Write shaders for functions of rows (`vkq.numerics.rows`). Several invocations of a workgroup share a
+row; the elements of a row may be strided. The dispatch may also compute x by a chain of operators (the
+prologue), apply another chain to the results, and quantize the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adds functions of rows (softmax, normalizations, reductions: `vkq.numerics.rows`) to a plan. `row_shader`
+"""Add functions of rows (softmax, normalizations, reductions: `vkq.numerics.rows`) to a plan. `row_shader`
 writes the shader."""
 
 from __future__ import annotations

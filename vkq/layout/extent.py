@@ -1,5 +1,5 @@
-"""The description of an array on a device: shape, dtype, layout and quantization parameters. Also the only
-function that converts a shape to the extent of a layout."""
+"""The description of an array on a device: shape, dtype, layout and quantization parameters. `extent_of` is
+the only function that converts a shape to the sizes of a layout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTIGUOUS = "contiguous"
 MATRIX = "kPackedInt8_4H4W"
 IMAGE = "kPackedInt8_4W4C"
 BLOCKED = "kPackedInt8_16C"
-# The layouts whose vectors are whole pixels, with their names in shader variants.
+# The layouts of images, with their names in shader variants.
 PIXELS = {IMAGE: "4w4c", BLOCKED: "16c"}
 NUMBERS: dict[str, np.dtype[Any]] = {
     "float32": np.dtype("<f4"), "int32": np.dtype("<i4"), "float16": np.dtype("<f2"),
@@ -105,10 +105,10 @@ def default_layout(dtype: str, rank: int) -> str:
 
 
 def extent_of(shape: Sequence[int], layout_name: str) -> Extent:
-    """Convert a shape to the sizes (n, c, h, w) of a layout. A 4-D shape is returned without a change, except
-    for the layout `MATRIX`. In all other cases, all axes except the last are folded into rows: h is the
-    number of rows, and w is the number of elements of a row; in the layout `BLOCKED`, n and c are these
-    numbers."""
+    """Convert a shape to the sizes (n, c, h, w) of a layout. A 4-D shape is returned unchanged unless the
+    layout is `MATRIX`. In all other cases, all axes except the last are folded into rows: h is the number
+    of rows, and w is the number of elements of a row. In the layout `BLOCKED`, n is the number of rows and
+    c the number of elements of a row instead."""
     if len(shape) == 4 and layout_name != MATRIX:
         n, c, h, w = shape
         return (n, c, h, w)
@@ -118,7 +118,7 @@ def extent_of(shape: Sequence[int], layout_name: str) -> Extent:
 
 @functools.cache
 def layout_number(name: str) -> int:
-    """Return the number of a layout in ``layout/any.glslh``, with which shaders choose a layout."""
+    """Return the number by which ``layout/any.glslh`` selects a layout."""
     return next(i for i, one in enumerate(activation_layouts()) if one.name == name)
 
 

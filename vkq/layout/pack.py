@@ -149,10 +149,10 @@ class Layout(LayoutSpec):
         return array
 
     def drawing(self, shape: Sequence[int]) -> str:
-        """Return a text that shows the words of an array of *shape*, which should be small. A line has the
-        words for all values of the innermost part of ``order``. A word is written with its highest byte
-        first: each element as a number in hexadecimal, whose formula is in the first line, and padding as
-        ``--``.
+        """Return a text that shows the words of an array of *shape*, which should be small. Each line has
+        the words of one position along the outer parts of ``order``, so the innermost part counts the words
+        of a line. A word is written with its highest byte first. An element is a number in hexadecimal,
+        whose formula is in the first line. Padding is ``--``.
         """
         shape = self.checked_shape(shape, "drawing: shape")
         strides = _drawing_strides(shape)

@@ -1,4 +1,4 @@
-"""The formula of a layout: it is read from a YAML file and checked, evaluated for an element, and written as
+"""The formula of a layout: read it from a YAML file, check it, evaluate it for an element, and write it as
 GLSL.
 
 The YAML file lists *parts* of an element's position, outermost first. The index of a word is the row-major
@@ -91,13 +91,13 @@ class Part:
         return dims[self.dim] + modulus + (f"/{self.divisor}" if self.divisor > 1 else "")
 
     def glsl_value(self) -> str:
-        """Return a GLSL expression for ``value`` of the element ``e``."""
+        """Return a GLSL expression with this part's value for the element ``e``."""
         modulus = "" if self.modulus is None else f" % {self.modulus}u"
         return f"e.{'xyzw'[self.dim]}{modulus}" + (f" / {self.divisor}u" if self.divisor > 1 else "")
 
     def glsl_extent(self) -> str:
-        """Return a GLSL operand for ``extent``, in parentheses if needed. The sizes of the array are in the
-        GLSL variable ``extent``."""
+        """Return a GLSL operand with the number of values of this part, in parentheses if needed. The
+        operand reads the sizes of the array from the GLSL variable ``extent``."""
         if self.modulus is not None:
             return f"{self.modulus // self.divisor}u"
         size = f"extent.{'xyzw'[self.dim]}"

@@ -28,10 +28,10 @@ def linear_grouped(
     apply to each of the K products: the difference, if the zero point is a fraction; the product; the sums
     within its group and over the groups; the scale; the bias.
 
-    For float16 x, matrix units may compute the products. Products are exact (a code minus its zero point is a
-    float16), and the sums of a group have up to four roundings for each k. Scales and the sum over groups are
-    float32. The bound with matrix units is 4 * (K + 4) * 2**-24 * M, plus the rounding of y to float16. A
-    matrix unit may replace elements of x below 2**-14 by 0.
+    For float16 x, matrix units may compute the products. Products are exact, because a code minus its zero
+    point is exact in float16. The sums of a group have up to four roundings for each k. Scales and the sum
+    over groups are float32. The bound with matrix units is 4 * (K + 4) * 2**-24 * M, plus the rounding of y
+    to float16. A matrix unit may replace elements of x below 2**-14 by 0.
 
     >>> w = GroupedWeight(np.full((1, 1, 16), 0xA9, np.uint8), np.full((1, 1), 0.5, np.float32))
     >>> linear_grouped(np.ones((1, 32)), w)

@@ -100,8 +100,8 @@ def padded(x: Array, window: Window, fill: Any) -> Array:
 
 
 def taps(window: Window) -> list[tuple[slice, ...]]:
-    """Return, for each kernel element in row-major order, the slices of the padded image that the element
-    covers."""
+    """Return one tuple of slices for each kernel element, in row-major order: the pixels of the padded
+    image that this element reads in all windows."""
     _, _, oh, ow = window.y_shape
     found: list[tuple[slice, ...]] = []
     for i, j in np.ndindex(*window.kernel):

@@ -20,8 +20,8 @@ def resize(x: Array, how: Resize) -> Array:
     does. An unchanged size returns x.
 
     linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the left.
-    The rounding "truncate", ONNX Runtime's, then cuts off the fraction; "even" rounds half to even. With the
-    rounding "fixed", the weights are multiples of 2**-11, as in XNNPACK.
+    Then the rounding "truncate", which is ONNX Runtime's, cuts off the fraction; "even" rounds half to
+    even. With the rounding "fixed", the weights are multiples of 2**-11, as in XNNPACK.
 
     >>> resize(np.array([[[[0, 10]]]], np.int8), Resize.of((1, 1, 1, 2), (1, 4), mode="linear")).tolist()
     [[[[0, 2, 7, 10]]]]
@@ -67,8 +67,8 @@ def interpolate(x: Array, how: Resize) -> npt.NDArray[np.float32]:
 
 
 def _of_lines(half: npt.NDArray[np.float32], a: Array, b: Array) -> npt.NDArray[np.float32]:
-    """Return the interpolated values of 1-D data (N, C, 1, L) with ONNX Runtime's roundings, which treats the
-    data as a volume.
+    """Return the interpolated values of 1-D data (N, C, 1, L) with the roundings of ONNX Runtime, which
+    treats the data as a volume.
 
     a is half of the first column's term, b is half of the second column's term, and *half* is a + b + a + b,
     added in this order. The result is 2 (a + b) if neither n nor c is the last index of its axis, *half* if

@@ -42,9 +42,9 @@ XParams = QParams | Literal["dynamic"] | None
 @dataclasses.dataclass(frozen=True)
 class Operands:
     """The operands of a layer; each has been checked separately. They are the weight; the scale and zero
-    point of each output channel (a `GroupedWeight` has its own for each group); a bias (int32 or float32) or
-    None; the parameters of x and y; an activation; the requested path; the arithmetic of products
-    (`COMPUTE`); and whether accumulators may exceed int32 (`OVERFLOW`)."""
+    point of each output channel (a `GroupedWeight` holds its own, one for each group); a bias (int32 or
+    float32) or None; the parameters of x and y; an activation; the requested path; the arithmetic of
+    products (`COMPUTE`); and whether accumulators may exceed int32 (`OVERFLOW`)."""
 
     op: str
     weight: Any
@@ -123,8 +123,8 @@ class Scheme(ABC):
 
     @abstractmethod
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
-        """Return x in the form that kernels read, and the further values that kernels read with x. Raise an
-        error if the scheme does not support x."""
+        """Return x in the layout and dtype that kernels read, and any further values that kernels read with
+        x. Raise an error if the scheme does not support x."""
 
     @abstractmethod
     def result(self, shape: Sequence[int], layout: str) -> Spec:

@@ -57,7 +57,8 @@ class Dq8caQ8csw(Int8Scheme):
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
         """Return int32 [block of four channels][step, weight zero point, weight scale, bias][4 channels].
 
-        The step is the change of an accumulator when a row's zero point grows by one: K wz' - sum w'.
+        The step is the change of an accumulator when a row's zero point grows by one: K wz' - sum w', where
+        w' and wz' are the weight and its zero point in the dot form.
         """
         groups, n_padded, k_padded = blocked.shape
         n = zero_point.shape[1]

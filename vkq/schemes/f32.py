@@ -1,5 +1,5 @@
-"""f32, f16: float activations, float32 or float16 weights, and float32 sums with the same bits on every
-device."""
+"""f32, f16: float activations, float32 or float16 weights, and float32 sums. Results have the same bits on
+every device, except with compute="float16"."""
 
 from __future__ import annotations
 

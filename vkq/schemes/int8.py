@@ -41,7 +41,7 @@ class Int8Scheme(ChannelScheme):
 
     @property
     def out(self) -> str:
-        """The output, as in the names of variants and problems: ``q8to`` (8-bit results) or ``f32``."""
+        """The result's type in the names of variants and problems: ``q8to`` (8-bit results) or ``f32``."""
         return "f32" if self.y is None or self.after.kind == DEQUANTIZED else "q8to"
 
     @cached_property
