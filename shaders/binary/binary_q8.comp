@@ -29,7 +29,7 @@ layout(constant_id = 1) const int LAYOUT = 0;
 // FOLDED: the layout is applied to the shape (1, 1, product of the other dims, last dim)
 layout(constant_id = 2) const bool FOLDED = false;
 layout(constant_id = 3) const uint LANE_AXIS = 1;
-layout(constant_id = 4) const bool GATE = false;  // b is images of one pixel in 4W4C, y is in 16C
+layout(constant_id = 4) const bool GATE = false;  // b: images of one pixel in 4W4C; y: images in 16C
 layout(constant_id = 5) const bool ONE_PIXEL = false;  // PIXELS: images of b have one pixel; a has y's shape
 layout(constant_id = 6) const bool SURE = false;  // the float formula is exact for all inputs: no table
 layout(constant_id = 7) const bool REPEATED = false;  // SAME: a_n vectors of a, b_n of b, which repeat over y

@@ -33,8 +33,8 @@ void main() {
     y[at] = values.x;
     if (at + 1u < p.elements) y[at + 1u] = values.y;
 #else
-    // Pack the two halves separately: in some drivers' packHalf2x16, an infinite half changes bits of the
-    // other.
+    // Pack the two numbers separately: in some drivers' packHalf2x16, an infinite number changes bits of
+    // the other number.
     y[word] = float16_bits(x[at]) | float16_bits(at + 1u < p.elements ? x[at + 1u] : 0.0) << 16;
 #endif
   }

@@ -5,7 +5,7 @@
 //           kPackedInt8_4N4K blocks [k4][n4]; channels: float32 parameters (float_output.glslh); y: float32
 //           rows [m][n].
 // Threads   a workgroup is one subgroup of LANES invocations. It computes ROWS rows x LANES blocks of four
-//           channels. Of every LANES consecutive blocks of k, a lane reads one, in all rows.
+//           channels. Of every LANES consecutive blocks of k, each lane reads one block, in all rows.
 // Needs     shuffles; no shared memory and no barrier.
 //
 //   k -->   0 | 1 | 2 | .. LANES-1 |      the lane that reads a block of four k, of all ROWS rows

@@ -7,7 +7,8 @@
 //           registers.
 // Threads   a workgroup is LX x LY invocations for each of SLICES slices of k. An invocation computes one or
 //           several blocks of results, which are LY blocks apart along the rows of y and LX blocks apart
-//           along its columns (CONV of floats: LX and LY). At the end, the slices' sums are added in order.
+//           along its columns (with CONV, for floats: LX along the rows, LY along the columns). At the end,
+//           the slices' sums are added in order.
 //
 //                       w tile: a step of k x columns
 //   x tile:        +---------------+---------------+    y of a workgroup whose invocations compute 2 x 2

@@ -101,7 +101,7 @@ void main() {
   multiply(steps - 1u);
   subgroupBarrier();
   share_sums();
-  // not in a branch, which would delay the load of `parameter`
+  // unconditional: a branch would delay the load of `parameter`
   parameters[me % PARAMETERS / 4u][me % 4u] = parameter;
   barrier();
   store_results();

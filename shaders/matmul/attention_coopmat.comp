@@ -27,8 +27,8 @@
 #include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
-layout(constant_id = 1) const uint ROWS = 64;     // whole matrices, at most LOCAL_X
-layout(constant_id = 2) const uint TILE = 64;     // keys in shared memory at a time, at least MN a subgroup
+layout(constant_id = 1) const uint ROWS = 64;     // lines of a workgroup: whole matrices, at most LOCAL_X
+layout(constant_id = 2) const uint TILE = 64;     // keys in shared memory at a time, at least MN per subgroup
 layout(constant_id = 3) const uint DEPTH16 = 4;   // depth / 16
 layout(constant_id = 4) const uint WIDTH16 = 4;   // width / 16
 layout(constant_id = 5) const bool Q_HALF = false;

@@ -67,7 +67,7 @@ layout(set = 0, binding = 6) writeonly buffer Y { ivec4 y[]; };
 #include "transposed4x4.glslh"
 
 #define RUNS(words) (((words) + 3u) / 4u)
-// Words of a staged row: whole runs, and one of padding, so that neighbours read from different banks.
+// Words of a row in shared memory: whole runs, and one word of padding against bank conflicts.
 const uint WORDS = 4u * RUNS(DEPTH4 > WIDTH4 ? DEPTH4 : WIDTH4) + 1u;
 shared ivec4 scores[ROWS4 * KEYS4];           // then the weights
 shared ivec4 staged[TILE * WORDS];

@@ -30,7 +30,7 @@ layout(constant_id = 3) const uint V_HEADS = 1;
 layout(constant_id = 4) const uint Y_HEADS = 1;
 layout(constant_id = 5) const uint ROWS = 32;    // whole matrices, at most LOCAL_X
 layout(constant_id = 6) const uint KEYS16 = 16;  // at least TILE / 16 * ceil(keys / TILE)
-layout(constant_id = 7) const uint TILE = 64;    // keys in shared memory at a time, at least MM a subgroup
+layout(constant_id = 7) const uint TILE = 64;    // keys in shared memory at a time, at least MM per subgroup
 layout(constant_id = 8) const uint DEPTH16 = 4;  // depth / 16
 layout(constant_id = 9) const uint WIDTH16 = 4;  // width / 16
 layout(constant_id = 14) const bool MASK = false;

@@ -34,7 +34,7 @@ layout(push_constant) uniform Push {
 
 uvec4 x_size() { return uvec4(p.x_n, p.x_c, p.x_h, p.x_w); }
 
-// Return pixel w of x, or `fill` outside of it.
+// Return pixel w of x, or `fill` if the pixel is outside x.
 Element pixel(Pixels at, uint w) {
   bool inside = at.image < p.x_n && at.block < blocks_of(p.x_c) && at.h < p.x_h && w < p.x_w;
   at.w = w;

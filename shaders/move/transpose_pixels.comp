@@ -44,7 +44,7 @@ uint word_of(uvec4 e) {
 #if BLOCKED
 // Return the indices (n, c, h, w) of the first element of x that invocation i moves.
 uvec4 first_of(uint i) {
-  uvec4 runs = uvec4(p.n, p.c, p.h, p.w);  // numbers of elements; along axis ORDER_1, of blocks of 16
+  uvec4 runs = uvec4(p.n, p.c, p.h, p.w);  // numbers of elements; along axis ORDER_1, number of blocks of 16
   runs[ORDER_1] = ceil_div(runs[ORDER_1], 16u);
   uint pixel = i / 4u, line = pixel / runs.w, plane = line / runs.z, block = plane / runs.x;
   uvec4 e = uvec4(plane - block * runs.x, 16u * block + 4u * (i % 4u), line - plane * runs.z,

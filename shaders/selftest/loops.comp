@@ -2,7 +2,7 @@
 // ends the loops of an invocation after 65,535 iterations.
 //
 // Memory    y: uint32, the count of each invocation.
-// Threads   invocations count independently, by arithmetic that a compiler cannot compute ahead.
+// Threads   invocations count independently, by arithmetic that a compiler cannot evaluate at compile time.
 #version 450
 
 layout(local_size_x_id = 0) in;

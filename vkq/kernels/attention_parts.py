@@ -1,5 +1,6 @@
 """The attention kernel whose workgroups can each process one part of the keys. The workgroups then store
-their states instead of results, and another kernel combines the states (attention_join)."""
+their states (for each row the weighted sums, the largest score and the sum of weights) instead of results,
+and another kernel combines the states (attention_join)."""
 
 from __future__ import annotations
 

@@ -109,8 +109,8 @@ FLOATS = types.SimpleNamespace(  # a stand-in for the schemes with float activat
 
 
 def form(c: Capabilities) -> str:
-    """Return the dot form of a device whose rates were not measured: the first form in `TABLE` that the
-    device supports and that the driver reports as accelerated."""
+    """Return the dot form of a device whose rates were not measured: the first form in
+    `vkq.select.path.TABLE` that the device supports and that the driver reports as accelerated."""
     able = (row for row in TABLE if row.needs and c.features.get(row.needs))
     return next((row.form for row in able if row.flag and c.facts.get(row.flag)), FORM_WITHOUT)
 

@@ -136,7 +136,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def linear(self, device: Device, form: str) -> Product:
-        """Return the product of a linear layer in a dot form."""
+        """Return the product of a linear layer. *form*: the dot form (`vkq.select.path.TABLE`)."""
 
 
 class ChannelScheme(Scheme):
@@ -166,7 +166,7 @@ class ChannelScheme(Scheme):
 
     @abstractmethod
     def product(self, device: Device, weight: GemmWeight, form: str) -> Int8Gemm | FloatGemm:
-        """Return the matrix product with a weight in a dot form."""
+        """Return the matrix product with a weight. *form*: the dot form (`vkq.select.path.TABLE`)."""
 
     @abstractmethod
     def direct(
