@@ -56,7 +56,7 @@ def refusals(graph: Graph) -> list[tuple[Node, str]]:
 def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None = None) -> str:
     """Return refusals as text, with one line for each pair of operator and reason. The line has the first
     refused node, and the names of up to `NAMED` others. Reasons that differ only in digits share a line.
-    *total*: the number of nodes to state, if it is not that of *graph*."""
+    *total*: the number of nodes of the whole model, if *graph* is only a part of the model."""
     alike: dict[tuple[str, str], list[tuple[Node, str]]] = {}
     for node, why in refused:
         alike.setdefault((str(node).split()[0], re.sub(r"\d+", "", why)), []).append((node, why))
@@ -88,8 +88,8 @@ def add_nodes(
 
 
 def _upload(residents: Sequence[Resident]) -> None:
-    """Pack and upload constants in parallel. Every RELEASED_BYTES, release the memory of the mapped model
-    files, so that the host does not hold all weights a second time."""
+    """Pack and upload constants in parallel. After every RELEASED_BYTES, release the memory of the mapped
+    model files, so that the host does not hold all weights a second time."""
     packed = 0
     with ThreadPoolExecutor(PACKING_THREADS, "vkq-packing") as packing:
         started = [(x, begun(packing, functools.partial(getattr, x, "buffer"))) for x in residents]
@@ -232,10 +232,10 @@ class Executable:
     ) -> dict[str, Tensor]:
         """Return the results as tensors by name, after the work is submitted but before it is complete.
 
-        *targets*: the tensors to write results to, by the results' names; such a tensor may also be an
-        input. Other results get new memory. Input tensors stay on the device; only inputs in `Graph.bounds`
-        are also copied to the host, which checks their values. *repeated*: the recording of a caller that
-        gives the same tensors to several runs; it is ignored in a `Device.record` block.
+        *targets*: the tensors to write results to, by the results' names; such a tensor may also be an input.
+        Other results get new memory. Input tensors stay on the device; only inputs in `Graph.bounds` are also
+        copied to the host, which checks their values. *repeated*: the recording of a caller that gives the
+        same tensors to several runs; this recording is ignored in a `Device.record` block.
 
         Raises ArgumentError or DTypeError if a target cannot hold its result."""
         graph, into = self.graph, dict(targets or {})
@@ -244,7 +244,7 @@ class Executable:
         specs |= {name: Spec(array.shape, array.dtype.name) for name, array in self.known.items()}
         for name, target in into.items():
             resident.check_target(name, self.device, specs[name], target)
-        if self.device.recording().replays:  # the block's recording keeps this run's inputs as they are now
+        if self.device.recording().replays:  # the block may replay with this run's inputs
             repeated = None
         planned = zip(graph.inputs, self.plan.inputs, strict=True)
         own = [resident.placed(name, self.device, spec, inputs[name], repeated) for name, spec in planned]

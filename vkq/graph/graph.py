@@ -174,7 +174,7 @@ def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
 
 
 def unused(hint: str, taken: set[str]) -> str:
-    """Return an unused name and add it to *taken*. The name is *hint*, with a number behind it if *taken*
+    """Return an unused name and add it to *taken*. The name is *hint*, with an appended number if *taken*
     contains *hint*."""
     name = hint
     if hint in taken:  # a binary search for the number, because thousands of names may have the same hint

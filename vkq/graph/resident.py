@@ -103,7 +103,7 @@ def run(
     taken = Counter(x.buffer for x in inputs)
     slots: dict[int, Buffer] = {slot: x.buffer for slot, x in enumerate(inputs)}
     shared: list[bool] = []  # for each result, True if it shares memory with an input or an earlier result
-    bound = True  # whether each result is written to its target: then the next run may use the same memory
+    bound = True  # True if each result is written to its target; the next run may then use the same memory
     for slot, spec, target in zip(plan.outputs, plan.results, targets, strict=True):
         shared.append(slot in slots)
         if slot not in slots:
@@ -114,7 +114,7 @@ def run(
             slots[slot] = target.buffer if target is not None and fits else device.allocate(spec.nbytes)
     if plan.steps:
         given, made = [x.buffer for x in inputs], [slots[slot] for slot in plan.outputs]
-        if repeated is not None and not bound:  # new memory differs in each run
+        if repeated is not None and not bound:  # each run gets other memory: nothing to replay
             repeated.forget()
         if repeated is None or not bound or not repeated.replay(device, plan, given, made):
             device.add(plan, given, made)

@@ -73,7 +73,8 @@ def prepare(model: Any, device: str | None = None, **options: Any) -> Prepared:
     the default device. "VULKAN:1" is the device with index 1. Any other text is part of a device's name.
 
     If ONNX Runtime is installed, it runs the nodes that the device refuses, on the CPU and with a warning.
-    ``fallback=None`` refuses such models instead. `InferenceSession` describes all other options.
+    With ``fallback=None``, a model with such nodes is refused instead. `InferenceSession` describes all other
+    options.
     """
     return Prepared(model, device, **options)
 

@@ -18,8 +18,8 @@ Body = tuple[Sequence[Node], Mapping[str, Array]]
 
 def body(node: Node, specs: Sequence[Spec | None], read: Callable[[Any], Any]) -> Body | None:
     """Return the nodes and constants that replace *node* by the definition of its operator, for inputs with
-    these *specs*, or None if ONNX has no definition of the operator, or if the definition contains subgraphs.
-    *read*: the function that reads a model."""
+    these *specs*. Return None if ONNX has no definition of the operator, or if the node or the definition
+    contains subgraphs. *read*: the function that reads a model."""
     a = node.attributes
     if a["domain"] or a["op"] in RANDOM or has_graphs(node) or a["captured"]:
         return None

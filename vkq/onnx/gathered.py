@@ -56,9 +56,9 @@ def gather_block_quantized(w: Rewriting) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Codes:
-    """A table of codes. *array* has one uint8 for each code or, if *paired*, one for two codes of 4 bits. If
-    possible, *array* is the model's own table, because each preparation of the model would keep another table
-    in host memory."""
+    """A table of codes. *array* has a uint8 for each code or, if *paired*, a uint8 for two codes of 4 bits.
+    If possible, *array* is the model's own table: each preparation of the model would keep any other table in
+    host memory."""
 
     array: Array
     paired: bool

@@ -141,8 +141,8 @@ def checked_shapes(
 
 def check_shape(argument: Argument, shape: tuple[int, ...], sizes: dict[str, int] | None = None) -> None:
     """Raise ArgumentError if *shape* does not fit the declared shape of an input. *sizes* collects the sizes
-    of free dimensions by name: dimensions of the same name must have the same size. With None, their sizes
-    may differ."""
+    of free dimensions by name: dimensions of the same name must have the same size. If *sizes* is None, their
+    sizes may differ."""
 
     def wanted(dim: int | str, size: int) -> int:
         return dim if isinstance(dim, int) else size if sizes is None else sizes.setdefault(dim, size)

@@ -98,8 +98,8 @@ def onnx_array(array: Array, name: str) -> Any:
 
 
 def _proto(part: Graph, opset: int, held: Container[str]) -> Any:
-    """Return the part as a model. Constants in *held* have names but no content yet; all other constants
-    become inputs."""
+    """Return the part as a model. Constants in *held* are missing: the caller adds them as initializers. All
+    other constants become inputs."""
     from onnx import helper
 
     def info(name: str) -> Any:
@@ -193,7 +193,7 @@ def _proto_of(node: Node, part: Graph, opset: int) -> Any:
     from onnx import defs, helper
 
     op, domain, attributes = node.op, domain_of(node), node.attributes
-    if op.islower():  # ONNX has no such operator: let the reader keep the model's own node
+    if op.islower():  # ONNX has no such operator: `left_alone` then keeps the model's node
         raise RefusedNode(node, str(refusal(part, node)))
     if not domain:
         known = defs.get_schema(op, opset, domain).attributes

@@ -142,7 +142,7 @@ class InferenceSession(Manners):
                 self._unread = self._whole(self._source, error)
 
     def _prepare(self) -> None:
-        """Do the work for the first run that needs no device."""
+        """Do the part of the first run's work that needs no device."""
         catalog()
         glsl_includes()
         if self._trial and self._fallback is None:  # all nodes run on the device
@@ -151,7 +151,7 @@ class InferenceSession(Manners):
     def _take(self, device: Device) -> None:
         self.device = device
         self._initials = Initials[Manners](self.model.overridable)
-        source, unread, made = self._source, self._unread, self._whole  # a lambda with self makes a cycle
+        source, unread, made = self._source, self._unread, self._whole  # self in a lambda would make a cycle
         whole = (lambda why: unread or made(source, why).told()) if self._spare else None
         self.model, layers = shared(self.model, device, self._compute)
         self._state = Executables(
@@ -176,7 +176,7 @@ class InferenceSession(Manners):
     def lowered(self, shapes: Mapping[str, Sequence[int]], given: Mapping[str, Array] | None = None) -> Graph:
         """Return the graph of vkq's operators for these shapes; raises an error if a node cannot run.
 
-        given: inputs that count as constants, of types that a device does not store (int64, bool).
+        given: the arrays of inputs that count as constants, in the model's types (such as int64 or bool).
         """
         model = as_constants(self.model, given or {})
         if not given:

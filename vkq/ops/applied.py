@@ -18,7 +18,7 @@ P = ParamSpec("P")
 
 class Applied(Protocol[P]):
     """The type of a functional form, for type checkers. The arguments are x, the parameters of the layer's
-    constructor, and *out*, which a call of the layer has, too."""
+    constructor, and *out*, which a layer's call also accepts."""
 
     @overload
     def __call__(self, x: npt.ArrayLike | Tensor, *operands: P.args, **options: P.kwargs) -> Any: ...

@@ -1,5 +1,5 @@
-"""2-D convolutions, each computed by one of several methods: q8ta_q8csw with float32 or int8 output, and the
-weight-only q8csw."""
+"""2-D convolutions: q8ta_q8csw with float32 or int8 output, weight-only q8csw, and f32 and f16 with float
+weights. One of several methods computes each convolution."""
 
 from __future__ import annotations
 

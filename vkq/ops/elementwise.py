@@ -250,8 +250,8 @@ def _are_rows(x: Spec, z: Spec, shape: Sequence[int]) -> bool:
 
 
 def repeats(x: Spec, y: Spec) -> bool:
-    """Return True if the memory of y, in vectors of 16 bytes, is the memory of x, repeated. This holds if x
-    broadcasts along leading axes only and has whole blocks of four rows, or if x has the shape of y."""
+    """Return True if y repeats x in memory, in whole vectors of 16 bytes. This holds if x broadcasts along
+    leading axes only and has whole blocks of four rows, or if x has the shape of y."""
     lead = next((i for i, d in enumerate(x.shape) if d != 1), len(x.shape))
     rows = math.prod(x.shape[:-1])
     return x.shape == y.shape or (rows % 4 == 0 and bool(x.shape) and x.shape[lead:] == y.shape[lead:])

@@ -151,7 +151,8 @@ def columns_of(b: Builder, z: Value) -> Value:
 
 
 def _kernel(device: Device, out: str, batch: int, m: int, n: int) -> tuple[Variant, tuple[int, int]]:
-    """Return (shader variant, the offsets that the variant's dot form adds to the two operands)."""
+    """Return (shader variant, the offsets that the variant's form of the dot product adds to the two
+    operands)."""
     form = without_matrices(device).form
     if not _tiled(device, batch, m, n):
         return catalog().find("matmul_q8__row", out=out), (0, 0)
@@ -211,7 +212,7 @@ def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int
 
 
 def _rows(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int], heads: int = 1) -> Value:
-    """Return x as (batch * rows, K) in the matrix layout; *last* is (rows, K). Matrices are copied if they
+    """Return x as (batch * rows, K) in kPackedInt8_4H4W; *last* is (rows, K). Matrices are copied if they
     broadcast along leading axes. If *heads* heads are stored side by side, return x as (batch / heads * rows,
     heads * K)."""
     shape = x.spec.shape

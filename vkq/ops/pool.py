@@ -42,7 +42,7 @@ LEAST_BLOCKED = 32  # LEAST_INVOCATIONS for kPackedInt8_16C, where an image has 
 # In a global average, 16 bits hold the sum of this many bytes of a channel. If an invocation adds more, it
 # adds them in parts (LONG).
 MOST_VECTORS = 256
-MEANS_IN = {IMAGE: 1, MATRIX: 2}  # maps y's layout, if x has another one, to the shader's constant TO
+MEANS_IN = {IMAGE: 1, MATRIX: 2}  # the shader's constant TO for each layout of y that x does not have
 MOST_PIXELS = 1 << 23  # global average: maximum number of pixels whose sum fits int32
 
 

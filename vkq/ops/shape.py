@@ -202,8 +202,8 @@ def _check_concat(xs: Sequence[Spec], axis: int) -> None:
 def _common_parameters(
     b: Builder, xs: list[Value], yq: QParams | None, given: Sequence[QParams | None] | None
 ) -> list[Value]:
-    """Return the inputs requantized to yq. If yq is None, return them unchanged; in this case all inputs must
-    have equal parameters, or all none."""
+    """Return the inputs requantized to yq. If yq is None, return them unchanged; in this case, all inputs
+    must have equal parameters, or none may have parameters."""
     if given is not None and len(given) != len(xs):
         raise ArgumentError(
             f"concat: there are {len(xs)} inputs and {len(given)} x_qparams; give one for each"

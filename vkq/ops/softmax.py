@@ -26,7 +26,7 @@ from .shape import transposed
 from .take import gather, numbers
 
 INVOCATIONS = 128
-LONGEST = 1 << 17  # twice as many invocations compute a row of at least this length
+LONGEST = 1 << 17  # a row of at least this length gets twice as many invocations as `sharers` returns
 # For rows of at least this length, results are looked up in a table, which has at most half as many entries
 # as the row has elements.
 LONG = 512

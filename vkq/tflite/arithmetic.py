@@ -192,7 +192,7 @@ REAL: dict[str, Callable[[Array], Array]] = {
     "GELU": _gelu,
     "GELU-tanh": _gelu_tanh,
     "EXP": lambda x: _wide(np.exp, x),
-    # log(0) = -inf becomes the smallest value of the type, also for x < 0
+    # log(0) = -inf becomes the smallest value of the type, and x < 0 is treated as 0
     "LOG": lambda x: _wide(np.log, np.maximum(x, 0)),
 }
 WITH_ZERO_POINT = ("LOGISTIC", "TANH", "ELU")  # XNNPACK makes the tables of these operators

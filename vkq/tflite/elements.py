@@ -71,8 +71,8 @@ def _quantized_binary(
 
 
 def greatest(smaller: bool) -> Callable[[Lowering, FileOperator, str], None]:
-    """Return a rule that lowers MAXIMUM, or MINIMUM if *smaller*. Of 8-bit values, the stored integers are
-    compared."""
+    """Return a rule that lowers MAXIMUM, or MINIMUM if *smaller*. 8-bit values are compared as stored
+    integers."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         numbers, y = operator.inputs[:2], operator.outputs[0]

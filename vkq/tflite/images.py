@@ -18,7 +18,7 @@ from .lowering import Lowering, Unsupported
 
 LARGEST_SIZE = 1 << 16  # maximum number of rows or columns of a resized image
 MOST_TAPS = 22  # maximum number of taps of a window for which the float32 sums of `average_pool` are exact
-SLOPE_BITS = 17  # bits of a float32 significand that remain for the slope beside a 7-bit value
+SLOPE_BITS = 17  # a float32 significand has 24 bits: 17 remain for the slope if the value takes 7
 
 
 def _window(

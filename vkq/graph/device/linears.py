@@ -20,7 +20,8 @@ def _record(context: Context, node: Node) -> Value:
 
 def _join(context: Context, node: Node) -> None:
     """Compute a linear node, and the nodes that `_joinable` finds for it, in one matrix product. Store all
-    results in ``context.ahead``. If one product cannot compute the nodes, only store the reason."""
+    results in ``context.ahead``. If one product cannot compute the nodes, only store the reason in
+    ``context.reasons``."""
     nodes = _joinable(context, node)
     if len(nodes) < 2:
         return

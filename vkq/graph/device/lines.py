@@ -66,7 +66,7 @@ def _reduced(context: Context, node: Node) -> Value:
 
 def reducing_int32(row: DeviceOperator | None, op: str) -> DeviceOperator:
     """Return an entry of the operator table that reduces int32 values by `reduced_along`. For all other
-    types, the entry does what the entry *row* does; if *row* is None, it refuses them."""
+    types, the entry does what the entry *row* does; if *row* is None, the entry refuses these types."""
 
     def check(graph: Graph, node: Node) -> str | None:
         dtype = graph.specs[node.inputs[0]].dtype

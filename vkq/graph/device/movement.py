@@ -108,7 +108,7 @@ READERS = ("conv2d", "MaxPool", "avg_pool2d", "global_avg_pool2d", "mean_lookup"
 
 def _in_place(context: Context, node: Node, xs: list[Value]) -> Value | None:
     """Concatenate along channels in kPackedInt8_16C without a copy. In this layout blocks of channels are
-    contiguous, so that the steps that compute the inputs can write them directly into the result. Return None
+    contiguous, so that the dispatches that compute the inputs can write directly into the result. Return None
     if that is not possible."""
     spec = context.graph.specs[node.outputs[0]]
     channels = len(spec.shape) == 4 and node.attributes["axis"] in (1, -3)

@@ -18,8 +18,8 @@ from .layers import conv_of, only_reader
 def expanded(context: Context, node: Node) -> Value | None:
     """Fuse a 1x1 convolution with a depthwise convolution into one dispatch, if that is possible and faster.
     The depthwise convolution must be the only reader of the 1x1 convolution's result. Return the result of
-    the depthwise convolution, and store it as the result of that node; return None if the two convolutions
-    are not fused."""
+    the depthwise convolution, and store this result in ``context.ahead`` for the depthwise node. Return None
+    if the two convolutions are not fused."""
     x = context.value(node.inputs[0])
     if x.spec.dtype not in BYTES or node.input(3) or node.attributes["y"] is None:
         return None
@@ -39,8 +39,9 @@ def expanded(context: Context, node: Node) -> Value | None:
 
 def embedded(context: Context, node: Node) -> Value | None:
     """Fuse a Gather of rows of a table with the add, sub or mul that reads these rows. No other node may read
-    the rows, and the other operand must be a constant or an earlier value. Return the result, and store it as
-    the result of the add, sub or mul; return None if the two nodes are not fused."""
+    the rows, and the other operand must be a constant or an earlier value. Return the result of the add, sub
+    or mul, and store this result in ``context.ahead`` for that node. Return None if the two nodes are not
+    fused."""
     name, graph = node.outputs[0], context.graph
     readers = context.readers(name)
     if len(readers) != 1 or context.uses[name] != 1 or readers[0].op not in ("add", "sub", "mul"):

@@ -8,8 +8,9 @@ this node was fused, as a text for reports.
 
 append_cache: inputs x (batch, tokens, heads, elements) in float32, an optional int32 start (batch,), and an
 optional past cache (batch, heads, keys, words). The result is an int8 cache for ``total`` keys. From position
-start (default 0) on it has the vectors of x; other positions have the words of the past cache, or 0 where
-there are none. ``range``: the smallest and the largest int32, because a word of the cache may have any value.
+start (default 0) on, the result has the vectors of x. All other positions have the words of the past cache,
+or 0 where the past cache has no words. ``range``: the smallest and the largest int32, because a word of the
+cache may have any value.
 
 unpack_cache: input an int8 cache (batch, heads, keys, words) of vectors of ``width`` numbers; the result is
 the vectors in float32. The operator has no kernel: `vkq.graph.passes.attention` replaces its readers.

@@ -1,4 +1,5 @@
-"""ONNX's element-wise operators on float32, float16, int32 and bool, with the rounding steps of a device."""
+"""ONNX's element-wise operators on float32, float16, int32 and bool, computed with the same rounding steps as
+on a device."""
 
 from __future__ import annotations
 

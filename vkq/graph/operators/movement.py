@@ -112,9 +112,9 @@ def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | Non
 def neighbours(
     node: Node, shape: Sequence[int], arrays: Sequence[Array | None]
 ) -> tuple[int, range] | None:  # fmt: skip
-    """Return (axis, indices) of a Slice node that selects consecutive elements along one axis of *shape*,
-    else None (also if an input is computed, or if nothing or everything is selected). *arrays*: the arrays of
-    starts, ends, axes and steps; None for an input that is omitted or computed."""
+    """Return (axis, indices) of a Slice node that selects consecutive elements along one axis of *shape*.
+    Return None for any other Slice, for a Slice with a computed input, and for a Slice that selects nothing
+    or everything. *arrays*: starts, ends, axes and steps; None for an input that is omitted or computed."""
     if any(name and array is None for name, array in zip(node.inputs[1:], arrays, strict=True)):
         return None
     lists = [None if array is None else [int(v) for v in array.reshape(-1)] for array in arrays]

@@ -10,8 +10,8 @@ Optional attributes, in the order of the computation:
   whether it is the function's result or one of the node's remaining inputs (`vkq.kernels.rows`)
 - ``y``: the QParams that quantize the result. ``real``: True to dequantize the quantized result again
 
-Normalization: applies ``function`` (normalize, normalize_root) to all axes from ``axis`` on, as
-LayerNormalization does without scale and bias."""
+Normalization: applies ``function`` (normalize, normalize_root) to all axes from ``axis`` on, like a
+LayerNormalization without scale and bias."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 
 
 def lower(graph: Graph) -> Graph:
-    """Replace the operators of a model's graph by vkq's operators where possible. Constants must be folded
-    before."""
+    """Replace the operators of a model's graph by vkq's operators where possible. The caller must have folded
+    the constants."""
     for one in PASSES:
         graph = one(graph)
     graph.verify()

@@ -61,9 +61,11 @@ class _LastSteps:
         return own, made[own] if alike and len(made) == 2 else None
 
     def _layer(self, sweep: Sweep, name: str, before: tuple[str, ...], *ops: str) -> Node | None:
-        """Return the layer that computes a value, or None if its operator is not in *ops*, if the layer
-        cannot have an epilogue, if its epilogue already has an operator that is not in *before*, or if the
-        value has several readers."""
+        """Return the layer that computes a value. Return None in these cases:
+
+        - the operator of the node that computes the value is not in *ops*
+        - the layer cannot have an epilogue, or its epilogue already has an operator that is not in *before*
+        - the value has several readers"""
         made = sweep.producer(name, *ops)
         if made is None or (made.op == "linear" and not isinstance(made.attributes["x"], QParams)):
             return None

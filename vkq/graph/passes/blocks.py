@@ -29,7 +29,7 @@ def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
     if data.dtype.name not in ("int8", "uint8") or (zero is not None and zero.shape != scale.shape):
         return False
     if scale.shape != (n, -(-k // block)) or block % GROUPS[0] or block > max(k, GROUPS[-1]):
-        return False  # a larger block would pad K with zeros up to the block size
+        return False  # also refused: a block longer than K, which would be padded with zeros
     product = _product(sweep, node, data, scale, zero, block)
     try:
         weight_of(product, sweep.constants)

@@ -61,7 +61,7 @@ class _Parts:
 
     def run(self) -> Graph:
         found, taken = list[FoundPart](), set[int]()
-        for op in ENDS:  # in this order, so that a rotate before a place joins the part of the place
+        for op in ENDS:  # in this order, so that a rotate before a place is added to the part of this place
             for i, node in enumerate(self.graph.nodes):
                 one = self._found(i, node) if node.op == op and id(node) not in taken else None
                 if one is not None:
@@ -259,7 +259,8 @@ class _Walk:
         return node
 
     def _slice(self, rows: int) -> None:
-        """Pass a Slice of columns of a value with *rows* rows."""
+        """If a Slice of columns computes the value, which has *rows* rows, move on to the input of the
+        Slice."""
         node = self._next("Slice")
         if node is None:
             return

@@ -110,7 +110,7 @@ def scatter_nd(w: Words) -> bool:
 
 
 def _scattered(w: Words, flat: str, inner: int) -> bool:
-    """Emit the operator's result: x as rows of *inner* elements, with updates of the rows *flat*."""
+    """Emit the operator's result: x as rows of *inner* elements, with updates in the rows *flat*."""
     x, reduction = w.spec(0), str(w.attributes.get("reduction", "none"))
     if reduction not in REDUCTIONS or x.dtype not in (*TYPES, "int64", "bool"):
         return False

@@ -63,8 +63,8 @@ def bounded_layer(sweep: Sweep, node: Node) -> bool:
     layer, bounds = sweep.producer(node.inputs[0], *LAYERS), _bounds(sweep, node)
     if layer is None or bounds is None or layer.attributes["y"] is not None:
         return False
-    # If other nodes also read the result of a layer of float activations, the result must stay, and the fused
-    # layer would be a second computation of it.
+    # If other nodes also read the result of a layer of float activations, this result must stay, and the
+    # fused layer would compute it a second time.
     if layer.attributes["x"] is None and sweep.uses[node.inputs[0]] > 1:
         return False
     low, high = activation_range(layer.attributes["activation"])
@@ -202,8 +202,9 @@ def _global_average(sweep: Sweep, node: Node, made: Node, q: QParams, output: st
 
 
 def _resize(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bool:
-    """Replace a Resize with linear interpolation. The new node repeats ONNX Runtime's float arithmetic if
-    the scales exclude subnormal products."""
+    """Replace a Resize with linear interpolation. If the scales exclude subnormal products, the new node
+    repeats ONNX Runtime's float arithmetic. Otherwise x and the result must have equal parameters, and the
+    result is rounded half to even."""
     x = parameters(sweep, made.inputs[0])
     usual = x is not None and all(2.0**-60 < scale < 2.0**60 for scale in (x[1].scale, q.scale))
     if x is None or x[1].dtype != q.dtype or not (usual or x[1] == q):

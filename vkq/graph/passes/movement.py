@@ -94,8 +94,8 @@ def _with_fill(sweep: Sweep, node: Node, inputs: tuple[str, ...], q: QParams) ->
 
 
 def quantized(sweep: Sweep, name: str, q: QParams, output: str = "", source: str = "") -> str:
-    """Return the name of the value *name* quantized with *q*. If a new node computes the quantized value, its
-    name is *output*. The quantize moves as far back in the graph as possible."""
+    """Return the name of the value *name* quantized with *q*. If a new node computes the quantized value, the
+    value has the name *output*. The quantize moves as far back in the graph as possible."""
     constant = sweep.array(name)
     if constant is not None and constant.dtype == np.float32:
         return sweep.constant(quantize(constant, q), f"{name}/quantized")

@@ -34,8 +34,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def real(sweep: Sweep, name: str) -> Array | None:
-    """Return a float constant as an array. The constant is stored as such, or a DequantizeLinear computes it
-    from constants. Return None for other values."""
+    """Return a float constant as an array: a constant of the graph, or the result of a DequantizeLinear of
+    constants. Return None for other values."""
     made = sweep.producer(name, "DequantizeLinear")
     if made is None:
         return sweep.array(name)

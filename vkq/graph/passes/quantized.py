@@ -1,6 +1,6 @@
 """Fuses the QuantizeLinear of a float32 image into the convolution that reads the quantized image, if the
-image has no other reader. Some kernels of convolutions quantize the image while they load it. For all other
-kernels, an earlier dispatch writes the quantized image in the kernel's layout."""
+quantized image has no other reader. Some kernels of convolutions quantize the image while they load it. For
+all other kernels, an earlier dispatch writes the quantized image in the kernel's layout."""
 
 from __future__ import annotations
 

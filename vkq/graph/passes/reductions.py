@@ -89,7 +89,7 @@ def _product(sweep: Sweep, node: Node, x: str, q: QParams, axes: Sequence[int], 
 
 def to_sums(graph: Graph) -> Graph:
     """Replace each GlobalAveragePool of a dequantized value by a product with ones. Earlier passes have
-    replaced those whose result is quantized."""
+    replaced each GlobalAveragePool whose result is quantized."""
 
     def visit(sweep: Sweep, node: Node) -> bool:
         made = sweep.producer(node.inputs[0], "dequantize")

@@ -1,8 +1,9 @@
 """Rewrites convolutions and pools of volumes (N, C, D, H, W) as convolutions and pools of images.
 
-The depth taps of a convolution become channels, so that one convolution of images sums over all taps; the
-sum of integers is exact. A pool runs along height and width, and then along depth. A maximum and a mean can
-be computed axis by axis: the element count of a mean is the product of the counts along the axes."""
+The depth taps of a convolution become channels, so that one convolution of images sums over all taps. A sum
+of integers does not depend on the order of its terms. A pool runs along height and width, and then along
+depth. A maximum and a mean can be computed axis by axis: the element count of a mean is the product of the
+counts along the axes."""
 
 from __future__ import annotations
 
