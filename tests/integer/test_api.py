@@ -26,7 +26,7 @@ CASES = {  # purpose of the case -> (shape of x, shape of w, options)
     "one template, ragged words": ((1, 1, 11, 13), (1, 1, 3, 5), {}),
     "a window as wide as the image": ((2, 1, 19, 10), (5, 1, 4, 10), {}),
     "a window larger than the image": ((1, 1, 5, 6), (9, 1, 8, 9), {"padding": 5}),
-    "outputs that see padding alone": ((1, 2, 3, 3), (3, 2, 2, 2), {"padding": 7}),
+    "outputs that see only padding": ((1, 2, 3, 3), (3, 2, 2, 2), {"padding": 7}),
     "wider than a step of 64 words": ((1, 1, 4, 300), (2, 1, 2, 290), {"padding": (1, 0)}),
     "all options": (
         (2, 6, 17, 19),

@@ -148,27 +148,27 @@ def test_known_shapes(device, case):
 ODD = {
     "conv_transpose2d[N=1,IC=1,H=1,W=1,OC=1,KH=1,KW=1]": "the smallest",
     "conv_transpose2d[N=1,IC=5,H=3,W=4,OC=6,KH=1,KW=1,stride=3,output_padding=2]": (
-        "phases that no tap reaches: the bias alone"
+        "phases without taps: results are the bias"
     ),
     "conv_transpose2d[N=2,IC=6,H=4,W=5,OC=6,KH=3,KW=3,stride=2,padding=1,groups=6]": "depthwise",
     "conv_transpose2d[N=1,IC=4,H=5,W=3,OC=7,KH=3,KW=4,stride=2x3,dilation=2x3]": (
         "stride and dilation share a factor"
     ),
     "conv_transpose2d[N=1,IC=3,H=4,W=6,OC=5,KH=4,KW=2,stride=3x1,padding=0x1x2x0,dilation=2x1]": (
-        "axes differ in all"
+        "every option differs between the axes"
     ),
     "conv_transpose2d[N=1,IC=4,H=3,W=3,OC=4,KH=2,KW=2,stride=2,padding=3x3x1x1]": (
-        "more cut off than a kernel reaches"
+        "padding crops more than the kernel reaches"
     ),
     "conv_transpose2d[N=1,IC=9,H=3,W=7,OC=15,KH=3,KW=3,padding=1,groups=3]": (
         "stride 1, groups that straddle words"
     ),
     "conv_transpose2d[N=1,IC=4,H=2,W=2,OC=3,KH=5,KW=5,stride=4,padding=2,output_padding=3]": (
-        "output_padding at its most"
+        "the largest output_padding"
     ),
     "conv_transpose2d[N=0,IC=4,H=2,W=2,OC=3,KH=3,KW=3]": "no image",
     "conv_transpose2d[N=1,IC=4,H=2,W=2,OC=0,KH=3,KW=3]": "no output channel",
-    "conv_transpose2d[N=1,IC=0,H=2,W=2,OC=3,KH=3,KW=3]": "no input channel: the bias alone",
+    "conv_transpose2d[N=1,IC=0,H=2,W=2,OC=3,KH=3,KW=3]": "no input channel: results are the bias",
     "conv_transpose2d[N=1,IC=2,H=0,W=2,OC=3,KH=3,KW=3]": "no rows",
 }
 

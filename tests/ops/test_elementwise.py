@@ -23,18 +23,18 @@ from ..referees import ort_ops
 
 OPS: list[BinaryOp] = ["add", "sub", "mul"]
 SHAPES = {  # shapes of (a, b) -> reason for the case
-    ((4, 5), (4, 5)): "one shape: the flat kernel, five words, in vectors that take eight",
+    ((4, 5), (4, 5)): "equal shapes: the flat kernel; five words take vectors for eight",
     ((2, 5, 9, 7), (2, 5, 9, 7)): "images with padding lanes in channels and width",
     ((1,), (1,)): "one element",
     ((2, 5, 3, 7), (1, 5, 1, 1)): "a bias per channel",
-    ((1, 6, 1, 1), (2, 6, 3, 5)): "the same, with the roles swapped",
-    ((2, 5, 3, 7), (2, 1, 3, 7)): "a mask: the lane's axis is broadcast",
-    ((2, 1, 3, 7), (1, 5, 1, 1)): "both are broadcast",
-    ((2, 5, 3, 7), (7,)): "ranks differ: b becomes an image",
+    ((1, 6, 1, 1), (2, 6, 3, 5)): "the same with a and b swapped",
+    ((2, 5, 3, 7), (2, 1, 3, 7)): "a mask that broadcasts along the axis of lanes (channels)",
+    ((2, 1, 3, 7), (1, 5, 1, 1)): "a and b both broadcast",
+    ((2, 5, 3, 7), (7,)): "b has fewer axes, and becomes an image",
     ((2, 5, 3, 7), ()): "a scalar",
-    ((3, 5, 6), (3, 1, 6)): "rows that fold differently in a and b",
-    ((3, 4, 1), (3, 1, 6)): "an outer product, three axes",
-    ((2, 3, 4, 2, 5), (4, 1, 5)): "five axes that join to four",
+    ((3, 5, 6), (3, 1, 6)): "leading axes that merge differently in a and b",
+    ((3, 4, 1), (3, 1, 6)): "a column times a row, with three axes",
+    ((2, 3, 4, 2, 5), (4, 1, 5)): "five axes, two of which merge",
     ((1, 257), (6, 1)): "a row and a column, unaligned",
 }
 

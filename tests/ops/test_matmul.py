@@ -45,10 +45,10 @@ def test_exact(device: vkq.Device, shapes: tuple[tuple[int, ...], ...], dtype: s
 
 
 TILES = {  # shapes in which no block of four rows and columns spans two matrices -> the reason for the shape
-    ((7, 1), (1, 3)): "one k, rows and columns beyond the last block",
-    ((3, 8, 21), (3, 21, 4)): "matrices side by side; k ends in a block",
-    ((2, 1, 4, 64), (1, 2, 64, 12)): "operands that are repeated",
-    ((1, 33024), (33024, 5)): "sums near 2**31, rounds that a loop has many of",
+    ((7, 1), (1, 3)): "K is 1; rows and columns end within a block",
+    ((3, 8, 21), (3, 21, 4)): "a batch of matrices; K ends within a block",
+    ((2, 1, 4, 64), (1, 2, 64, 12)): "operands that broadcast along batch axes",
+    ((1, 33024), (33024, 5)): "sums near 2**31; many loop iterations",
 }
 
 

@@ -9,14 +9,14 @@ import vkq
 from vkq import ArgumentError, QParams, Tensor, reference
 
 CASES = {  # (shape, axes) -> reason for the case
-    ((2, 5, 4, 7), (2, 3)): "pixels: the global average",
+    ((2, 5, 4, 7), (2, 3)): "both axes of pixels: the global average",
     ((2, 5, 4, 7), (1,)): "channels",
     ((3, 9), (-1,)): "rows",
     ((3, 9), (0,)): "columns",
-    ((2, 3, 4, 5), (0, 2)): "axes apart",
+    ((2, 3, 4, 5), (0, 2)): "axes that are not adjacent",
     ((2, 3, 2, 3, 5), (1, 4)): "five axes",
     ((6,), None): "everything",
-    ((2, 3, 5), ()): "nothing: requantized",
+    ((2, 3, 5), ()): "no axes: x is only requantized",
     ((0, 3, 5), (2,)): "no rows",
 }
 

@@ -25,9 +25,9 @@ from vkq.runtime.builder import Builder
 from vkq.runtime.eager import run
 
 WINDOWS = {  # (x shape, kernel, stride, padding, dilation, ceil_mode) -> reason for the case
-    ((1, 3, 8, 8), 2, 2, 0, 1, False): "the usual halving, three channels",
-    ((2, 5, 9, 7), 3, 2, 1, 1, False): "ResNet's first pool: ragged channels and width, two images",
-    ((1, 6, 7, 7), (7, 7), 1, 0, 1, False): "the whole image at once",
+    ((1, 3, 8, 8), 2, 2, 0, 1, False): "half the size; three channels",
+    ((2, 5, 9, 7), 3, 2, 1, 1, False): "ResNet's first pool: channels and width fill no block; two images",
+    ((1, 6, 7, 7), (7, 7), 1, 0, 1, False): "one window for the whole image",
     ((1, 4, 1, 9), (1, 3), (1, 2), (0, 1), 1, False): "an image of one row",
     (
         (1, 1, 10, 11),
@@ -37,7 +37,7 @@ WINDOWS = {  # (x shape, kernel, stride, padding, dilation, ceil_mode) -> reason
         1,
         True,
     ): "asymmetric padding and ceil mode: windows beyond the padding",
-    ((1, 9, 5, 5), 2, 3, 0, 1, True): "pixels never read, an output that only ceil mode has",
+    ((1, 9, 5, 5), 2, 3, 0, 1, True): "pixels that no window reads; an output that only ceil mode has",
     ((1, 5, 1, 1), 1, 1, 0, 1, False): "one pixel",
     (
         (1, 3, 2, 1),
@@ -46,8 +46,8 @@ WINDOWS = {  # (x shape, kernel, stride, padding, dilation, ceil_mode) -> reason
         (1, 0, 0, 0),
         1,
         True,
-    ): "one window, which ceil mode lets reach beyond the image",
-    ((1, 8, 6, 33), 5, 1, 2, 1, False): "SPP: stride 1, width above a workgroup's",
+    ): "one window, which reaches beyond the image in ceil mode",
+    ((1, 8, 6, 33), 5, 1, 2, 1, False): "SPP (spatial pyramid pooling): stride 1; wider than a workgroup",
 }
 DILATED = {
     ((1, 5, 9, 9), 3, 1, 2, 2, False): "dilation 2",
@@ -58,7 +58,7 @@ DILATED = {
         (3, 0, 3, 3),
         (4, 3),
         False,
-    ): "a dilated kernel that reaches beyond the image: some windows see padding alone",
+    ): "a dilated kernel that reaches beyond the image: some windows see only padding",
 }
 POINTS = {"int8": (-128, -5, 127), "uint8": (0, 131, 255)}
 

@@ -111,8 +111,8 @@ def test_reference_equals_onnxruntime(coordinates: Coordinates, dtype: str) -> N
 
 
 CASES = {  # (shape, arguments) -> reason for the case
-    ((1, 3, 4, 5), (("scale", 2),)): "doubling; a ragged word of channels",
-    ((2, 5, 7, 9), (("size", (3, 20)),)): "down and up at once, two images",
+    ((1, 3, 4, 5), (("scale", 2),)): "twice the size; the last word of channels is partial",
+    ((2, 5, 7, 9), (("size", (3, 20)),)): "one axis becomes shorter, the other longer; two images",
     ((1, 8, 1, 1), (("size", (3, 3)),)): "from one pixel",
     ((1, 4, 6, 6), (("size", (1, 1)),)): "to one pixel",
     ((1, 1, 13, 17), (("scale", (1.7, 0.61)),)): "odd factors",

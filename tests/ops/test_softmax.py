@@ -20,15 +20,15 @@ from ..referees import ort_ops
 SHAPES = {  # shape -> reason for the case
     (1, 1): "one number",
     (7,): "a vector",
-    (3, 10): "a ragged word",
-    (5, 4): "one word a row",
-    (2, 3, 257): "rows longer than the invocations that share them",
+    (3, 10): "the last word is partial",
+    (5, 4): "each row is one word",
+    (2, 3, 257): "rows with more elements than invocations",
     (1, 1000): "a classifier",
     (130, 21): "more rows than a workgroup has",
     (1, 5000): "a sum above 2**32",
-    (9, 514): "long rows, four side by side, of more fours than a workgroup has",
+    (9, 514): "long rows, four in a vector; more vectors than invocations",
     (2, 1300): "64 invocations for four rows",
-    (5, 4096): "the longest such rows",
+    (5, 4096): "the longest rows of this kind",
 }
 
 

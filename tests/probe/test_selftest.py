@@ -151,7 +151,7 @@ def test_every_place_of_a_matrix_shows(shape):
     sums = np.einsum("csmk,csnk->cmn", x[:k].astype(int), w[:k].astype(int))
     assert (sums == np.outer(np.arange(1, rows + 1), np.arange(1, outputs + 1))).all()
     for operand in (x, w):
-        places = operand[:k].sum(axis=1).reshape(k, -1).T  # a row holds one element's value in each case
+        places = operand[:k].sum(axis=1).reshape(k, -1).T  # row: one element's values in all cases
         assert len(np.unique(places, axis=0)) == len(places)
 
 
