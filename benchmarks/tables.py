@@ -45,9 +45,9 @@ def networks() -> list[str]:
     return [
         "## Whole networks",
         "",
-        f"{H200}, 2026-11-23, int8, float32 images in; every output is equal to ONNX Runtime's.",
-        "Milliseconds: `gpu` between two marks around the recorded network, `replay` the wall time of one",
-        "replay, `run` is `InferenceSession.run` with NumPy arrays in and out.",
+        f"{H200}, 2026-11-23, int8, float32 images in; every output equals ONNX Runtime's. Milliseconds: "
+        "`gpu` is the time between two device timestamps around the recorded network, `replay` the wall time "
+        "of one replay, `run` the wall time of `InferenceSession.run` with NumPy arrays in and out.",
         "`python benchmarks/networks.py MODEL.onnx ...`",
         "",
         *table(
@@ -63,13 +63,13 @@ def networks() -> list[str]:
 def peers() -> list[str]:
     found = read("h200-networks-2026-11-30")
     return [
-        "### Beside PyTorch fp16, one call on one machine",
+        "### Compared with PyTorch fp16, in one run on one machine",
         "",
-        f"{H200}, 2026-11-30, PyTorch 2.11: a CUDA graph of the eager network, and one of",
-        "`torch.compile` in its default mode, with the seconds of its set-up. BERT has fused attention, ViT",
-        "has it written out. Milliseconds on the device. The last column compares vkq with ONNX Runtime;",
-        "`results/h200-networks-2026-11-30.json` says what is known about the differences.",
-        "`python benchmarks/quantized_models.py FOLDER; python benchmarks/networks.py FOLDER/*.onnx;",
+        f"{H200}, 2026-11-30, PyTorch 2.11 in a CUDA graph: the eager network, and `torch.compile` in its "
+        "default mode, with the seconds of its set-up. BERT has fused attention; ViT has attention written "
+        "out. Times are milliseconds on the device. The last column counts vkq's outputs that equal ONNX "
+        "Runtime's; `results/h200-networks-2026-11-30.json` has notes on the differences.",
+        "`python benchmarks/quantized_models.py FOLDER; python benchmarks/networks.py FOLDER/*.onnx; "
         "python benchmarks/peers.py bert vit resnet50 mobilenet_v2 efficientnet_b0 --compile`",
         "",
         *table(
@@ -114,9 +114,9 @@ def kernels() -> list[str]:
 def convolutions() -> list[str]:
     found = read("h200-resnet50-layers-torch-2026-11-22")
     return [
-        "## ResNet-50's convolutions at batch 32 beside PyTorch fp16",
+        "## ResNet-50's convolutions at batch 32 compared with PyTorch fp16",
         "",
-        f"{H200}, 2026-11-22, PyTorch {found['torch']} in a CUDA graph on rotating data, one call.",
+        f"{H200}, 2026-11-22, PyTorch {found['torch']} in a CUDA graph on rotating data, in one run.",
         "`vkq bench` on cases of `resnet50_batches`, then `python benchmarks/torch_fp16.py` on its result.",
         "",
         *table(
@@ -135,8 +135,8 @@ def weight_only() -> list[str]:
     for name in ("h200-float-2026-11-24", "h100-float-2026-11-24"):
         found = read(name)
         lines += [
-            f"{found['device']}, driver {found['driver'].split()[-1]}, 2026-11-24, each result within its",
-            "bound of float64; PyTorch in a CUDA graph on rotating data in the same call.",
+            f"{found['device']}, driver {found['driver'].split()[-1]}, 2026-11-24. Each result is within its "
+            "error bound of float64. PyTorch ran in a CUDA graph on rotating data, in the same run.",
             "`python benchmarks/float_h200.py --json FILE`",
             "",
             *table(
@@ -168,7 +168,7 @@ def movers() -> list[str]:
     return [
         "## Operators that move data",
         "",
-        f"{H200}, 2026-11-22; a copy makes 3,355 GB/s. `vkq bench movers`",
+        f"{H200}, 2026-11-22; a copy reaches 3,355 GB/s. `vkq bench movers`",
         "",
         *table(
             ("operator", "us", "GB/s"),
@@ -193,7 +193,8 @@ def images() -> list[str]:
     return [
         "## Integer convolution of images",
         "",
-        f"{H200}, 2026-11-22, least us; vkq and float64 are exact, float32 is not (but in the int8 row).",
+        f"{H200}, 2026-11-22, shortest times in us. vkq and float64 are exact; float32 is exact only in the "
+        "int8 row.",
         "`python benchmarks/integer_peers.py --json FILE`",
         "",
         *table(
@@ -223,7 +224,8 @@ def host() -> list[str]:
             ),
         ),
         "",
-        "Two H200s of one host, a process each, float32 in and out through `map`: images a second.",
+        "Images per second of `map` on two H200s of one host, with one process for each GPU, float32 in and "
+        "out.",
         "`python benchmarks/workers.py MODEL.onnx --workers 1 2`",
         "",
         *table(
@@ -248,10 +250,10 @@ def lavapipe() -> list[str]:
         "float, ncnn's results differ by design. CPU kernels run on one thread. The table ranks no GPU.",
         f"`{found['command']}`",
         "",
-        "On 22 November ncnn took 165 ms for MobileNetV2 in float, on this processor 1,590 to 1,750 ms: with "
-        "one or two threads, with fp16 on or off, without packing, and from pnnx's files. The first number "
-        "is probably another processor's: ncnn's CPU kernels ran at 128 GFLOP/s there, and one core of this "
-        "processor cannot do as much.",
+        "On 22 November, ncnn took 165 ms for MobileNetV2 in float. On this processor it takes 1,590 to "
+        "1,750 ms, with one or two threads, with fp16 on or off, without packing, and with pnnx's files. The "
+        "first number is probably from another processor: there, ncnn's CPU kernels ran at 128 GFLOP/s, which one "
+        "core of this processor cannot reach.",
         "",
         *table(
             (
@@ -282,7 +284,7 @@ def beside_ncnn() -> list[str]:
     found = read("h200-int8-2026-11-29")
     names = ("vkq", "ncnn", "ncnn_float")
     return [
-        "## Int8 beside ncnn's on one NVIDIA H200",
+        "## Int8 compared with ncnn on one NVIDIA H200",
         "",
         f"{found['device']}, {found['driver']}, {found['date']}, ncnn {found['ncnn']}, in one run, batch 1: "
         "wall time of one call in ms, NumPy arrays in and out. vkq and ncnn have the same int8 weights and "
@@ -321,13 +323,13 @@ def decoders() -> list[str]:
     return [
         "## A language model of 1.1 billion weights",
         "",
-        f"{found['device']}, {found['driver']}, {found['date']}: a Llama of 16 layers with random 4-bit",
-        "weights in groups of 128, beside PyTorch's fp16 in a CUDA graph, in one run. A `token` row is one",
-        "token behind that many keys, a `prompt` row a prompt of that many tokens.",
+        f"{found['device']}, {found['driver']}, {found['date']}: a Llama of 16 layers with random 4-bit "
+        "weights in groups of 128, compared with PyTorch's fp16 in a CUDA graph, in one run. A `token` row "
+        "is one token after `keys` earlier tokens, a `prompt` row is a prompt of `keys` tokens.",
         "",
-        "`gpu ms` is time on the device, `wall ms` the wall time of a generated token of `LanguageModel`,",
-        "and `first ms` the wall time from the start of a text to its first token, with a prompt of 48",
-        "tokens less than `keys`.",
+        "`gpu ms` is the time on the device, `wall ms` the wall time of a generated token of "
+        "`LanguageModel`, and `first ms` the wall time from the start of a text to its first token. The "
+        "prompt of these two times has 48 tokens less than `keys`.",
         f"`{found['command']}`",
         "",
         *table(
@@ -358,11 +360,12 @@ def regret() -> list[str]:
     rows = [(one["device"].split()[0], row) for one in found["devices"] for row in one["rows"]]
     slow = [(where, row) for where, row in rows if row["regret"] > SLOW]
     return [
-        "## Choices of kernels against the best",
+        "## Chosen kernels compared with the fastest",
         "",
-        f"{found['date']}: how much longer the chosen kernels take than the fastest legal choice, in",
-        "processor time on two busy cores, on the H200 in device time (2026-12-01). The H200 was measured",
-        "at first sight, without its file of costs. `results/regret-2026-11-30.json` says more.",
+        f"{found['date']}: the regret of a choice is the additional time that the chosen kernels take, "
+        "relative to the fastest legal choice. Times are processor times on two busy cores, and device times "
+        "on the H200 (2026-12-01). The H200 used costs that it measured at its first use, not its shipped "
+        "file. `results/regret-2026-11-30.json` has notes.",
         f"`{found['command']}`",
         "",
         *table(("device", "choice", "shapes", "geometric mean", "worst"), means),
