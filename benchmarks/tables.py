@@ -252,8 +252,8 @@ def lavapipe() -> list[str]:
         "",
         "On 22 November, ncnn took 165 ms for MobileNetV2 in float. On this processor it takes 1,590 to "
         "1,750 ms, with one or two threads, with fp16 on or off, without packing, and with pnnx's files. The "
-        "first number is probably from another processor: there, ncnn's CPU kernels ran at 128 GFLOP/s, which one "
-        "core of this processor cannot reach.",
+        "first number is probably from another processor: there, ncnn's CPU kernels ran at 128 GFLOP/s, "
+        "which one core of this processor cannot reach.",
         "",
         *table(
             (
