@@ -162,8 +162,8 @@ class Executable:
         return recording
 
     def lane(self, outputs: tuple[str, ...]) -> Lane | None:
-        """Return a `Lane`, which computes the results *outputs* for one batch in parallel with other lanes,
-        or None if only `run` can compute them."""
+        """Return a `Lane`, which computes the results *outputs* for one batch. Lanes can run in parallel.
+        Return None if only `run` can compute these results."""
         if not set(outputs) <= set(self.results) or not Lane.can(self.device, self.plan):
             return None
         idle = self._idle.setdefault(outputs, deque())
@@ -183,8 +183,8 @@ class Executable:
         return [sum(times[first:end]) for _, first, end in self.steps]
 
     def memory(self) -> str:
-        """Return a text with the bytes of all intermediate values, the size of their shared scratch memory,
-        the lower bound of this size, and the bytes that all dispatches read and write."""
+        """Return a text with these numbers of bytes: all intermediate values, the scratch memory that they
+        share, the lower bound of this memory, and what all dispatches read and write."""
         total, shared = sum(life.bytes for life in self.lifetimes), self.plan.scratch_bytes
         read, written = self.plan.traffic
         return (

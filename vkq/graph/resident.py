@@ -37,8 +37,8 @@ class Repeated:
         self._plan, self._buffers, self._recording, self._arrays = None, [], None, {}
 
     def placed(self, name: str, device: Device, spec: Spec, value: Array) -> Tensor:
-        """Upload the array *value* of the input *name* to the tensor of the last run, or to a new tensor if
-        that tensor does not have the spec *spec*. Return the tensor."""
+        """Upload the array *value* of the input *name*, and return the tensor that holds it. This is the
+        tensor of the last run, or a new tensor if the last one does not have the spec *spec*."""
         kept = self._arrays.get(name)
         if kept is None or kept.spec != spec:
             kept = self._arrays[name] = Tensor.of(device, spec)

@@ -32,8 +32,8 @@ def results_of(device: Device, plan: Plan, inputs: Sequence[Tensor]) -> list[Ten
 class Lane:
     """The memory and the recording for one batch.
 
-    The recording copies the inputs from host memory to the device and packs them, runs the plan, unpacks
-    the *results*, and copies them to host memory as row-major arrays. If the host can map device memory,
+    The recording does these steps: copy the inputs from host memory to the device, pack them, run the plan,
+    unpack the *results*, and copy them to host memory as row-major arrays. If the host can map device memory,
     there are no copies between host and device memory."""
 
     def __init__(self, device: Device, plan: Plan, results: Sequence[int], idle: deque[Lane]):

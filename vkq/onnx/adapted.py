@@ -22,9 +22,9 @@ INT8_HINT = (
     " session without kv_cache for caches of floats"
 )
 CONCAT = "Concat"
-# Indices of the inputs that are past keys and values (PAST), and of the results that are present ones
-# (PRESENT). com.microsoft's Attention and QAttention are missing: they store keys and values in one tensor,
-# so each new token would copy the whole cache.
+# Indices of a node's inputs that are past keys and values (PAST), and of its results that are present keys
+# and values (PRESENT). com.microsoft's Attention and QAttention are missing: they store keys and values in
+# one tensor, so each new token would copy the whole cache.
 PAST = {
     ("com.microsoft", "GroupQueryAttention"): (3, 4),
     ("com.microsoft", "MultiHeadAttention"): (6, 7),
@@ -65,8 +65,8 @@ def _resized(model: Model, sizes: Mapping[str, int]) -> Model:
 
 def _with_int8_caches(model: Model) -> Model:
     """Return the model with int32 words (`vkq.numerics.attention_cache`) as the caches of its attention
-    operators. Raises ModelError if the model has no attention operator with a supported cache, or if a cache
-    is neither an input nor a result of the model."""
+    operators. Raises ModelError if no attention operator of the model has a supported cache. Also raises
+    ModelError if a cache is neither an input nor a result of the model."""
     ends = _Ends.of(model)
     found = [_caches(node, ends) for node in model.nodes]
     caches = {name for own in found for name in (*own.past, *own.present)}
@@ -134,8 +134,8 @@ def _caches(node: Node, ends: _Ends) -> _Caches:
 
 
 def _appends(node: Node, ends: _Ends) -> bool:
-    """Return True if a Concat appends new tokens to a cache: it extends a model input (batch, heads, tokens,
-    elements) along the tokens, and its result is a result of the model."""
+    """Return True if a Concat appends new tokens to a cache. Such a Concat extends a model input (batch,
+    heads, tokens, elements) along the tokens, and its result is a result of the model."""
     given = ends.inputs.get(node.inputs[0])
     if given is None or given.dtype not in FLOATS or len(given.shape) != 4 or len(node.inputs) != 2:
         return False

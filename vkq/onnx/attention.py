@@ -43,9 +43,11 @@ def multi_head_attention(w: Rewriting) -> bool:
 
 
 def plain(w: Rewriting, most: int, mask: int, heads: object, integers: Sequence[int] = ()) -> bool:
-    """Return True if vkq supports the types and shapes of the node's inputs: there are at most *most* inputs,
-    and inputs 0 to 3 are not empty. Input *mask* has integers. All other inputs, except those with an index
-    in *integers*, have the same float type."""
+    """Return True if vkq supports the types and shapes of the node's inputs:
+
+    - there are at most *most* inputs, and inputs 0 to 3 are not empty
+    - input *mask* has integers
+    - all other inputs, except those with an index in *integers*, have the same float type"""
     given = w.given
     if 0 not in given or any(i >= most for i in given) or not isinstance(heads, int) or heads < 1:
         return False
@@ -60,9 +62,11 @@ def plain(w: Rewriting, most: int, mask: int, heads: object, integers: Sequence[
 
 
 def _heads(w: Rewriting, heads: int) -> tuple[list[str], int, int, tuple[int, int]] | None:
-    """Return (names, queries, keys, sizes): the names of q, k and v (batch, heads, tokens, size), the
-    number of queries, the number of keys, and the sizes of a key and of a value. Return None for an
-    unsupported form."""
+    """Return (names, queries, keys, sizes), or None for an unsupported form.
+
+    - names: the names of q, k and v (batch, heads, tokens, size)
+    - queries, keys: the number of queries and of keys
+    - sizes: the size of a key and of a value"""
     given, names = w.given, [w.name(i) for i in range(3)]
     x, k = given[0].shape, given.get(1)
     tokens = x[1]
@@ -92,7 +96,8 @@ def _unpacked(w: Rewriting, x: str, shape: tuple[int, ...]) -> list[str]:
 
 
 def _biased(w: Rewriting, names: list[str], width: int) -> list[str]:
-    """Add the bias to q, k and v. The bias has *width* elements for q, *width* for k, and the rest for v."""
+    """Add the bias to q, k and v. The first *width* elements of the bias are for q, the next *width* for k,
+    and all others for v."""
     bias = w.spec(3)
     if bias is None:
         return names

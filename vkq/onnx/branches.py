@@ -98,8 +98,11 @@ def _chosen(inside: _Inside, node: Node, arrays: Sequence[Array | None]) -> Body
 
 
 def _rounds(inside: _Inside, node: Node, arrays: Sequence[Array | None]) -> Body | None:
-    """Inline all iterations of a Loop. Return None if its condition may become false, if its number of
-    iterations is unknown or above MOST_ROUNDS, or if all iterations have more than MOST_NODES nodes."""
+    """Inline all iterations of a Loop. Return None in these cases:
+
+    - the condition may become false
+    - the number of iterations is unknown, or above MOST_ROUNDS
+    - all iterations together have more than MOST_NODES nodes"""
     graph, count = node.attributes["attributes"]["body"], arrays[0] if arrays else None
     names, first = [v.name for v in graph.input], node.inputs[2 : inside.count]
     if count is None or count.size != 1 or not 0 < (rounds := int(count.item())) <= MOST_ROUNDS:

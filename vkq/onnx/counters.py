@@ -13,10 +13,10 @@ from ..turns import Turns
 class Counters:
     """Counters of a session, which only grow. Threads may count at the same time.
 
-    runs: completed calls of `run` and similar methods, and completed batches of `map`. shapes_prepared:
-    calls whose set of input shapes had to be prepared first. cache_hits: calls whose set of input shapes
-    was already prepared. bytes_uploaded, bytes_downloaded: the bytes of inputs and results that were arrays
-    on the host.
+    - runs: completed calls of `run` and similar methods, and completed batches of `map`
+    - shapes_prepared: calls whose set of input shapes had to be prepared first
+    - cache_hits: calls whose set of input shapes was already prepared
+    - bytes_uploaded, bytes_downloaded: the bytes of inputs and results that were arrays on the host
     """
 
     runs: int = 0

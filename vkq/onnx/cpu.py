@@ -30,8 +30,10 @@ def cpu_session(
     arena: bool = True,
 ) -> Any:
     """Return a session of ONNX Runtime that computes with int8 activations in integers on every machine. (By
-    default, ONNX Runtime converts them to floats on x86-64.) Optimizers that change the model's results are
-    off; with *plain* all optimizers are off. threads: the number of threads for a node; 0 lets ONNX Runtime
+    default, ONNX Runtime converts int8 activations to floats on x86-64.) Optimizers that change the model's
+    results are off.
+
+    plain: True to turn off all optimizers. threads: the number of threads for a node; 0 lets ONNX Runtime
     choose. arena: True if the session keeps its memory between runs.
 
     Raises ModelError if ONNX Runtime refuses the model, or if the package is missing. The error text for a

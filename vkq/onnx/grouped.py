@@ -13,8 +13,8 @@ from .scores import Scores, append, attend, joined, places
 
 ATTRIBUTES = {"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "rotary_interleaved", "scale",
          "sliding_window_cache", "smooth_softmax", "softcap"}  # fmt: skip
-# vkq accepts these attributes only with these values, which mean that attention is causal, that the cache is
-# not quantized, and that the scores are not an output.
+# vkq accepts these attributes only with these values. With these values, attention is causal, the cache is
+# not quantized, and the scores are not an output.
 UNUSED = {
     "causal": 1,
     "qk_output": 0,
@@ -25,10 +25,15 @@ UNUSED = {
 
 
 def group_query_attention(w: Rewriting) -> bool:
-    """Rewrite GroupQueryAttention; return False if vkq does not support its attributes or inputs. The inputs
-    are q, k, v (or all three packed in q), past keys, past values, the index of each batch element's last
-    key, the number of keys, tables of cosines and of sines, positions, a bias added to the scores, and the
-    score of an additional key for each head (sink)."""
+    """Rewrite GroupQueryAttention; return False if vkq does not support its attributes or inputs. Inputs, in
+    order:
+
+    - q, k, v (or all three packed in q)
+    - past keys and past values
+    - the index of each batch element's last key, and the number of keys
+    - tables of cosines and of sines, and positions
+    - a bias that is added to the scores
+    - for each head, the score of an additional key (sink)"""
     sizes = _sizes(w)
     if sizes is None:
         return False

@@ -148,9 +148,9 @@ class LanguageModel:
 
 
 class _Cache:
-    """The keys and values of all tokens so far, for a text of at most *length* tokens. If the model's
-    configuration says that past and present keys and values share a buffer, the buffer has its full length
-    from the start, so that shapes never change."""
+    """The keys and values of all tokens so far, for a text of at most *length* tokens. In some models, past
+    and present keys and values share a buffer. Such a buffer has its full length from the start, so that
+    shapes never change."""
 
     def __init__(self, model: LanguageModel, length: int):
         self.model, self.config, self.done = model, model.config, 0

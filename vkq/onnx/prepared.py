@@ -1,5 +1,5 @@
-"""A model prepared for one set of input shapes. It runs on the device, in parts on the device and the CPU, or
-in stages, which are planned one after the other as their shapes become known."""
+"""A model prepared for one set of input shapes. It runs in one of three ways: on the device, in parts on the
+device and the CPU, or in stages. Each stage is planned as soon as its shapes are known."""
 
 from __future__ import annotations
 

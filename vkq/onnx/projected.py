@@ -26,9 +26,9 @@ def projected_attention(w: Rewriting) -> bool:
 
 
 def quantized_attention(w: Rewriting) -> bool:
-    """Rewrite QAttention. Return False if vkq does not support the node's form. Inputs: 8-bit x and
-    weights, bias, the scales of x and weights, a mask, both zero points, and past keys and values. q, k and
-    v are computed in float32: the exact int32 product, times both scales, plus the bias."""
+    """Rewrite QAttention. Return False if vkq does not support the node's form. Inputs: 8-bit x, 8-bit
+    weights, bias, the scales of x and weights, a mask, the zero points of x and weights, and past keys and
+    values. q, k and v are the exact int32 product times both scales plus the bias, in float32."""
     a, widths = w.node.attributes, _widths(w, None)
     if not set(a) <= ATTRIBUTES or not plain(w, 9, 5, a.get("num_heads", 0), (0, 1, 6, 7)) or widths is None:
         return False

@@ -25,9 +25,9 @@ ROUNDED = "its float bias is rounded to int32 steps of x_scale * w_scale"
 
 @dataclasses.dataclass(frozen=True)
 class NodeRow:
-    """A node in a report: its name in the model, vkq's operator, its result, the place where it runs
-    ("device", "CPU", "host", "later" or "cannot run"), and the reason. A node on the device also has its
-    shaders."""
+    """A node in a report. source: its name in the model. operator: vkq's operator. result: its result. where:
+    the place where it runs ("device", "CPU", "host", "later" or "cannot run"). why: the reason. shaders: the
+    shaders of a node on the device."""
 
     source: str
     operator: str

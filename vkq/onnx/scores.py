@@ -84,9 +84,10 @@ def places(w: Rewriting, start: int | str, batch: int, count: int) -> str:
 
 
 def _seen(w: Rewriting, at: Scores) -> str:
-    """Emit a bool mask of the keys that each query may attend to, broadcastable to (batch, 1, queries, keys):
-    keys within the sequence's length and, if causal, not after the query and within the window. Return the
-    mask's name; "" if every query attends to every key."""
+    """Emit a bool mask of the keys that each query may attend to, broadcastable to (batch, 1, queries, keys).
+    A query attends to the keys within the sequence's length. If the attention is causal, the keys must also
+    be within the window and not after the query. Return the mask's name; "" if every query attends to every
+    key."""
     key = w.constant(np.arange(at.keys), "int32")
     end = w.reshape(at.lengths, (at.batch, 1)) if at.lengths else ""
     if not at.causal:
@@ -103,8 +104,8 @@ def _seen(w: Rewriting, at: Scores) -> str:
 
 
 def append(w: Rewriting, past: str, held: int, x: str, at: Scores, output: str = "") -> str:
-    """Emit a cache (batch, kv_heads, keys, d) with the *held* keys of *past* ("" if there is no past) and,
-    from position ``at.start`` on, x (batch, kv_heads, count, d)."""
+    """Emit a cache (batch, kv_heads, keys, d). It has the *held* keys of *past* ("" if there is no past).
+    From position ``at.start`` on, it has x (batch, kv_heads, count, d)."""
     if not past or not held:
         return w.emit("Identity", [x], output) if output else x
     if isinstance(at.start, int) and at.start == held:

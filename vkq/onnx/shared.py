@@ -32,9 +32,9 @@ _lock = Turns("opening a session")
 
 
 def shared(model: Model, device: Device, compute: str) -> tuple[Model, Layers]:
-    """Return (model, layers) for a session. If an open session on this device has an equal model and the
-    same *compute*, return that session's layers, and the model with that session's nodes and arrays.
-    Otherwise return new layers and the model unchanged."""
+    """Return (model, layers) for a session. If an open session on this device has an equal model and the same
+    *compute*, return the layers of that session, and *model* with the nodes and arrays of that session.
+    Otherwise return new layers and *model* unchanged."""
     with _lock:
         _known[:] = [one for one in _known if one[0]() is not None]
         for layers_of, device_of, other in _known:

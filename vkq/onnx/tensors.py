@@ -113,8 +113,8 @@ def _external(
 
 
 def _numbers(path: Path, offset: int, size: int, dtype: np.dtype[Any]) -> Array:
-    """Return *size* bytes of a file as a read-only array: a view of the file's memory map, or a copy if the
-    bytes are few or not aligned."""
+    """Return *size* bytes of a file as a read-only array. The array is a view of the file's memory map, or a
+    copy if the bytes are few or not aligned."""
     if size >= LEAST_MAPPED and offset % dtype.itemsize == 0:
         return np.frombuffer(mapped(path), dtype, size // dtype.itemsize, offset)
     with path.open("rb") as file:

@@ -1,6 +1,6 @@
 """Operators unknown to vkq. They stay in the graph, so that the list of refused nodes is complete and a
-fallback can run them. onnx or ONNX Runtime infers the specs of their results, and computes the results if all
-inputs are constants."""
+fallback can run them. onnx or ONNX Runtime infers the specs of their results. If all inputs of such an
+operator are constants, onnx or ONNX Runtime also computes its results."""
 
 from __future__ import annotations
 

@@ -159,8 +159,8 @@ class Conv2d(Layer[Conv2dProblem]):
 
     @property
     def is_product(self) -> bool:
-        """True for a 1x1 convolution with one group, stride 1 and no padding: each pixel of the result
-        depends only on the pixel of the input at the same position."""
+        """True for a 1x1 convolution with one group, stride 1 and no padding. Each pixel of its result
+        depends only on the input's pixel at the same position."""
         o = self._options
         return o.kernel == (1, 1) and o.groups == 1 and o.stride == (1, 1) and not any(o.padding)
 

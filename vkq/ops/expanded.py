@@ -67,7 +67,7 @@ def _operands(
     first: Conv2d, second: Conv2d, x: Spec
 ) -> tuple[Int8Gemm, Depthwise, Conv2dProblem] | None:  # fmt: skip
     """Return (the product of the 1x1 convolution, the depthwise kernel, the problem of the depthwise
-    convolution), or None if the layers have other kernels, or if a method was requested by name."""
+    convolution). Return None if the layers have other kernels, or if a method was requested by name."""
     if not (first.method == second.method == "auto" and first.is_product) or x.shape[1] == 0:
         return None
     product, found = first.gemm, second.depthwise(first._problem_of(x.shape)[0].y_shape)

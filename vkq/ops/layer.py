@@ -64,8 +64,8 @@ def as_tuned(build: Build) -> Build:
 @dataclasses.dataclass(frozen=True)
 class Explanation:
     """How a layer is executed for an input shape: ``path`` and ``method`` with their reasons, the shader
-    variants in the order of dispatch, the number of multiply-adds, and the bytes of scratch memory and of
-    weights."""
+    variants in the order of dispatch, and the number of multiply-adds. Also the bytes of scratch memory, and
+    the bytes of weights."""
 
     problem: str
     scheme: str
@@ -140,10 +140,16 @@ class Layer(OfOneProcess, Generic[P]):
 
     @property
     def scheme(self) -> str:
-        """The scheme: ``q8ta_q8csw_q8to`` (int8 in and out), ``q8ta_q8csw`` (int8 in, float32 out), ``q8csw``
-        (float32 or float16 in and out; ``q8csw_f16`` with compute="float16"), ``q4gsw`` and ``q8gsw``
-        (float32 or float16 in and out, with weights of 4 or 8 bits in groups), ``f32`` and ``f16`` (float
-        weights), or ``dq8ca_q8csw`` (float32 in and out, the input quantized by rows at run time)."""
+        """The scheme, one of these:
+
+        - ``q8ta_q8csw_q8to``: int8 in and out
+        - ``q8ta_q8csw``: int8 in, float32 out
+        - ``q8csw``: float32 or float16 in and out (``q8csw_q8to``: 8-bit out)
+        - ``q4gsw``, ``q8gsw``: float32 or float16 in and out, with weights of 4 or 8 bits in groups
+        - ``f32``, ``f16``: float weights
+        - ``dq8ca_q8csw``: float32 in and out, the input quantized by rows at run time
+
+        With compute="float16", ``_f16`` follows ``q8csw``, ``q4gsw``, ``q8gsw``, ``f32`` or ``f16``."""
         return self._scheme.name
 
     def __repr__(self) -> str:
@@ -207,9 +213,9 @@ class Layer(OfOneProcess, Generic[P]):
 
     @property
     def device_bytes(self) -> int:
-        """The bytes that the layer uses on the device now, for all input shapes so far: scales, tables, and
-        the weight in each order in which the layer's kernels read it. Kernels for few rows and kernels for
-        many rows may read different orders."""
+        """The bytes that the layer uses on the device now, for all input shapes so far. They hold scales,
+        tables, and the weight in each order in which the layer's kernels read it: kernels for few rows and
+        kernels for many rows may read different orders."""
         found = dict.fromkeys(one for plan in self._plans.copy().values() for one in plan.constants.values())
         return sum(one.bytes for one in found if one.uploaded)
 

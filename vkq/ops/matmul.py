@@ -134,9 +134,9 @@ def _apart(b: Builder, x: Value, heads: int, whole: bool) -> tuple[Value, int]:
 def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Value:
     """Add the int32 sums of a product, modulo 2**32, to a plan: ONNX MatMulInteger.
 
-    x_zero, z_zero: zero points on the device, of the operands' types. x_zero has one element, one for each
-    row of a matrix of x, or one for each row of all matrices; z_zero has one element, or one for each
-    column of z."""
+    x_zero, z_zero: zero points on the device, of the operands' types. z_zero has one element, or one for each
+    column of z. x_zero has one element, one for each row of a matrix of x, or one for each row of all
+    matrices of x."""
     zeros = [reshaped(b, zero, (zero.spec.size,), MATRIX) for zero in (x_zero, z_zero)]
     push = {"a_zeros": x_zero.spec.size, "b_zeros": z_zero.spec.size}
     kernel = catalog().find("matmul_q8_int32__row"), push

@@ -26,8 +26,8 @@ from .operand import Operand
 from .pool import MOST_PIXELS, globally_averaged
 from .shape import transposed
 
-# Maximum number of pixels for a mean by a table: the sum of the entries' upper bits and the sum of their
-# lower bits must each fit int32.
+# Maximum number of pixels for a mean by a table. The sum of the entries' upper bits must fit int32, and so
+# must the sum of their lower bits.
 MOST_TABLE_PIXELS = (1 << 16) - 1
 
 

@@ -33,9 +33,9 @@ def apply(
     out: Tensor | None = None,
     dtypes: tuple[str, ...] = BYTES,
 ) -> Any:
-    """Apply ``build(builder, *inputs, *options)`` to the operands and return the result: a Tensor if any
-    operand is a Tensor or *out* is given, else a NumPy array. The plan is cached by the inputs' specs and
-    the options."""
+    """Apply ``build(builder, *inputs, *options)`` to the operands and return the result. The result is a
+    Tensor if any operand is a Tensor or *out* is given, else a NumPy array. The plan is cached by the inputs'
+    specs and the options."""
     chosen = device_of(op, [*operands.values(), out], device)
     inputs = [take(op, name, x, chosen, dtypes) for name, x in operands.items()]
     y = run(planned(chosen, build, [x.spec for x in inputs], options), inputs, out, op)
@@ -124,8 +124,8 @@ def check_image(op: str, shape: Sequence[int]) -> None:
 
 def axes_layout(name: str, rank: int) -> str:
     """Return the layout in which operators along axes read an array that has *rank* axes and the layout
-    *name*. This is *name*, with one exception: an array in kPackedInt8_16C whose rank is not 4 is read in
-    kPackedInt8_4H4W, because the axes of its extent in kPackedInt8_16C are not the axes of the array."""
+    *name*. This is *name*, with one exception. An array in kPackedInt8_16C whose rank is not 4 is read in
+    kPackedInt8_4H4W: the axes of its extent in kPackedInt8_16C are not the axes of the array."""
     return MATRIX if name == BLOCKED and rank != 4 else name
 
 

@@ -245,9 +245,9 @@ def _formula(pixels: int, xq: QParams, yq: QParams, litert: str) -> dict[str, in
 
 
 def _sharers(device: Device, vectors: int, blocked: bool, least: int) -> dict[str, Constant]:
-    """Return the specialization constants of a global average of images of *vectors* vectors: the number of
-    invocations of a workgroup (at least *least*), the number of blocks of channels that the workgroup
-    averages, and the form of the loop. *blocked*: x is in kPackedInt8_16C."""
+    """Return the specialization constants of a global average of images of *vectors* vectors. They are the
+    number of invocations of a workgroup (at least *least*), the number of blocks of channels that the
+    workgroup averages, and the form of the loop. *blocked*: x is in kPackedInt8_16C."""
     limits = device.capabilities.properties
     sum_bytes = 4 * SUM_BYTES if blocked else SUM_BYTES
     room = min(limits["maxComputeWorkGroupInvocations"], limits["maxComputeSharedMemorySize"] // sum_bytes)

@@ -23,9 +23,9 @@ Array = npt.NDArray[Any]
 
 
 def quantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> Value:
-    """Add ``saturate(round_half_even(x / scale) + zero_point)`` to a plan, with scale and zero point
-    broadcast against float32 x: one value for each channel (shape (C, 1, 1)), or for each element. The result
-    has the zero point's type. The same as ONNX QuantizeLinear with an axis or blocks."""
+    """Add ``saturate(round_half_even(x / scale) + zero_point)`` of float32 x to a plan. scale and zero_point
+    broadcast to x: for example, they have one value for each channel (shape (C, 1, 1)), or one for each
+    element. The result has the zero point's type. The same as ONNX QuantizeLinear with an axis or blocks."""
     y = b.new(Spec(x.spec.shape, zero_point.dtype.name))
     if y.spec.size:
         scales, zeros = _parameters(b, x.spec.shape, scale, zero_point)
@@ -34,7 +34,7 @@ def quantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> Val
 
 
 def dequantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> Value:
-    """Add ``(x - zero_point) * scale``, float32, to a plan, with scale and zero point broadcast against 8-bit
+    """Add ``(x - zero_point) * scale`` of 8-bit x, in float32, to a plan. scale and zero_point broadcast to
     x. The same as ONNX DequantizeLinear with an axis or blocks."""
     y = b.new(Spec(x.spec.shape, "float32"))
     if y.spec.size:

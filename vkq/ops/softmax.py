@@ -27,8 +27,8 @@ from .take import gather, numbers
 
 INVOCATIONS = 128
 LONGEST = 1 << 17  # a row of at least this length gets twice as many invocations as `sharers` returns
-# For rows of at least this length, results are looked up in a table, which has at most half as many entries
-# as the row has elements.
+# Results of rows of at least this length are looked up in a table. The table has 256 entries, so at most half
+# as many as the row has elements.
 LONG = 512
 THREADS = 32  # maximum invocations for a row: a workgroup computes the four rows of a block
 CHANNELS, COLUMNS = 1, 3  # the axes of a layout's extent along which its words may be packed

@@ -34,8 +34,9 @@ def pair_names(low: Lowering, numbers: Sequence[int]) -> tuple[list[str], bool]:
 
 
 def binary(op: BinaryOp) -> Callable[[Lowering, FileOperator, str], None]:
-    """Return a rule that lowers ADD, SUB or MUL. vkq's operator is used if it can give the results of LiteRT
-    for all pairs of 8-bit values; otherwise, a table of LiteRT's results is used."""
+    """Return a rule that lowers ADD, SUB or MUL. The node becomes vkq's operator if this operator can give
+    LiteRT's results for all pairs of 8-bit values. Otherwise it becomes a lookup in a table of LiteRT's
+    results."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         numbers, y = operator.inputs[:2], operator.outputs[0]

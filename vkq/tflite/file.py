@@ -60,8 +60,8 @@ class FileOperator:
 @dataclasses.dataclass(frozen=True, eq=False)
 class File:
     """One subgraph of a file; ``data`` has the bytes of the whole file. ``signatures`` maps the key of each
-    signature of this subgraph to two mappings from names to tensor numbers: one for the signature's inputs,
-    one for its outputs. ``others`` has the signature keys of other subgraphs."""
+    signature of this subgraph to (inputs, outputs). Both are mappings from names to tensor numbers.
+    ``others`` has the signature keys of other subgraphs."""
 
     tensors: tuple[FileTensor, ...]
     operators: tuple[FileOperator, ...]
@@ -176,9 +176,9 @@ def _numbers(table: FlatTable, name: str, count: int, optional: bool = False) ->
 def _map(signature: FlatTable, name: str, count: int) -> dict[str, int]:
     """Return the tensor numbers of a signature's inputs or outputs, by name.
 
-    These tensors need not be inputs or outputs of the subgraph: if ai-edge-quantizer replaces an output that
-    operators also read, the signature keeps the number of the old output. Such a signature is refused only
-    when it is called."""
+    These tensors need not be inputs or outputs of the subgraph. For example, ai-edge-quantizer may replace an
+    output that operators also read, and the signature keeps the number of the old output. Such a signature is
+    refused only when it is called."""
     found = {one.text("name"): one.number("tensor_index") for one in signature.tables(name)}
     for text, number in found.items():
         if number >= count:

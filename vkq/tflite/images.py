@@ -94,8 +94,8 @@ def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def mean(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower MEAN. For 8-bit values XNNPACK computes ``m = x_scale / y_scale * (1 / count)``, multiplies the
-    sum of the stored integers by m, adds ``y_zp - x_zp * count * m``, and rounds."""
+    """Lower MEAN. For 8-bit values XNNPACK computes ``round(sum * m + (y_zp - x_zp * count * m))``. Here, sum
+    is the sum of the stored integers, and ``m = x_scale / y_scale * (1 / count)``."""
     x, y = operator.inputs[0], operator.outputs[0]
     shape, keep = low.shape(x), bool(operator.options.get("keep_dims"))
     axes = _axes(low, operator)
@@ -148,8 +148,9 @@ def total(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def extreme(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower REDUCE_MAX or REDUCE_MIN. The minimum of 8-bit values is computed as a maximum: a table that maps
-    the smallest value to the largest, and so on, is applied before the maximum and again to its result."""
+    """Lower REDUCE_MAX or REDUCE_MIN. The minimum of 8-bit values is computed as a maximum of reversed
+    values. A table that reverses the order of the 8-bit values is applied before the maximum, and again to
+    its result."""
     x, axes, least = operator.inputs[0], _axes(low, operator), operator.op == "REDUCE_MIN"
     if low.dtype(x) not in BYTES:
         numbers, keep = low.constant(np.array(axes, np.int64), "axes"), int(operator.options["keep_dims"])

@@ -221,9 +221,9 @@ def broadcast_to(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def blocks(op: str) -> Rule:
-    """Return a rule for DEPTH_TO_SPACE or SPACE_TO_DEPTH. The tensor with more channels has the index
-    (position in the block) * channels + channel along its channel axis, where channels is the other tensor's
-    number of channels."""
+    """Return a rule for DEPTH_TO_SPACE or SPACE_TO_DEPTH. Index i along the channels of the tensor with more
+    channels stands for position i // C in the block, and for channel i % C of the other tensor, which has C
+    channels."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         x, y = operator.inputs[0], operator.outputs[0]

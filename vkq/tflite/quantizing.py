@@ -76,8 +76,8 @@ def quantize(
 
 
 def _given(file: File, samples: Iterable[Mapping[str, Array]]) -> Iterator[dict[str, Any]]:
-    """Yield lists of at most AT_ONCE samples by signature key, in the form that the quantizer requires: each
-    sample maps the names of the signature's inputs to arrays."""
+    """Yield lists of at most AT_ONCE samples, by signature key, as the quantizer requires. Each sample maps
+    the names of the signature's inputs to arrays."""
     if len(file.signatures) != 1:
         raise ModelError(
             f"the model has {len(file.signatures)} signatures; it must have exactly one, because"

@@ -20,7 +20,7 @@ ROOT_BITS = 20  # fraction bits of a reciprocal square root of an integer
 WORD = 31  # bits of an int32 without its sign
 SCALED_BITS = 8  # bits by which compared integers are shifted left
 # 48 / 17 and -32 / 17 with 29 fraction bits. The line 48 / 17 - 32 / 17 * x approximates 1 / x for x from 0.5
-# to 1, as the start of the Newton iteration.
+# to 1. The Newton iteration starts with this approximation.
 LINE = 1515870810, -1010580540
 
 
@@ -70,9 +70,9 @@ def root(x: QParams, y: QParams) -> Array:
 
 
 def quotient(a: QParams, b: QParams, y: QParams, limits: tuple[float, float]) -> Array:
-    """Return LiteRT's own DIV as a table [a, b]: a times the reciprocal of b in fixed point. For b = 0, the
-    entry is y's largest value if a > 0, y's smallest value if a < 0, and y's zero point if a = 0, each
-    clipped to *limits*."""
+    """Return LiteRT's own DIV as a table [a, b]: a times the reciprocal of b in fixed point. The entries for
+    b = 0 are y's largest value (a > 0), y's smallest value (a < 0) and y's zero point (a = 0). All entries
+    are clipped to *limits*."""
     ratio = np.float32(a.scale) / (np.float32(b.scale) * np.float32(y.scale))
     whole, shift = fixed_multiplier(float(ratio))
     numbers = every(a) - a.zero_point
@@ -96,9 +96,9 @@ def quotient(a: QParams, b: QParams, y: QParams, limits: tuple[float, float]) ->
 
 
 def _shifted(values: Array, right: Array) -> Array:
-    """Return ``values / 2**right``, rounded half away from zero. For shifts of more than 31 bits, return the
-    result of LiteRT's code on x86-64: a shift by the low five bits of *right*, plus 1 for values of 0 or
-    more."""
+    """Return ``values / 2**right``, rounded half away from zero. For shifts of more than 31 bits, reproduce
+    LiteRT's code on x86-64: it shifts by the low five bits of *right*, and then adds 1 to the results of
+    values of 0 or more."""
     rounded = [
         int(rounding_shift(v, n)) for v, n in zip(values, np.minimum(right, WORD).tolist(), strict=True)
     ]

@@ -129,8 +129,8 @@ class Context:
         return b.view(b.constant(resident), spec)
 
     def read_later(self, node: Node, value: Value) -> bool:
-        """Return True if the memory slot of *value* is needed after *node*: a later node reads a value in
-        it, or a value in it is a result of the graph."""
+        """Return True if the memory slot of *value* is needed after *node*. This holds if a later node reads
+        a value in the slot, or if a value in the slot is a result of the graph."""
         here, names = self._place[id(node)], self.names(value)
         return any(x in self.results or self._places.get(x, (here,))[-1] > here for x in names)
 

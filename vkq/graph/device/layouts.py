@@ -1,9 +1,13 @@
 """Chooses the layout of each value. If several layouts are possible, a node that reads the value decides.
 
 Most convolutions and linear layers read only one layout, and the nodes between these layers keep the layout
-of their input. Only four kinds of values can have any of several layouts, the image layouts in
-`vkq.layout.extent.PIXELS`: quantized floats, means of whole images, reshaped values, and the inputs of
-convolutions that read several layouts."""
+of their input. Only these values can have any of several layouts (the image layouts in
+`vkq.layout.extent.PIXELS`):
+
+- quantized floats
+- means of whole images
+- reshaped values
+- the inputs of convolutions that read several layouts"""
 
 from __future__ import annotations
 
@@ -22,9 +26,9 @@ OPERANDS = {**dict.fromkeys((*KEEP_WHOLE, "matmul"), 2), "attention_q8": 4}
 
 
 def wanted(context: Context, name: str) -> str | None:
-    """Return the layout that the readers of a value need: that of the first reader that supports only one
-    layout, or None if all readers support several. If a reader's result has the layout of its input, the
-    readers of this result count as readers of the value."""
+    """Return the layout of the first reader of a value that supports only one layout. Return None if all
+    readers support several layouts. If a reader's result has the layout of the value, the readers of this
+    result count as readers of the value, too."""
     graph, found = context.graph, {name}
     # a heap of the indices of the nodes that read a value in ``found``
     waiting, last = context.places(name), -1

@@ -1,5 +1,5 @@
-"""Movement operators on a device: special kernels, or a gather by an index list, which has the index of the
-source element for each element of the result."""
+"""Movement operators on a device. Some have special kernels. The others gather elements by an index list: for
+each element of the result, the list has the index of the source element."""
 
 from __future__ import annotations
 
@@ -168,8 +168,10 @@ def _resize_check(graph: Graph, node: Node) -> str | None:
 
 
 def _sources(context: Context, node: Node) -> tuple[Array, float]:
-    """Return (indices, fill) of a movement. indices: for each element of the result, the index of its source
-    element in the input, or -1 for padding. fill: the value of the padding."""
+    """Return (indices, fill) of a movement.
+
+    - indices: for each element of the result, the index of its source element in the input, or -1 for padding
+    - fill: the value of the padding"""
     graph = context.graph
     shapes = [graph.specs[name].shape for name in (node.inputs[0], node.outputs[0])]
     numbers = take.numbers(context.builder, shapes[0], math.prod(shapes[1]))

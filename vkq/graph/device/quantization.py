@@ -98,8 +98,8 @@ def _matmul_integer(context: Context, node: Node) -> Value:
 
 def _conv_integer(context: Context, node: Node) -> Value:
     """Compute ConvInteger as one matrix product for each group: the weight times the pixels that
-    `pixels_under` gathers. Padding has the value of the zero point: the zero point is appended to the image
-    as one more element, and the indices of padding point to it."""
+    `pixels_under` gathers. Padding has the value of the zero point. For this, the zero point is appended to
+    the image as one more element, which the indices of padding select."""
     b = context.builder
     x, w = (context.value(name) for name in node.inputs[:2])
     x_zero, w_zero = (_zero_point(context, node, i) for i in (0, 1))
@@ -119,8 +119,9 @@ def _conv_integer(context: Context, node: Node) -> Value:
 
 
 def pixels_under(p: Conv2dProblem) -> Array:
-    """Return an array (groups, K, N * OH * OW), where K = IC/groups * KH * KW: for each kernel tap and output
-    pixel, the index in x of the element that the tap reads, or -1 in the padding."""
+    """Return an array (groups, K, N * OH * OW) of indices into x, where K = IC/groups * KH * KW. For each
+    kernel tap and output pixel, the array has the index of the element that the tap reads, or -1 if the tap
+    reads padding."""
     numbers = np.arange(p.n * p.ic * p.h * p.w).reshape(p.n, p.ic, p.h, p.w)
     top, left, bottom, right = p.padding
     numbers = np.pad(numbers, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=-1)

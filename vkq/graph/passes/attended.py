@@ -35,7 +35,7 @@ class Mask:
 
 @dataclasses.dataclass(frozen=True)
 class Laid:
-    """The memory layout of a value with four axes: memory holds the value ``name``, and permuting the axes of
+    """The memory layout of a value with four axes. Memory holds the value ``name``. Permuting the axes of
     ``name`` by ``axes`` gives the value that this layout describes."""
 
     name: str
@@ -44,8 +44,8 @@ class Laid:
 
 def laid_rows(sweep: Sweep, name: str, shape: tuple[int, ...]) -> Laid:
     """Return the memory layout of the queries *name*. *shape*: the shape of the scores (batch, heads,
-    queries, keys). If the queries do not begin with the axes (batch, heads, queries), emit a Reshape first:
-    if several heads share keys, a model may store the queries of these heads as rows of one matrix."""
+    queries, keys). If the queries do not begin with the axes (batch, heads, queries), emit a Reshape first. A
+    model in which several heads share keys may store the queries of these heads as rows of one matrix."""
     own = sweep.specs[name].shape
     name = name if own[:-1] == shape[:3] else _shaped(sweep, name, (*shape[:3], own[-1]))
     return followed(sweep, Laid(name, ONE_BY_ONE))
@@ -114,8 +114,8 @@ def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> 
 
 
 def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
-    """Return the name of a value that has the elements of *name* in the shape *shape*: the input of the
-    Reshape that computes *name*, if this input has the shape, else the result of a new Reshape."""
+    """Return the name of a value that has the elements of *name* in the shape *shape*. If a Reshape computes
+    *name* from a value of this shape, return that value. Otherwise emit a Reshape."""
     made = sweep.producer(name, "Reshape")
     if made is not None and sweep.specs[made.inputs[0]].shape == tuple(shape):
         return made.inputs[0]
@@ -128,10 +128,13 @@ def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
 def masks(
     sweep: Sweep, added: Sequence[Mask], shape: tuple[int, ...], placing: bool = True
 ) -> tuple[Seen, str, str]:
-    """Return (seen, bias, places) for the masks *added*. seen: the rule that decides by position which keys a
-    query sees. bias: the name of the value that is added to the scores. places: the name of the queries'
-    positions, if they are computed at run time. A name is "" if there is no such value. If *placing* is
-    False, a mask that depends on computed positions becomes part of the bias."""
+    """Return (seen, bias, places) for the masks *added*. A name is "" if there is no such value.
+
+    - seen: the rule that decides by position which keys a query sees
+    - bias: the name of the value that is added to the scores
+    - places: the name of the queries' positions, if they are computed at run time
+
+    If *placing* is False, a mask that depends on computed positions becomes part of the bias."""
     seen, bias, places = Seen(), "", ""
     for one in added:
         name, array = one.name, sweep.array(one.name)
@@ -153,10 +156,11 @@ def masks(
 
 
 def placed(sweep: Sweep, mask: Mask, shape: tuple[int, ...]) -> tuple[str, int] | None:
-    """Return (name of the queries' positions, window) if the positions are computed at run time, and the mask
-    shows each query only the keys up to its position, or only the last *window* of these keys (0: all of
-    them). The positions are int32 (batch or 1, queries). Return None for other masks, or if a query might see
-    no key."""
+    """Return (places, window) for a mask that hides keys by positions computed at run time. Return None for
+    other masks, or if a query might see no key.
+
+    - places: the name of the queries' positions, int32 (batch or 1, queries)
+    - window: each query sees the last *window* keys up to its position; 0: all keys up to its position"""
     if mask.low is None or mask.inverted or mask.low > LEAST:
         return None
     both, window = sweep.producer(mask.name, "And"), 0
@@ -217,8 +221,9 @@ def _shown(array: Array, mask: Mask) -> Array | None:
 
 
 def causal(shown: Array, queries: int, keys: int) -> Seen | None:
-    """Return the rule that shows exactly the keys with the flag True: a query sees all keys, or the keys up
-    to its own position, or only the last of these keys (a window). Return None if no such rule exists."""
+    """Return the rule that shows exactly the keys with the flag True. A rule shows each query all keys, the
+    keys up to its own position, or the last of the keys up to its own position (a window). Return None if no
+    rule fits."""
     if shown.ndim < 2 or shown.shape[-2:] != (queries, keys) or math.prod(shown.shape[:-2]) != 1:
         return None
     flags = shown.reshape(queries, keys)

@@ -15,8 +15,8 @@ from .sweep import Sweep
 def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
     """Replace a MatMul or Gemm by MatMulNBits. The constant matrix is (N, K) if *transposed*, else (K, N).
 
-    Return False if vkq does not support the matrix: blocks must run along K, and their size must be in
-    `GROUPS` or be a multiple of the largest group."""
+    Return False if vkq does not support the matrix. Blocks must run along K. Their size must be in `GROUPS`
+    or be a multiple of the largest group."""
     made = sweep.producer(node.inputs[1], "DequantizeLinear")
     block = int(made.attributes.get("block_size", 0)) if made is not None else 0
     if made is None or not block or node.inputs[0] in sweep.constants:

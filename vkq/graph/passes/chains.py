@@ -1,8 +1,8 @@
 """Fuses neighbouring element-wise operators on floats, integers and flags into chains, which a device
 computes in one dispatch (`vkq.kernels.chain`). `joined` then fuses chains with other neighbours.
 
-A chain stops growing when a node outside of it reads one of its values, so that the chain can run at the
-position of its last node. All results of a chain have one shape, to which its inputs broadcast."""
+A chain runs at the position of its last node. So it stops growing as soon as a node outside of the chain
+reads one of its values. All results of a chain have one shape, to which its inputs broadcast."""
 
 from __future__ import annotations
 
@@ -241,8 +241,8 @@ class _Chains:
         )
 
     def _stored(self, name: str) -> str:
-        """Return the name of the value that a chain reads from memory in place of *name*: an int32 copy if
-        *name* is a Boolean constant, else *name* itself."""
+        """Return the name of the value that a chain reads from memory for its input *name*. For a Boolean
+        constant, this is an int32 copy. For all other inputs, it is *name* itself."""
         array = self.graph.constants.get(name)
         if array is None or array.dtype != bool:
             return name

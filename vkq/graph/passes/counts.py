@@ -71,8 +71,8 @@ def _before(sweep: Sweep, name: str, shape: tuple[int, ...]) -> str:
 
 
 def _early(graph: Graph) -> list[Node]:
-    """Return the nodes in a new order: a node that computes a small vector of the shape (n,) comes directly
-    after the node that computes the last of its operands."""
+    """Return the nodes in a new order. A node that computes a small vector of the shape (n,) moves forward,
+    directly behind the node that computes the last of its operands."""
     place: dict[str, int] = {}
     keys = []
     for i, node in enumerate(graph.nodes):

@@ -58,8 +58,9 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _table(sweep: Sweep, name: str) -> Array | None:
-    """Return the constant 8-bit table of a Gather along the first axis with ids computed on the device, or
-    None if no such Gather computes the value, or if the value or the table has another reader."""
+    """Return the constant 8-bit table from which a Gather along the first axis, with ids computed on the
+    device, gathers the value *name*. Return None if no such Gather computes the value, or if the value or the
+    table has another reader."""
     made = sweep.producer(name, "Gather")
     if made is None or sweep.uses.get(name) != 1 or sweep.uses.get(made.inputs[0]) != 1:
         return None

@@ -206,10 +206,14 @@ class _Parts:
 
 
 class _Walk:
-    """Follows a value back to the columns of a product. name: the value that the walk has reached, float32 or
-    float16. Its rows have *columns* elements, and the part begins at column *first*. nodes: the nodes that
-    the walk has passed, the last one first. rotation: the rotate among these nodes, or None. known: False if
-    the heads are not columns of the rows. follows: False if the walk must stop here."""
+    """Follows a value back to the columns of a product.
+
+    - name: the value that the walk has reached (float32 or float16), whose rows have *columns* elements
+    - first: the column at which the part begins
+    - nodes: the nodes that the walk has passed, the last one first
+    - rotation: the rotate among these nodes, or None
+    - known: False if the heads are not columns of the rows
+    - follows: False if the walk must stop at *name*"""
 
     def __init__(self, graph: Graph, made: Mapping[str, tuple[int, Node]], uses: Mapping[str, int]):
         self.graph, self.made, self.uses = graph, made, uses

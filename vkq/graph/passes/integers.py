@@ -45,8 +45,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _bounds(sweep: Sweep, node: Node) -> Bounds | None:
-    """Return the bounds of a Relu or Clip as real numbers, or None if a bound is computed at run time, or if
-    the lower bound is above the upper one."""
+    """Return the bounds of a Relu or Clip as real numbers. Return None if a bound is computed at run time, or
+    if the lower bound is above the upper bound."""
     if node.op == "Relu":
         return activation_range("relu")
     found = []

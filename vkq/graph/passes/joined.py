@@ -46,9 +46,11 @@ class _Joined:
         return _quantized(sweep, node, made) if node.op == "quantize" else _chained(sweep, node, made)
 
     def _rows(self, sweep: Sweep, name: str) -> Node | None:
-        """Return the function of rows that computes a value, or None for other nodes, for a value with
-        several readers, for a function that already quantizes its results, and for rows that are not along
-        the last axis."""
+        """Return the function of rows that computes a value. Return None in these cases:
+
+        - another operator computes the value, or the value has several readers
+        - the function already quantizes its results
+        - its rows are not along the last axis"""
         made = sweep.producer(name, "rows") if self.uses[name] == 1 else None
         if made is None or name != made.outputs[0] or "y" in made.attributes:
             return None

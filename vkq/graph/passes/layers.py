@@ -5,11 +5,12 @@ Weights are constants, quantized per tensor or per output channel. An int32 bias
 * w_scale (within 1 %). Any other bias stays float32; if a quantize follows, `integers` rounds the bias to
 int32 with that scale.
 
-ONNX Runtime computes int32 sums, which wrap on overflow, in convolutions before a quantize and in linear
-layers whose weight has zero points. vkq's sums wrap in the same cases. ONNX Runtime computes all other layers
-in floats; the attribute ``floats`` marks them. If the bias of such a layer is too large for int32, it is
-added to the float result, and ``biases`` holds both its int32 and its float form. If the sums of a
-convolution may overflow int32, a convolution with a float32 result is refused, for the reason ``why``."""
+ONNX Runtime computes two kinds of layers with int32 sums, which wrap on overflow: convolutions before a
+quantize, and linear layers whose weight has zero points. vkq's sums wrap in the same cases. ONNX Runtime
+computes all other layers in floats; the attribute ``floats`` marks them. If the bias of such a layer is too
+large for int32, the bias is added to the float result. ``biases`` then holds the bias as int32 and as
+float32. If the sums of a convolution may overflow int32, a convolution with a float32 result is refused, for
+the reason ``why``."""
 
 from __future__ import annotations
 

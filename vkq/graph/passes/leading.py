@@ -1,6 +1,6 @@
 """Removes the Reshapes around Gemm. Exporters and ONNX Runtime's optimizer write a linear layer on values
-(batch, rows, columns) as three nodes: a Reshape to (batch * rows, columns), a Gemm, and a Reshape back.
-vkq's linear layers read values of any rank, so they do not need these Reshapes.
+(batch, rows, columns) as a Reshape to (batch * rows, columns), a Gemm, and a Reshape back. vkq's linear
+layers read values of any rank. So they do not need these Reshapes.
 
 The pass moves the first Reshape behind the linear layers and tables that follow it, until the second Reshape
 cancels it. The first Reshape may also merge the heads of an attention's result."""
@@ -19,8 +19,8 @@ Leading = tuple[int, ...] | None  # the sizes (batch, rows); None if unknown
 
 
 def keep_leading_axes(graph: Graph) -> Graph:
-    """Remove the Reshape before a linear layer on 8-bit values (batch, rows, columns), if Reshapes after the
-    layer split the rows of all its results into (batch, rows) again."""
+    """Remove the Reshape before a linear layer on 8-bit values (batch, rows, columns). The Reshape is removed
+    only if later Reshapes split the rows of all the layer's results into (batch, rows) again."""
     matrices = {
         node.outputs[0] for node in graph.nodes if node.op == "Reshape" and _merges(graph.specs, node)
     }
@@ -37,9 +37,9 @@ def _merges(specs: Mapping[str, Spec], node: Node) -> bool:
 
 
 def _leading_axes(graph: Graph) -> dict[str, Leading]:
-    """Map each matrix to the sizes (batch, rows) into which Reshapes split its rows, perhaps after more
-    layers and tables. Map it to None if another kind of node reads the matrix, or if the Reshapes split its
-    rows differently."""
+    """Map each matrix to the sizes (batch, rows) into which later Reshapes split its rows; layers and tables
+    may come before these Reshapes. Map a matrix to None if an operator of another kind reads it, or if the
+    Reshapes split its rows into different sizes."""
     found: dict[str, Leading] = dict.fromkeys(graph.outputs)
     for node in reversed(graph.nodes):
         own: Leading = None
@@ -62,9 +62,9 @@ def _keeps_rows(node: Node) -> bool:
 
 @dataclasses.dataclass
 class _Moved:
-    """Moves a Reshape that merges the axes (batch, rows). The Reshape moves behind the layer or table that
-    reads its result, if a later Reshape splits the rows of that layer's or table's result again (according to
-    ``leading``)."""
+    """Moves a Reshape that merges the axes (batch, rows) behind the layer or table that reads its result. The
+    Reshape moves only if a later Reshape splits the rows of the layer's or table's result again
+    (``leading``)."""
 
     leading: dict[str, Leading]
 

@@ -3,7 +3,7 @@ bias becomes a vector.
 
 A constant matrix is a constant or a DequantizeLinear of constants. A Transpose of a constant matrix is
 folded. If the left matrix is constant, the pass transposes and exchanges the operands, and transposes the
-result. transA, alpha, beta, and an addend that is not a vector become separate nodes."""
+result. Four things become separate nodes: transA, alpha, beta, and an addend that is not a vector."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Fuses cheap element-wise operators into the function of rows that reads their result, for example a
-conversion from float16, or the sum of a residual and a layer's result."""
+"""Fuses cheap element-wise operators into the function of rows that reads their result. Examples are a
+conversion from float16, and the sum of a residual and a layer's result."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def _spelled_out(sweep: Sweep, node: Node) -> bool:
 
 
 def _last_mean(sweep: Sweep, name: str) -> tuple[str, int] | None:
-    """Return (x, first axis) if a value is the mean of x over its last axes, with these axes kept as length
-    1, or None for other values."""
+    """Return (x, first axis) if a value is the mean of x over its last axes, from *first axis* on, and keeps
+    these axes with length 1. Return None for other values."""
     made = sweep.producer(name, "ReduceMean") if name else None
     if made is None or not made.attributes.get("keepdims", 1):
         return None

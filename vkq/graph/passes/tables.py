@@ -1,10 +1,10 @@
 """Replaces connected element-wise operators between two 8-bit values by a lookup in a table of 256 entries.
 
 HardSwish, SiLU, GELU, BatchNormalization and chains with constants are computed step by step in NumPy, once
-for all 256 inputs. If a constant differs between channels, each channel has its own table. A function of
-two 8-bit values (a - b, a / b, max(a, b)) becomes a table of 256 x 256 entries. A float function of an
-8-bit value becomes a table of 256 float32 entries if the value is a graph result, or if an operator that is
-not element-wise reads it."""
+for all 256 inputs. If a constant differs between channels, each channel has its own table. A function of two
+8-bit values (a - b, a / b, max(a, b)) becomes a table of 256 x 256 entries. A float32 value computed from one
+8-bit value becomes a lookup in a table of 256 float32 entries in two cases: if the value is a graph result,
+or if an operator that is not element-wise reads the value."""
 
 from __future__ import annotations
 

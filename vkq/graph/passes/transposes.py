@@ -1,6 +1,6 @@
 """Joins or cancels Transposes, and removes Transposes that move no element.
 
-A product of two 8-bit activations can read its second operand transposed: the pass inserts a Transpose of
+A product of two 8-bit activations can read its second operand transposed. So the pass inserts a Transpose of
 the operand, which may cancel a Transpose before it. The product can also read an operand whose heads are
 stored side by side."""
 
@@ -41,8 +41,8 @@ def _columns(sweep: Sweep, node: Node) -> bool:
 
 
 def _side_by_side(sweep: Sweep, name: str) -> tuple[str, int]:
-    """Return (value, number of heads): the value that a product reads in place of the operand *name*, and how
-    many heads this value stores side by side. If a Reshape and a Transpose have split the heads, the value is
+    """Return (value, heads): the value that a product reads in place of the operand *name*, and the number of
+    heads that the value stores side by side. If a Reshape and a Transpose have split the heads, the value is
     the input of the Reshape. Otherwise the value is the operand itself, with 1 head."""
     turned = sweep.producer(name, "Transpose")
     made = sweep.producer(turned.inputs[0], "Reshape") if turned else None
