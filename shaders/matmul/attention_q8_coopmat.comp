@@ -72,8 +72,8 @@ shared uint exps[TABLE ? 320 : 256];  // exponentials, then (TABLE) the lookup t
 shared int tops[ROWS];
 shared uint divisors[ROWS];
 shared float factors[ROWS];
-shared int row_sums[ROWS];                         // sums of q, then of the weights
-shared ivec4 column_sums[TILE > 16u * WIDTH16 ? TILE / 4u : 4u * WIDTH16];  // sums of k, then of v
+shared int row_sums[ROWS];                         // sums of rows of q, later of rows of weights
+shared ivec4 column_sums[TILE > 16u * WIDTH16 ? TILE / 4u : 4u * WIDTH16];  // of keys, later of columns of v
 shared vec4 added_to[TILE / 4u];                   // the mask's offsets for keys, if all rows share them
 
 uint me = gl_LocalInvocationIndex, keys4;

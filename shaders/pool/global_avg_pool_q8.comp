@@ -105,7 +105,7 @@ void store_word(uint image, uint c4, uint c4s, Int8x4 word) {
 
 ivec4 total[WORDS];  // sums of x + 128
 uvec2 halves[WORDS];  // 16-bit partial sums: .x of bytes 0 and 2, .y of bytes 1 and 3
-const uint MOST = 256u / VECTOR_PIXELS;  // number of vectors that 16-bit sums can hold
+const uint MOST = 256u / VECTOR_PIXELS;  // most vectors that 16-bit sums can add without overflow
 
 void clear_total() {
   [[unroll]] for (int k = 0; k < WORDS; k++) { total[k] = ivec4(0); halves[k] = uvec2(0u); }

@@ -4,9 +4,9 @@
 //   LINEAR 0   nearest: y = x[table.x of the row][table.x of the column]
 //   LINEAR 1   y = ((dy2 dx2 x11 + dy2 dx1 x12) + dy1 dx2 x21) + dy1 dx1 x22, each operation rounded to
 //              float32; the result is truncated, or rounded half to even (EVEN)
-//   LINES      lines (N, C, 1, L) are resized as ONNX Runtime resizes volumes. A volume's formula has eight
-//              terms, a line's has only two. So each of the two terms is added once if neither n nor c is the
-//              last index of its axis, twice as halves if either is, and four times as quarters if both are
+//   LINES      1-D data (N, C, 1, L), with the roundings of ONNX Runtime, which resizes them as volumes:
+//              each of the two terms is added whole if neither n nor c is the last index of its axis, as
+//              two halves if one of them is, and as four quarters if both are
 //   FIXED      weights are multiples of 2**-11: y = (t 2**11 + (b - t) dy + 2**21) >> 22,
 //              t = x11 2**11 + (x12 - x11) dx, and b likewise in the lower row
 //   REAL 1     the formula of LINEAR 1 for real numbers (x - x_zero) * x_scale; then y is quantized

@@ -69,8 +69,8 @@ def attended(
 ) -> Value:
     """Add attention to a plan. q, k and v are float32 or float16. *strides*: the strides of q, k, v and y,
     in this order. *bias* is float32 and is added to the scores. *places*: optional positions of the queries
-    among the keys, int32 (batch or 1, queries), at least 0. They replace the positions of *seen*, which
-    must be causal. *guarded*: a query with NaN weights gets the result 0."""
+    among the keys, int32 (batch or 1, queries), at least 0. These positions replace the positions of
+    *seen*, which must be causal. *guarded*: a query with NaN weights gets the result 0."""
     result = b.new(y)
     if not y.size:
         return result

@@ -86,7 +86,7 @@ class Dots:
         self.of, self._weight, self._zero_points = of, weight, zero_points
         flat = np.zeros((1, 4 * ceil4(of.oc), of.kh * of.kw), np.int8)
         flat[0, : of.oc] = weight.reshape(of.oc, -1)
-        arithmetic, form = of.arithmetic, of.form  # locals: a lambda that runs later must not hold self
+        arithmetic, form = of.arithmetic, of.form  # the lambda must not refer to self (a cycle)
         self.parameters = arithmetic.after.before(
             of.device, ceil4(of.oc) * PARAMETER_BYTES,
             lambda: arithmetic.channel_parameters(flat, form, zero_points[None]),

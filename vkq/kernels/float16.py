@@ -59,8 +59,8 @@ class Float16Gemm:
         return self.channels >= LEAST_CHANNELS and self.bytes <= most and lets_loop(self.device, rounds)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if float16 arithmetic is faster for *rows* rows. With few rows, reading the weights
-        takes all the time, so faster arithmetic gains nothing."""
+        """Return True if float16 arithmetic is faster than float32 arithmetic for *rows* rows. With few
+        rows, reading the weights takes all the time, so faster arithmetic gains nothing."""
         return rows > max_rows(self.device.capabilities, int8=False) and self.fits()
 
     @property

@@ -37,7 +37,7 @@ class FloatDirect:
         self.floats = weight.dtype.kind == "f"
         kind = np.float32 if self.floats else np.int8
         whole = max(4, self.channels)  # number of output channels whose weights the shader reads at a time
-        channels, oc = -(-self.oc // whole) * whole, self.oc  # the closure must not hold a reference to self
+        channels, oc = -(-self.oc // whole) * whole, self.oc  # the closure must not refer to self (a cycle)
 
         def packed() -> Int8:
             padded = np.zeros((channels, *weight.shape[1:]), kind)

@@ -119,7 +119,7 @@ class FloatProduct:
         self.n, self.k = weight.shape
         self.b_row = 4 * ceil4(self.n)
         lines = max(self.k, 1)  # a buffer must not be empty
-        n, k, row = self.n, self.k, self.b_row  # locals: packed() runs later and must not hold self
+        n, k, row = self.n, self.k, self.b_row  # packed() must not refer to self (a reference cycle)
 
         def packed() -> npt.NDArray[Any]:
             columns = np.zeros((lines, row), weight.dtype)
@@ -141,8 +141,8 @@ class FloatProduct:
 
 
 class HalfProduct(FloatProduct):
-    """A product with compute="float16". *matrices* computes it, on matrix units or in float16 arithmetic, if
-    this is faster; otherwise, the product is computed in float32."""
+    """A product with compute="float16". *matrices* computes it, on matrix units or in float16 arithmetic,
+    if this is faster than float32 arithmetic; otherwise, the product is computed in float32."""
 
     def __init__(
         self,

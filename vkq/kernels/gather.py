@@ -23,9 +23,9 @@ class _Form:
 
 
 def _form(x: Spec, y: Spec, axis: int) -> _Form | None:
-    """Return (the variant that copies the rows, its sizes), or None if no variant supports the layouts, if a
-    row is not a whole number of the elements that the variants copy (words or vectors), or if *axis* is the
-    last axis of a matrix in kPackedInt8_4H4W."""
+    """Return (the variant that copies the rows, its sizes). Return None if no variant supports the layouts,
+    if a row is not a whole number of words or vectors, or if *axis* is the last axis of a matrix in
+    kPackedInt8_4H4W."""
     if x.layout == y.layout == MATRIX:
         last = len(x.shape) - 1
         return _Form("bytes", ceil4(x.shape[-1]), math.prod(x.shape[axis + 1 : -1])) if axis < last else None

@@ -149,7 +149,8 @@ class Int8Gemm:
         """Return the pipeline for these rows: the one named by ``kernel``, or one chosen by the number of
         rows. If the driver would abort this pipeline's loop over k, return a pipeline that splits k."""
         most = gemv.max_rows(self.device.capabilities)
-        # A narrow image: each image row of fewer than four pixels is padded to one block of four rows.
+        # A narrow image: each image row of fewer than four pixels is padded to one block of four rows of
+        # the product.
         if rows.ow < rows.ow_padded == 4:
             few, fits = rows.ow, rows.ow * m4 <= most * (4 // rows.ow)
         else:

@@ -40,9 +40,10 @@ ALONE = ("1", "1_long")  # variants for one row; "1_long" loads more of k at a t
 # workgroup of 512 invocations computes 32 columns, and a multiprocessor runs one such workgroup at a time.
 ALONE_SPLITS = ((96, 128), (33, 256), (0, 512))
 # Constants of AT_ONCE. CHUNK: elements along k that a subgroup processes; UNIT: elements along k of a group;
-# CHUNKS: maximum number of subgroups; LEAST: minimum number of weights for which AT_ONCE is faster;
-# WORKGROUPS: maximum number of workgroups for each multiprocessor. If there are on average at least WAITING
-# workgroups for each multiprocessor, each subgroup starts about 20 * LATE cycles after the previous one.
+# CHUNKS: maximum number of subgroups; LEAST: minimum number of weights for which AT_ONCE is faster than
+# FEW; WORKGROUPS: maximum number of workgroups for each multiprocessor. If there are on average at least
+# WAITING workgroups for each multiprocessor, each subgroup starts about 20 * LATE cycles after the previous
+# one.
 CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 20, 1 << 20, 2, 1.05, 4
 LONG_TURNS = 128  # workgroups of at most this many invocations have registers for longer loop iterations
 # For one row: the minimum number of weights for which matrix units are used, by the bits of a weight and
@@ -104,7 +105,8 @@ class GroupedMatrices:
         self.counters = counters(device)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if this kernel is faster for *rows* rows of this dtype and *n* columns."""
+        """Return True if this kernel is faster than kernels without matrix units for *rows* rows of this
+        dtype and *n* columns."""
         many = self.rounds and rows > FEW_ROWS[-1] and n % 4 == 0
         able = (dtype == "float16" or many) and n >= LEAST_COLUMNS
         able = able and self.gemm.weight.group >= SMALLEST_GROUP

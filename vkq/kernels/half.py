@@ -76,7 +76,8 @@ class HalfMatrices:
         return self.loaders.signed
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if matrix units are faster for *rows* rows of this dtype and *n* columns."""
+        """Return True if matrix units are faster than other kernels for *rows* rows of this dtype and *n*
+        columns."""
         facts, numbers = self.gemm.device.capabilities, self.gemm.groups * rows * self.k
         form = self.elements.form
         few = n >= LEAST_COLUMNS and self._fitting(rows, dtype) is not None
@@ -121,7 +122,7 @@ class HalfMatrices:
 
     def _few(self, x: Value, y: Value, rows: int) -> tuple[Program, Resident] | None:
         """Return (the pipeline for few rows, the weights in the order that it reads), or None if no such
-        pipeline is faster, or if a tile or a number of parts is forced."""
+        pipeline is faster than the tiles for many rows, or if a tile or a number of parts is forced."""
         if self.tile or self.parts or kind_of(self.elements) in picks() or x.spec.dtype != y.spec.dtype:
             return None
         if found := self._fitting(rows, x.spec.dtype):
@@ -261,7 +262,8 @@ def kind_of(elements: OperandKind) -> str:
 
 
 def worth(form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers: int, least: int) -> bool:
-    """Return True if matrices with elements of this form are faster for a product with *macs* multiply-adds
-    and *numbers* elements of x. *least*: the smallest *macs* for which matrices are faster."""
+    """Return True if matrices with elements of this form are faster than other kernels for a product with
+    *macs* multiply-adds and *numbers* elements of x. *least*: the smallest *macs* for which matrices are
+    faster."""
     large = BYTES[form] * numbers > facts.properties["maxStorageBufferRange"]
     return not large and rows >= half_gemv.LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= least

@@ -109,9 +109,10 @@ def long(gemm: FloatGemm, variant: Variant, rows: int) -> bool:
 def fitting(
     gemm: FloatGemm, rows: int, dtype: str, form: str = HALF
 ) -> tuple[Variant, dict[str, Value], Matrices] | None:
-    """Return the variant for *rows* rows of this dtype, its constants and its matrix shape, or None if no
-    variant is faster, if the device has no matrix shape that fits, if k is not a multiple of 8, or if the
-    number of outputs is not a multiple of 4. *form*: the elements of the matrices that other kernels use."""
+    """Return the variant for *rows* rows of this dtype, its constants and its matrix shape. Return None if
+    no variant is faster than the other kernels, or if the device has no matrix shape that fits. Also return
+    None unless k is a multiple of 8 and the number of outputs is a multiple of 4. *form*: the elements of
+    the matrices that other kernels use."""
     if gemm.groups > 1 or gemm.k % RUN or gemm.channels % 4:
         return None
     facts = gemm.device.capabilities

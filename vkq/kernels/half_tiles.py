@@ -124,7 +124,7 @@ class HalfConvolution:
 
     def chosen(self, p: Conv2dProblem, dtype: str) -> PixelTile | None:
         """Return the tile with the lowest estimated time, or None if the device can run no tile, or if a
-        kernel without a tile of pixels is faster."""
+        kernel without a tile of pixels has a lower estimated time."""
         facts, known = self.device.capabilities, profile(self.device.capabilities)
         way = "words" if known.matrix_pairs and not pairs_refusal(self.device) else "matrices"
         lines = _lines(p)

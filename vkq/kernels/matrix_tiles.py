@@ -14,7 +14,8 @@ from .split import MOST_TILES
 
 GEMM, WIDE_GEMM = "gemm_q8ta_q8csw__coopmat", "gemm_q8ta_q8csw__wide_coopmat"  # the shaders that have tiles
 DEEP = "64x64_deep"  # a tile that prefetches more steps, for products with a long k
-# LONG: a tile whose last iterations are unrolled. LONG_LEAST: the minimum k for which LONG is faster.
+# LONG: a tile whose last iterations are unrolled. LONG_LEAST: the minimum k for which LONG is faster than
+# other tiles.
 LONG, LONG_LEAST = "128x256_long", 2048
 SHORT = "_short"  # suffix of tiles without a loop over k, for a k of at most two steps
 SHORT_MOST = 64  # the maximum k of SHORT tiles
@@ -98,7 +99,7 @@ class Tiling:
         else:
             alone, together = known.matrix_tile_cycles[self.tile]
             part_cycles = known.matrix_part_cycles
-            if alone == together:  # a multiprocessor runs one workgroup at a time
+            if alone == together:  # a multiprocessor has room for only one workgroup
                 share = math.ceil(share)
             ends = known.matrix_end_cycles.get(self.tile, 0) * share
         steps = 1 if self.short else -(-k // WIDE_STEP) if self.wide else self.part(k) / STEP

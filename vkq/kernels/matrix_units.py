@@ -195,7 +195,7 @@ class MatrixGemm:
 
     @staticmethod
     def worth(rows: int) -> bool:
-        """Return True if matrix units are faster for *rows* rows."""
+        """Return True if matrix units are faster than dot products for *rows* rows."""
         return rows >= LEAST_ROWS and not registers.is_picked()
 
     @property

@@ -188,8 +188,8 @@ class _Row(RowRuns):
         self.each_run((), again, wrong.equals(0).where(0, self.runs) if right else self.runs)
 
     def _store_word(self, run: RowRun, stores: Number, values: Callable[[], list[Number]]) -> None:
-        """Store four int32 values in [-128, 127] if *stores* is true at run time. They are dequantized if the
-        form has *y_real*; otherwise, they are stored as one word."""
+        """Store four int32 values in [-128, 127] if *stores* is true at run time. The values are
+        dequantized if the form has *y_real*; otherwise, they are stored as one word."""
         with self.k.when(stores):
             if self.form.y_real:
                 scale, zero = self.word("y_scale").f, self.word("y_zero").i
