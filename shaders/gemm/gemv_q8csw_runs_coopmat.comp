@@ -47,7 +47,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, SLICES = SUBGROUPS / WGN;
 const uint PARAMETERS = 3u * BN, OWN = (PARAMETERS + LOCAL_X - 1u) / LOCAL_X;
 const uint OWN_N = BN / WGN, SUM_ROW = OWN_N / 4u + 1u;  // one uvec4 pads a row against bank conflicts
-const uint PIECE = ROUND * SUM_ROW;  // uvec4 of a subgroup: offsets and zero points, later sums
+const uint PIECE = ROUND * SUM_ROW;  // number of uvec4 of a subgroup: offsets and zero points, later sums
 shared uvec4 tile[SUBGROUPS * PIECE];
 shared vec4 parameters[PARAMETERS / 4u];
 #define mine (gl_SubgroupID * PIECE)

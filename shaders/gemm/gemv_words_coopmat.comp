@@ -53,7 +53,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Row y[]; };
 // of a row of matrix i.
 #define BLOCK 32u
 #define CHUNK 128u
-#define LINES (CHUNK / BLOCK * 2u * MM)  // uvec4 of weights in a chunk
+#define LINES (CHUNK / BLOCK * 2u * MM)  // number of uvec4 of weights in a chunk
 #define place_row(place) ((place) / 2u % 16u)
 #define lane own_lane
 #define me gl_LocalInvocationIndex

@@ -54,7 +54,7 @@ const uint KEYS_ACROSS = TILE / (SUBGROUPS * MN);             // matrices of key
 const uint VALUED = (WIDTH16 + SUBGROUPS - 1u) / SUBGROUPS;  // blocks of 16 columns of v for each subgroup
 const uint ACROSS = 16u / MN;                                // matrices in a block of 16 columns
 const uint PARTS = LOCAL_X / ROWS, OWN4 = TILE / 4u / PARTS;  // OWN4: keys of an invocation, divided by 4
-// Strides in uvec4, each with one of padding against bank conflicts.
+// Strides in uvec4; each includes one uvec4 of padding against bank conflicts.
 const uint D_ROW = 2u * DEPTH16 + 1u, V_ROW = 2u * WIDTH16 + 1u;
 const uint S_ROW = TILE / 4u + 1u, P_ROW = TILE / 8u + 1u;
 const uint STAGED_AT = ROWS * D_ROW, SCORES_AT = STAGED_AT + TILE * (D_ROW > V_ROW ? D_ROW : V_ROW);

@@ -62,7 +62,7 @@ const uint SCORED = TILE / (16u * SUBGROUPS);               // matrices of keys 
 const uint VALUED = (WIDTH16 + SUBGROUPS - 1u) / SUBGROUPS;  // matrices of columns of v for each subgroup
 const uint ROUND = ROWS < SUBGROUP ? ROWS : SUBGROUP, IN_ROUND = ROUND / MN;
 const int FIRST_SUM = SMALL_SUMS ? SMALL_SUM : 0;
-// Strides in uvec4, each with one of padding against bank conflicts.
+// Strides in uvec4; each includes one uvec4 of padding against bank conflicts.
 const uint D_ROW = DEPTH16 + 1u, T_ROW = TILE / 16u + 1u, S_ROW = KEYS16 + 1u, SUMS_ROW = 5u;
 const uint KEYS = TILE * D_ROW, VALUES = 16u * WIDTH16 * T_ROW;
 const uint STAGED_AT = ROWS * D_ROW, SCORES_AT = STAGED_AT + (KEYS > VALUES ? KEYS : VALUES);

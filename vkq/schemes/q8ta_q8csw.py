@@ -37,7 +37,7 @@ class Q8taQ8csw(Int8Scheme):
         self._whole_bias = bias if bias is not None and bias.dtype == np.int32 else None
         if operands.overflow == "refuse":
             check_accumulator(operands.weight, x, self._whole_bias, operands.w_zero_point)
-        # raise an error for multipliers outside float32's range
+        # this raises an error if a multiplier is outside float32's range
         self._multipliers = multipliers(x.scale, operands.w_scale, self.y.scale if self.y else None)
 
     @cached_property
