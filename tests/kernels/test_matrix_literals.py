@@ -135,8 +135,8 @@ def test_others_have_one_pipeline_for_every_k(
 
 
 def test_loops_that_are_not_counted_stay_off_such_devices(any_device: vkq.Device) -> None:
-    """Devices that need constant trip counts do not use float matrices and the integer correlation,
-    because the trip counts of these kernels are push constants."""
+    """Devices that need constant trip counts use neither float matrices nor the integer correlation, because
+    the trip counts of these kernels are push constants."""
     for vendor, able in ((ADRENO, True), (XCLIPSE, False)):
         halves = of_vendor(any_device, vendor, "16x16x16 f16")
         assert (lacking_half(halves) is None) == able

@@ -65,7 +65,7 @@ def test_networks(device: vkq.Device, tmp_path: Path, make: Any, form: str) -> N
 def test_known_networks(any_device: vkq.Device, tmp_path: Path, name: str, bound: float) -> None:
     """The difference of well-known networks from ONNX Runtime is at most *bound*. They have pools, movement
     and BatchNormalization between products. The bound is not 0 where ONNX Runtime adds the terms of means in
-    another order."""
+    another order than vkq."""
     net = Net(seed=7)
     model = net.model(*KINDS[name](net))
     quantize_dynamic(model, tmp_path / "q.onnx", weight_type=QuantType.QInt8, per_channel=True)
