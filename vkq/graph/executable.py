@@ -1,8 +1,8 @@
 """A graph on a device: planned and recorded once, run any number of times.
 
 This is the only module that turns a graph's nodes into device work. The argument ``layers`` is a cache of the
-objects made from weights. A model has an executable for each set of input shapes; all of them share one
-cache."""
+objects made from weights. A model has an executable for each set of input shapes; all these executables share
+one cache."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Graph:
 
     @functools.cached_property
     def kinds(self) -> frozenset[str]:
-        """The set of operators in the graph. A pass returns at once if it cannot change any of them."""
+        """The set of operators in the graph. A pass returns at once if it changes no operator of this set."""
         return frozenset(node.op for node in self.nodes)
 
     def uses(self) -> dict[str, int]:

@@ -145,7 +145,7 @@ def _appends(node: Node, ends: _Ends) -> bool:
 class _Adapting:
     """Rewrites the nodes of a model for int8 caches.
 
-    A Shape of a cache must return the shape of the unpacked floats. So it reads the floats of an
+    A Shape of a cache must return the shape of the unpacked floats. So the Shape reads the floats of an
     ``unpack_cache`` node, which constant folding removes. Attention that is written as MatMul, Softmax and
     MatMul reads the floats of two caches, until `vkq.graph.passes.attention` fuses all of these nodes."""
 

@@ -82,7 +82,8 @@ def model_of(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | 
 
 
 def _session(model: bytes) -> Any:
-    """Return a session of ONNX Runtime without optimizations. Raises ImportError if it is not installed."""
+    """Return a session of ONNX Runtime without optimizations. Raises ImportError if ONNX Runtime is not
+    installed."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -96,7 +97,7 @@ def runtime_specs(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Arr
     """Return the specs of a node's results as ONNX Runtime infers them.
 
     Raises ModelError if ONNX Runtime refuses the node. Raises OpenShape if the shapes are known only at run
-    time, if ONNX Runtime does not know the operator, or if it is not installed."""
+    time, or if ONNX Runtime does not know the operator or is not installed."""
     small = [None if array is None or array.size > SMALL else array for array in arrays]
     try:
         session = _session(model_of(node, specs, small))

@@ -8,7 +8,7 @@ from ..errors import ArgumentError
 
 def get_example(name: str) -> str:
     """Return the path of an example model of the package onnxruntime, such as "sigmoid.onnx". Raises
-    ArgumentError if the package is missing, FileNotFoundError if it has no such file."""
+    ArgumentError if the package is missing, FileNotFoundError if the package has no such file."""
     try:
         from onnxruntime import datasets
     except ImportError as error:

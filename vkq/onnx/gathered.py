@@ -74,7 +74,7 @@ def _codes(
 ) -> tuple[_Codes, Array | int] | None:
     """Return (codes, zero points) of the table. The zero points are an array with one number for each block,
     or one int for all blocks. Return None if the sizes of table, scales and zero points do not match. Also
-    return None if they match both packings (one code per byte, several codes per byte)."""
+    return None if these sizes match both packings (one code per byte, several codes per byte)."""
     blocks, own = scales.shape[1], table.shape[1]
     apart, several = (-(-size // block) == blocks if block > 0 else False for size in (own, own * 8 // bits))
     zeros: Array | int | None

@@ -82,7 +82,7 @@ def checked_feed(
 
 def resident(argument: Argument, value: Tensor, device: Device) -> Tensor:
     """Return the tensor *value* if it fits an input of a session on *device*. Raises ArgumentError or
-    DTypeError if its device or type is wrong."""
+    DTypeError if the tensor's device or type is wrong."""
     if value.device is not device:
         raise ArgumentError(
             f"input {argument.name!r} is on {value.device!r}, and the session on {device!r}; they must be on"
@@ -242,8 +242,8 @@ def _element(name: str, value: npt.ArrayLike, rank: int | None) -> Array:
 
 
 def alike(name: str, arrays: list[Array]) -> list[Array]:
-    """Return the arrays of a batch as contiguous arrays in native byte order. Raises ArgumentError if they
-    differ in shape or type."""
+    """Return the arrays of a batch as contiguous arrays in native byte order. Raises ArgumentError if the
+    arrays differ in shape or type."""
     shape, dtype = arrays[0].shape, arrays[0].dtype.newbyteorder("=")
     for i, array in enumerate(arrays):
         if array.shape != shape or array.dtype.newbyteorder("=") != dtype:

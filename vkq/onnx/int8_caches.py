@@ -55,9 +55,9 @@ def append_cache(w: Rewriting) -> bool:
 
 
 def attend_int8(w: Rewriting, at: Scores, q: str, k: str, v: str, width: int) -> str:
-    """Emit attention. *at*: its sizes and rules (`vkq.onnx.scores.Scores`). k and v are int8 caches of
-    vectors with *width* elements; for float caches use `vkq.onnx.scores.attend`. q, of any float type, and
-    the float32 result have the shape (batch, queries, heads, width)."""
+    """Emit attention. *at*: the sizes and rules of the attention (`vkq.onnx.scores.Scores`). k and v are int8
+    caches of vectors with *width* elements; for float caches use `vkq.onnx.scores.attend`. q, of any float
+    type, and the float32 result have the shape (batch, queries, heads, width)."""
     bias = ""
     for one in at.bias:
         wide = w.cast(one, "float32")

@@ -26,8 +26,8 @@ LEAST = 64  # minimum length of a cache. Lengths are powers of two, so the model
 
 class LanguageModel:
     """A decoder in a folder that onnxruntime-genai's model builder wrote: ``genai_config.json``, the model
-    that it names, and ``tokenizer.json``. Only methods that use text read the tokenizer, with the package
-    ``tokenizers``.
+    that this file names, and ``tokenizer.json``. Only methods that use text read the tokenizer, with the
+    package ``tokenizers``.
 
     device, fallback, compute, kv_cache: as in `InferenceSession`. compute="float16" makes long prompts of
     float32 models faster on GPUs with matrix units. An int8 cache takes about a quarter of the memory of a

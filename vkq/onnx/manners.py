@@ -154,8 +154,8 @@ class Manners:
         run_options: Any = None,
     ) -> None:
         """Start `run` in another thread, which then calls ``callback(results, user_data, error)``. *error* is
-        "" after a success. After a failure, it describes the failure, and the results are empty. This call
-        raises an error for wrong arguments. The arrays must not change before the callback."""
+        "" after a success. After a failure, *error* describes the failure, and the results are empty. This
+        call raises an error for wrong arguments. The arrays must not change before the callback."""
         if not callable(callback):
             raise ArgumentError(f"run_async: callback is a {type(callback).__name__}, not a function")
         call = self._call(output_names, input_feed, run_options)
@@ -177,7 +177,7 @@ class Manners:
 
     @checked
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
-        """Run with the values that *iobinding* binds, and store the results in it
+        """Run with the values that *iobinding* binds, and store the results in *iobinding*
         (`IOBinding.get_outputs`)."""
         if not isinstance(iobinding, IOBinding) or iobinding.session is not self:
             raise ArgumentError("run_with_iobinding: iobinding must come from this session's io_binding()")
@@ -235,8 +235,8 @@ class Manners:
         return self._began
 
     def end_profiling(self) -> str:
-        """Write the times of all runs so far to a new trace file (Chrome's JSON, microseconds) and return its
-        name. Return "" if ``SessionOptions.enable_profiling`` is off. `profile` times each node."""
+        """Write the times of all runs so far to a new trace file (Chrome's JSON, microseconds). Return the
+        file's name. Return "" if ``SessionOptions.enable_profiling`` is off. `profile` times each node."""
         if self._profiled is None:
             return ""
         events = [

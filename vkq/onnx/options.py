@@ -109,7 +109,7 @@ class SessionOptions(Entries):
         self._add(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
-        """Return the entry with this key. Raises ArgumentError if no entry was added with it."""
+        """Return the entry with this key. Raises ArgumentError if no entry has this key."""
         return self._get(key)
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
@@ -157,7 +157,7 @@ class RunOptions(Entries):
         self._add(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
-        """Return the entry with this key. Raises ArgumentError if no entry was added with it."""
+        """Return the entry with this key. Raises ArgumentError if no entry has this key."""
         return self._get(key)
 
 

@@ -41,7 +41,7 @@ _MISSING = "reading ONNX models needs the package onnx: pip install 'vkq[onnx]'"
 
 
 def package() -> Any:
-    """Return the package onnx. Raises ModelError if it is missing."""
+    """Return the package onnx. Raises ModelError if the package is missing."""
     try:
         import onnx
         import onnx.inliner
@@ -85,8 +85,8 @@ def attribute_of(attribute: Any) -> Any:
 
 def numbers_of(tensor: Any, dtype: np.dtype[Any], shape: Sequence[int] | None = None) -> npt.NDArray[Any]:
     """Return the elements of a TensorProto whose type is in `DATA_TYPES` and whose data is in the file. They
-    are copied only if necessary. Raises ValueError if their number does not match *shape* (default: the
-    tensor's dims)."""
+    are copied only if necessary. Raises ValueError if the number of elements does not match *shape* (default:
+    the tensor's dims)."""
     if tensor.HasField("segment"):
         raise ValueError("it is a segment of a larger tensor")
     if tensor.HasField("raw_data"):

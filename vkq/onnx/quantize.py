@@ -65,7 +65,7 @@ def quantize(
 
 
 def quantizer() -> Any:
-    """Return the module onnxruntime.quantization. Raises ModelError if it is missing."""
+    """Return the module onnxruntime.quantization. Raises ModelError if a package is missing."""
     try:
         import onnx
         from onnxruntime import quantization
@@ -113,7 +113,7 @@ def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, 
     large = proto.ByteSize() > EXTERNAL
     onnx.save(proto, first, save_as_external_data=large)
     half = any(tensor.data_type == FLOAT16 for tensor in proto.graph.initializer)
-    quant_pre_process(  # skip the optimizer for float16 models, because it computes float16 in float32
+    quant_pre_process(  # skip the optimizer for float16 models, because it would compute float16 in float32
         first, second, skip_symbolic_shape=True, skip_optimization=half, save_as_external_data=large
     )
     return second

@@ -90,7 +90,7 @@ def read(model: Any, fed: Container[str] = ()) -> Model:
     """Read a model from a path, bytes, an onnx.ModelProto, or PyTorch's ONNXProgram or ExportedProgram.
     *fed*: names of initializers that become inputs.
 
-    Raises ModelError for a file that is not a valid ONNX model, OSError if it cannot be read.
+    Raises ModelError for a file that is not a valid ONNX model, OSError for a file that cannot be read.
     """
     proto, folder = _parsed(model_of(model))
     try:

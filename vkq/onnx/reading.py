@@ -32,8 +32,8 @@ class Reading:
         return name
 
     def emit(self, node: Node, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
-        """Emit one of the nodes that replace *node*. Return its result: *output*, or a new name if *output*
-        is ""."""
+        """Emit one of the nodes that replace *node*. Return the name of its result: *output*, or a new name
+        if *output* is ""."""
         name = output or self.fresh(f"{node.outputs[0]}/{op}")
         self.nodes.append(Node(op, tuple(inputs), (name,), attributes, node.source))
         return name

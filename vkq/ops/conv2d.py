@@ -34,7 +34,7 @@ from .torch_modules import operands
 
 class Conv2d(Layer[Conv2dProblem]):
     """A 2-D convolution (cross-correlation, as in PyTorch) of NCHW images. With quantized x and an int8
-    weight, it is exact.
+    weight, the layer is exact.
 
     Args:
         weight: (OC, IC/groups, KH, KW), int8 (or uint8); or float32 or float16 (schemes f32 and f16).

@@ -29,8 +29,8 @@ from .layer import Layer, as_tuned
 
 
 class ConvTranspose2d(Layer[TransposedConv2dProblem]):
-    """A transposed 2-D convolution (as in PyTorch) of NCHW images. With quantized x and an int8 weight, it is
-    exact.
+    """A transposed 2-D convolution (as in PyTorch) of NCHW images. With quantized x and an int8 weight, the
+    layer is exact.
 
     Args:
         weight: (IC, OC/groups, KH, KW), int8 (or uint8); or float32 or float16 (schemes f32 and f16).

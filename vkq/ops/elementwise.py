@@ -258,8 +258,9 @@ def repeats(x: Spec, y: Spec) -> bool:
 
 
 def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Value, Value]:
-    """Return both operands with the rank of the result and in one layout. This is the layout of the operand
-    with the result's shape, if it allows broadcasting. If z is a gate (`_gates`), return both unchanged."""
+    """Return both operands with the rank of the result and in one layout. This layout is that of the operand
+    with the result's shape, if the layout allows broadcasting. If z is a gate (`_gates`), return both
+    unchanged."""
     whole = (z if z.spec.shape == shape and x.spec.shape != shape else x).spec
     name = whole.layout if len(whole.shape) == len(shape) else default_layout(whole.dtype, len(shape))
     if x.spec.shape != z.spec.shape:

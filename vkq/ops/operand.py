@@ -43,7 +43,7 @@ def apply(
 
 
 def planned(device: Device, build: Build, specs: Sequence[Spec], options: tuple[Any, ...]) -> Plan:
-    """Return the plan of an operator for inputs of these specs. The device caches it."""
+    """Return the plan of an operator for inputs of these specs. The device caches the plan."""
 
     def make() -> Plan:
         b = Builder(device)
@@ -82,7 +82,7 @@ def device_of(op: str, operands: Sequence[Operand | None], device: Device | int 
 
 def take(op: str, name: str, x: Operand, device: Device, dtypes: tuple[str, ...] = BYTES) -> Tensor:
     """Return the operand *name* of the operator *op* as a Tensor; a NumPy array is uploaded in its default
-    layout. Raises DTypeError if its dtype is not in *dtypes*."""
+    layout. Raises DTypeError if the operand's dtype is not in *dtypes*."""
     if isinstance(x, Tensor):
         if x.dtype not in dtypes:
             raise DTypeError(f"{op}: {name} has dtype {x.dtype}; it must be {_words(dtypes)}")

@@ -39,8 +39,8 @@ SUM_BYTES = 16  # shared memory of an invocation of a global average, in bytes: 
 # number of loads that an invocation of a large workgroup issues before it uses the loaded values.
 LEAST_INVOCATIONS, AT_ONCE = 128, 4
 LEAST_BLOCKED = 32  # LEAST_INVOCATIONS for kPackedInt8_16C, where an image has fewer vectors
-# In a global average, 16 bits hold the sum of this many bytes of a channel. If an invocation adds more, it
-# adds them in parts (LONG).
+# In a global average, 16 bits hold the sum of this many bytes of a channel. An invocation that adds more
+# bytes adds them in parts (LONG).
 MOST_VECTORS = 256
 MEANS_IN = {IMAGE: 1, MATRIX: 2}  # the shader's constant TO for each layout of y that x does not have
 MOST_PIXELS = 1 << 23  # global average: maximum number of pixels whose sum fits int32

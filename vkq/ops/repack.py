@@ -55,7 +55,7 @@ tensor.reshaped = reshape
 
 
 def to_layout(x: Tensor, layout: str) -> Tensor:
-    """Return the tensor in another packed layout, or itself if it has that layout."""
+    """Return the tensor in another packed layout, or the tensor itself if it has that layout already."""
     return x if x.layout == layout else reshape(x, x.shape, layout)
 
 

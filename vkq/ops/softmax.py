@@ -52,8 +52,8 @@ def softmax(
     """Return ``exp(x) / sum(exp(x))`` along an axis.
 
     x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor; the result is an array or a Tensor, like x.
-    Without y_qparams, the result is float32. With y_qparams, it is 8-bit: QuantizeLinear of the float32
-    result. QParams(1 / 256, -128) uses the whole range of int8.
+    Without y_qparams, the result is float32. With y_qparams, the result is 8-bit: QuantizeLinear of the
+    float32 result. QParams(1 / 256, -128) uses the whole range of int8.
 
     ``e = round(exp(-(max - x_q) * x_scale) * 2**30)`` from a table,
     ``y = float32(e) * (1 / float32(sum(e)))``; the integer sum is exact and each float32 step is rounded, so

@@ -30,7 +30,7 @@ def stored(values: Array, q: QParams) -> Array:
 
 def bounds_of(limits: tuple[float, float], y: QParams) -> tuple[float, float] | None:
     """Return the bounds of a fused activation as real numbers that are multiples of y's scale. The integer
-    bounds are ``round_half_even(limit / y_scale + y_zp)``. Return None if they clip nothing."""
+    bounds are ``round_half_even(limit / y_scale + y_zp)``. Return None if the bounds clip nothing."""
     if limits == (-math.inf, math.inf):
         return None
     whole = []

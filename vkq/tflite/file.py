@@ -97,7 +97,7 @@ def parse(model: Any, signature: str | None = None) -> File:
     """Parse a .tflite model, given as a path or bytes. *signature* selects a subgraph by the key of its
     signature, or by its name; None selects the first subgraph.
 
-    Raises ModelError for a file that is not a valid .tflite model, OSError if it cannot be read.
+    Raises ModelError for a file that is not a valid .tflite model, OSError for a file that cannot be read.
     """
     data = _bytes(model)
     if data[4:8] != IDENTIFIER:

@@ -31,8 +31,8 @@ FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
 def names_of(file: File) -> tuple[str, ...]:
-    """Return a unique name for each tensor: its name in the file, with its number appended if an earlier
-    tensor has the same name."""
+    """Return a unique name for each tensor. This is the tensor's name in the file, with the tensor's number
+    appended if an earlier tensor has the same name."""
     taken, names = set[str](), list[str]()
     for i, tensor in enumerate(file.tensors):
         name = tensor.name
@@ -260,7 +260,7 @@ class Lowering:
     def _shapes_of(self, operator: FileOperator, tensors: Mapping[str, int]) -> list[tuple[int, ...]]:
         """Return the shapes of the results of an operator that vkq does not lower. If an input has another
         shape than in the file and LiteRT is installed, LiteRT computes the shapes of the results. Otherwise
-        they are the shapes in the file. *tensors* maps names of values to numbers of the operator's
+        the shapes are those in the file. *tensors* maps names of values to numbers of the operator's
         tensors."""
         own = [self.file.tensors[n].shape for n in operator.outputs]
         given = {x: n for x, n in tensors.items() if n not in (*operator.outputs, *self.arrays)}

@@ -53,7 +53,7 @@ def reshape(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def squeeze(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower SQUEEZE. It removes the axes of size 1 that its option names, by default all of them."""
+    """Lower SQUEEZE. It removes the axes of size 1 that its option names, by default all axes of size 1."""
     given = low.shape(operator.inputs[0])
     chosen = {a % max(len(given), 1) for a in operator.options.get("squeeze_dims", [])}
     chosen = chosen or {i for i, d in enumerate(given) if d == 1}
@@ -73,8 +73,8 @@ def expand_dims(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def transpose(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower TRANSPOSE. If it transposes to (N, C, H, W) and its input exists only with channels first, the
-    result is that input, without a Transpose."""
+    """Lower TRANSPOSE. If the permutation gives (N, C, H, W), and the input exists only with channels first,
+    the result is this input, without a Transpose."""
     x, y = operator.inputs[0], operator.outputs[0]
     same_parameters(low, [x], y)
     perm = tuple(low.numbers(operator.inputs[1], "permutation"))

@@ -42,7 +42,7 @@ def read(
     signature or the name of a subgraph; by default the first subgraph is read. apart: operators that must not
     run on a device, by their numbers in the file ("#3").
 
-    Raises ModelError if the file is not a valid .tflite model, OSError if it cannot be read.
+    Raises ModelError if the file is not a valid .tflite model, OSError for a file that cannot be read.
     """
     if isinstance(model, Model):
         return model

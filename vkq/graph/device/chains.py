@@ -41,7 +41,7 @@ def _chain(context: Context, node: Node) -> tuple[Value, ...]:
 
 def _held(context: Context, node: Node) -> tuple[str, ...]:
     """If the chain's dispatch can store 8-bit results, return the type of each result, or "" for a result
-    that is not 8-bit. Otherwise return (): the dispatch stores these results as float32, and further
+    that is not 8-bit. Otherwise return (): the dispatch then stores 8-bit results as float32, and further
     dispatches quantize them."""
     a, shapes = node.attributes, [context.graph.specs[name].shape for name in node.inputs]
     layouts = [

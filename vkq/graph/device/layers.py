@@ -123,8 +123,8 @@ def _large(context: Context, node: Node, layer_of: Callable[..., Any]) -> bool:
 
 
 def only_reader(context: Context, node: Node) -> Node | None:
-    """Return the only reader of a node's result if it is a convolution that reads the result as its image and
-    has no residual. Otherwise, return None."""
+    """Return the only reader of a node's result, if this reader is a convolution that reads the result as its
+    image and has no residual. Otherwise, return None."""
     name = node.outputs[0]
     readers = context.readers(name)
     # ``uses`` also counts a graph result, which has no reader

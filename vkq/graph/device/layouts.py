@@ -38,7 +38,7 @@ def wanted(context: Context, name: str) -> str | None:
             continue
         node, last = graph.nodes[place], place
         reads = [one for one in node.inputs[: OPERANDS.get(node.op, 1)] if one in found]
-        # the value is the layer's residual: it needs the layout of x
+        # the value is the layer's residual, which needs the layout of x
         if node.op == "linear" and node.input(3) in found:
             reads = [node.inputs[0]]
         if not reads or node.attributes.get("x", "") is None:  # x is float, and floats have no packed layout
@@ -64,7 +64,7 @@ def wanted_means(context: Context, name: str) -> str | None:
     """Return the layout that the readers of means (N, C, 1, 1) need.
 
     If the only reader reshapes the means to (N, C) for a matrix product, the layout is kPackedInt8_4H4W.
-    Otherwise it is the result of `wanted`, or None if `wanted` returns kPackedInt8_4H4W."""
+    Otherwise the layout is the result of `wanted`, or None if `wanted` returns kPackedInt8_4H4W."""
     graph = context.graph
     n, c, *_ = graph.specs[name].shape
     readers = context.readers(name)

@@ -1,5 +1,5 @@
 """Linear layers on a device. If the layers that compute an attention's queries, keys and values read the same
-value, they become one matrix product where that is possible and faster."""
+value, one matrix product computes all these layers where that is possible and faster."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ A, B, SCALES, ZERO_POINTS, G_IDX, BIAS = range(6)  # indices of the inputs of Ma
 
 
 def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
-    """Return the weight of a node; raise VkqError if vkq does not support it."""
+    """Return the weight of a node; raise VkqError if vkq does not support the weight."""
     codes, scales, points = (
         constants.get(node.input(i)) if node.input(i) else None for i in (B, SCALES, ZERO_POINTS)
     )

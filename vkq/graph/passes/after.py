@@ -43,8 +43,8 @@ class _LastSteps:
         return True
 
     def _looked_up(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
-        """Return (the operand of a lookup, the layer that computes this operand). The layer is None if the
-        lookup cannot be fused into it. Only linear layers support one table for each channel."""
+        """Return (the operand of a lookup, the layer that computes this operand). The layer is None if no
+        layer can include the lookup. Only linear layers support one table for each channel."""
         own, table = node.inputs[0], node.attributes["table"]
         columns = node.attributes.get("axis", -1) == len(sweep.specs[own].shape) - 1
         ops = LAYERS if table.ndim == 1 else ("linear",) if columns else ()
@@ -54,7 +54,7 @@ class _LastSteps:
     def _summed(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
         """Return (an operand of the addition, the layer that computes this operand). If layers compute both
         operands, choose the later layer: when it runs, the earlier layer's result exists. The layer is None
-        if the addition cannot be fused into it."""
+        if no layer can include the addition."""
         made = {name: self._layer(sweep, name, ("lookup",), *LAYERS) for name in node.inputs}
         own = max(node.inputs, key=lambda name: (made[name] is not None, self.order.get(name, -1)))
         alike = len({(sweep.specs[name].shape, sweep.specs[name].dtype) for name in node.inputs}) == 1

@@ -10,8 +10,8 @@ from ..graph import Graph, Node
 from .sweep import Sweep
 
 WHOLE = ("int32", "int64", "bool")
-# Operators of decoders. The rules that emit them also emit the nodes that compute positions, once for each
-# layer.
+# Operators of decoders. The rules that emit these operators also emit the nodes that compute positions, once
+# for each layer.
 CACHED = (
     "rotate",
     "place",

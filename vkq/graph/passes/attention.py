@@ -203,7 +203,7 @@ def _quantized(sweep: Sweep, name: str) -> bool:
 
 
 def _result_as_read(sweep: Sweep, node: Node) -> bool:
-    """Fuse a Transpose into the attention whose result it reads, if the result has no other reader."""
+    """Fuse a Transpose into the attention that computes its input, if nothing else reads this input."""
     if result_turned_back(sweep, node):
         return True
     made = _alone(sweep, node.inputs[0], "attention")

@@ -89,8 +89,8 @@ def _before_table(sweep: Sweep, name: str) -> tuple[str, bytes | None]:
 
 
 def _alone(sweep: Sweep, name: str, *ops: str) -> Node | None:
-    """Return the node that computes a value, or None if its operator is not in *ops*, or if the value has
-    several readers."""
+    """Return the node that computes a value. Return None if the node's operator is not in *ops*, or if the
+    value has several readers."""
     return sweep.producer(name, *ops) if sweep.uses.get(name) == 1 else None
 
 

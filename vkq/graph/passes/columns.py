@@ -99,8 +99,8 @@ def _reshape(sweep: Sweep, node: Node) -> bool:
 
 
 def _lookup(sweep: Sweep, node: Node) -> bool:
-    """Move a lookup before Reshapes, so that it can be fused into the product, or before the Transposes and
-    Reshapes that follow a Slice of columns."""
+    """Move a lookup before Reshapes, so that the lookup can be fused into the product. Also move a lookup
+    before the Transposes and Reshapes that follow a Slice of columns."""
     name, between = node.inputs[0], list[Node]()
     while (made := sweep.producer(name, "Transpose", "Reshape")) is not None:
         if sweep.uses.get(name, 1) != 1:

@@ -15,8 +15,8 @@ MOST = 64  # maximum number of elements of a small vector
 
 
 def flatten_counts(graph: Graph) -> Graph:
-    """In a decoder's graph, give each small int32 vector the shape (n,), and move the node that computes it
-    directly behind its operands. Return other graphs unchanged."""
+    """In a decoder's graph, give each small int32 vector the shape (n,), and move the node that computes the
+    vector directly behind the nodes that compute its operands. Return other graphs unchanged."""
     if graph.kinds.isdisjoint(CACHED):
         return graph
     flat = Sweep(graph).run(_visit, {*OPERATORS, "Reshape"})

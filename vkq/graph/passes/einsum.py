@@ -1,5 +1,5 @@
-"""Rewrites Einsum as matrix products of two operands at a time. An axis that both operands have becomes a
-batch axis if the result or a later operand has it, too, and otherwise a summed axis."""
+"""Rewrites Einsum as matrix products of two operands at a time. An axis of both operands becomes a batch axis
+if the result or a later operand also has this axis. Otherwise the product is summed over the axis."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from .sweep import Sweep, swept
 PAIRS = ("add", "sub", "mul", "lookup2")
 OPERATORS = (*PAIRS, "lookup")
 PART = 1 << 16  # elements computed at a time, so that temporary arrays stay in the processor's cache
-# Computed tables, by the id() of the model's table. A model's graphs for other input sizes share them.
+# Computed tables, by the id() of the model's table. A model's graphs for other input sizes share these
+# tables.
 _kept: dict[Hashable, tuple[weakref.ref[Array], Array]] = {}
 
 

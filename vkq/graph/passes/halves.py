@@ -66,8 +66,8 @@ class _Halves:
         return True
 
     def _passed(self, node: Node, wide: str) -> bool:
-        """Remove a Cast of a float16 value, and let its readers read *wide*, the float32 value that replaces
-        the value."""
+        """Remove a Cast of a float16 value. The readers of its result then read *wide*, the float32 value
+        that replaces the float16 value."""
         if node.attributes["to"] == SINGLE:
             self.sweep.alias(node.outputs[0], wide)
         else:

@@ -144,7 +144,7 @@ class _Parts:
         waiting, seen = [name for each in every for name in (*each.angles, *each.cache)], set[str]()
         while waiting:
             name = waiting.pop()
-            if name in ends:  # an input of the node would depend on its results
+            if name in ends:  # an input of the new node would depend on its results
                 return False
             place, node = self.made.get(name, (-1, None))
             if node is not None and place >= least and name not in seen:
@@ -237,7 +237,8 @@ class _Walk:
         return self
 
     def _next(self, op: str) -> Node | None:
-        """Skip Reshapes. Return the node that computes the value, if it has the operator *op*."""
+        """Skip Reshapes. Return the node that computes the value before them, or None if its operator is not
+        *op*."""
         while (node := self._producer()) is not None and node.op == "Reshape":
             self._pass(node)
         return node if node is not None and node.op == op else None

@@ -2,7 +2,7 @@
 arithmetic computes row numbers, and one Gather reads the rows, or one scatter writes them.
 
 A constant index out of range is refused. An index computed at run time is clamped to the axis. If a model
-input has the indices, its values are checked at each run (attribute ``within``: see `types`)."""
+input has the indices, this input is checked at each run (attribute ``within``: see `types`)."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ RULES: dict[str, Callable[[Words], bool]] = {
 
 
 def in_plain_words(sweep: Sweep, node: Node, visit: Callable[[Node], object]) -> bool:
-    """Replace a node by other operators. Return False if no rule supports its operator and form."""
+    """Replace a node by other operators. Return False if no rule supports the node."""
     a = node.attributes
     foreign = node.op == "foreign"
     rule = RULES.get(a["op"] if foreign and not a["domain"] else node.op)

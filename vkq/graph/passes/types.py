@@ -121,7 +121,8 @@ class _Types:
         return self.ranges.get(name)
 
     def _keep(self, node: Node, whole: Sequence[str]) -> None:
-        """Keep a node, and let it compute in int32. *whole*: the integer inputs that it computes with."""
+        """Keep a node, and let it compute in int32. *whole*: the integer inputs that the node computes
+        with."""
         names = {name: self._held(name) for name in whole}
         inputs = tuple(names.get(name, name) for name in node.inputs)
         self.sweep.keep(dataclasses.replace(node, inputs=inputs))
