@@ -46,7 +46,7 @@ def test_float16_scales_and_largest_values() -> None:
     found = vkq.quantize_weight(w, bits=4, group=32, scale_dtype="float16")
     assert found.scale.dtype == np.float16
     np.testing.assert_array_equal(found.dequantize()[0], w[0])
-    assert (found.scales()[1], found.dequantize()[1].max()) == (1, 0)  # in float16, row 1 has a scale of 0
+    assert (found.scales()[1], found.dequantize()[1].max()) == (1, 0)  # row 1: the float16 scale 0 becomes 1
     assert found.nbytes == 2 * 16 + 2 * 2
     with pytest.raises(vkq.ArgumentError, match=r"weight\[0, 0:32\] spans .*: use scale_dtype='float32'"):
         vkq.quantize_weight(w * np.float32(1e9), bits=4, group=32, scale_dtype="float16")
