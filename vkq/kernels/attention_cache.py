@@ -53,7 +53,7 @@ def appended(b: Builder, x: Value, start: Value | None, past: Value | None, tota
     slots = [x, *([] if start is None else [start]), *([] if past is None else [past]), y]
     b.dispatch(b.device.program(written(form)), slots, push, macs=batch * groups * total * width)
     if past is not None and past.spec.shape == y.spec.shape:
-        # a past word is read only by the invocation that writes the new word at the same place
+        # y may overwrite *past*: a past word is read only by the invocation that writes the same word of y
         span = min(tokens, total)
         b.may_overwrite([(y, past)], push | {"rows": batch * groups * span, "span": span})
     return y

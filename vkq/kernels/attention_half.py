@@ -64,7 +64,7 @@ class HalfAttention:
             return f"{given}; matrix units need multiples of 16 up to {MOST_COLUMNS}"
         steps = [n for one in strides[:3] for n in (one.batch, one.head, one.row)]
         if any(one.column != 1 for one in strides) or any(n % 8 for n in steps):
-            return "neighbouring elements of a head do not lie together in memory, in runs of 8"
+            return "columns are not contiguous, or strides of batch, head or row are not multiples of 8"
         if why := half_refusal(device):
             return why
         types: dict[str, Constant] = {"Q_HALF": dtypes[0] == "float16", "KV_HALF": half}

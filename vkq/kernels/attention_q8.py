@@ -84,18 +84,18 @@ class AttentionQ8:
         if form == "float":
             return "the device has no packed dot product"
         if not _broadcasts(mask, (*q[:-1], sizes.keys)):
-            return f"the mask is {mask}, without a number for each of {sizes.keys} keys"
+            return f"the mask has shape {mask}; it must have a number for each of {sizes.keys} keys"
         if steps.sums is not None and offsets(steps.sums, steps.mask_first, device.soft_float) is None:
-            return "sums of scores and mask are ties, which only a table decides"
+            return "some sums of score and mask are rounding ties, which only a lookup table can decide"
         runs = min(side_by_side) > 1 and sizes.depth % 16 == sizes.width % 16 == 0
         blocked = runs and all(one.layout == BLOCKED for one in operands)
         one_matrix = (
             sizes.batch * sizes.heads == min(side_by_side) or sizes.queries % 4 == sizes.keys % 4 == 0
         )
         if any(firsts) and (not blocked or any(first % 16 for first in firsts)):
-            return "queries, keys or values among other columns are not whole blocks of 16 columns"
+            return "queries, keys or values lie among other columns, and are not whole blocks of 16 columns"
         if not blocked and not one_matrix:
-            return f"four of {sizes.queries} queries or {sizes.keys} keys lie in two matrices"
+            return f"the {sizes.queries} queries or {sizes.keys} keys are not whole blocks of four rows"
         layout = BLOCKED if blocked else MATRIX
         found = cls(device, sizes, steps, side_by_side, mask, layout, form, firsts)
         if blocked:

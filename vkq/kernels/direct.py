@@ -56,7 +56,7 @@ class Sweep:
     @property
     def slides(self) -> bool:
         """True if the horizontal stride and dilation are 1. In this case, neighbouring output pixels read
-        neighbouring input columns, and so do neighbouring taps."""
+        neighbouring input columns, and neighbouring taps read neighbouring input columns, too."""
         return self.stride[1] == self.dilation[1] == 1
 
     @property

@@ -102,7 +102,7 @@ class ExpandDepthwise:
         if max(p.padding) >= p.kh:
             return f"padding is {p.padding}; each result must read a pixel of the image"
         kinds = {one.arithmetic.after.kind for one in (first, second)}
-        return None if kinds <= {NOTHING.kind, TABLE} else "an epilogue is not a table"
+        return None if kinds <= {NOTHING.kind, TABLE} else "an epilogue is not a lookup table"
 
     def _matrices(self) -> Matrices | None:
         """Return the matrix shape for the 1x1 convolution. None if weights have zero points, the dot form is

@@ -73,7 +73,7 @@ class GroupedGemm:
         if self.kernel != "auto":
             return self.kernel, "requested by name"
         if rows <= max(profile(facts).gemv_rows_grouped, self.rows_shared) or not self.k:
-            return "gemv", "few rows: reading the weight is the work"
+            return "gemv", "few rows: reading the weight takes most of the time"
         if staged_tile(facts, str(self.weight.bits), rows, self.n):
             return "staged", "enough rows to share dequantized weights"
         return "tiled", "this device uses no kernel that shares weights"

@@ -76,7 +76,7 @@ def headed(
     if whole["count"]:
         b.dispatch(b.device.program(written(form)), slots, push | whole)
         caches = [y for y, part in zip(results, parts, strict=True) if part.order == "cache"]
-        if caches:  # an invocation writes only the words of *past* that it has read
+        if caches:  # a cache may overwrite its *past*: an invocation writes only words that it has read
             shorter = push | _ends(form, batch, tokens, min(tokens, rows))
             b.may_overwrite(list(zip(caches, pasts, strict=True)), shorter)
     return results
@@ -104,7 +104,7 @@ def buffers(parts: Sequence[Part]) -> int:
 
 @functools.lru_cache(256)
 def written(form: HeadsForm) -> Written:
-    """Return the shader of a form."""
+    """Return the shader that is generated for a form."""
     names = [(name, "read") for name in form.reads] + [(f"y{i}", "write") for i in range(len(form.parts))]
     ops = [part.order + ".rotated" * part.rotated for part in form.parts]
     types = dict.fromkeys((form.dtype, *(part.dtype for part in form.parts)))
@@ -118,7 +118,7 @@ def written(form: HeadsForm) -> Written:
 
 
 class _Heads:
-    """The writer of the kernel of a form."""
+    """Writes the kernel that is generated for a form."""
 
     def __init__(self, form: HeadsForm):
         self.form, self.reads = form, form.reads

@@ -96,7 +96,7 @@ def placed_rows(b: Builder, x: Value, start: Value, updates: Value) -> Value:
             "span": rows,
         }  # fmt: skip
         b.dispatch(b.device.program(_placed(fours)), [x, start, updates, y], push)
-        # an invocation writes only the words of x that it has read
+        # y may overwrite x, because an invocation writes only the words of x that it has read
         span = min(count, rows)
         b.may_overwrite([(y, x)], push | {"count": every * span * many, "span": span})
     return y

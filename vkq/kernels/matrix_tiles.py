@@ -162,6 +162,7 @@ def is_faster_as_given(known: Profile, rows: int, n: int, k: int) -> bool:
     share = -(-rows // DOT_TILE) * -(-n // DOT_TILE) / known.multiprocessors
     dots = k / STEP * max(alone, together * share)
     padded = k + -k % TURN
-    # Leave out tiles without a loop: their cost includes the start of a dispatch, the cost of dots does not.
+    # Leave out tiles without a loop: their cost includes the start of a dispatch, but the cost of dot
+    # products (*dots*) does not.
     units = min(one.cycles(known, rows, n, padded) for one in tilings(known, rows, n, k) if not one.short)
     return bool(dots < once + each_million * rows * k / 1e6 + units)

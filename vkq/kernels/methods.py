@@ -126,7 +126,7 @@ def _matrix_implicit_merit(c: Convolution, p: Conv2dProblem) -> str | None:
         return "matrix units; the input pixels of a tile do not fit into shared memory"
     known = profile(c.device.capabilities)
     faster = implicit_cycles(known, p) < conv_cycles(known, p, found[0], beside=True)
-    return "matrix units, with pixels gathered a tap at a time" if faster else None
+    return "matrix units, with pixels gathered for one tap at a time" if faster else None
 
 
 def _matrix_pointwise(c: Convolution, p: Conv2dProblem) -> Kernel:

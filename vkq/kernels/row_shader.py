@@ -26,7 +26,7 @@ SIGNS = 0x80808080
 
 @functools.lru_cache(1024)
 def written(form: RowForm) -> Written:
-    """Return the shader for the function of rows and all other properties of a form."""
+    """Return the shader that is generated for a form."""
     push = tuple(PushConstant(word, kind, 4 * i) for i, (word, kind) in enumerate(WORDS))
     name, lanes, y = form.name, form.lanes, form.y_buffer
     bindings = tuple(Binding(i, "x" if i == 0 else f"x{i}", "read", "uint") for i in range(y))

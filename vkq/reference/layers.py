@@ -128,8 +128,8 @@ def conv2d(
     groups: int = 1,
     overflow: str = "refuse",
 ) -> Array:
-    """Return the 2-D convolution of int8 or uint8 data, (N, OC, OH, OW), as ONNX QLinearConv. The result is
-    int8 or uint8, or float32 if y is None.
+    """Return the 2-D convolution of int8 or uint8 data, (N, OC, OH, OW), as ONNX QLinearConv does. The
+    result is int8 or uint8, or float32 if y is None.
 
     xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (OC, IC/groups, KH, KW), int8 or uint8. stride, padding,
     dilation, groups: as `vkq.problem.Conv2dProblem.of`. w_scale, bias and w_zero_point (one number, or one

@@ -42,7 +42,7 @@ def lookup(x: Array, table: npt.ArrayLike) -> Array:
 
 
 def max_pool2d(x: Array, window: Window) -> Array:
-    """Return the maximum of each window, as ONNX MaxPool. x: (N, C, H, W), integers or floats.
+    """Return the maximum of each window, as ONNX MaxPool does. x: (N, C, H, W), integers or floats.
 
     Padding is never the maximum. A window that covers no part of the image gives the smallest value of the
     type.
