@@ -95,7 +95,7 @@ class AttentionQ8:
         if any(firsts) and (not blocked or any(first % 16 for first in firsts)):
             return "queries, keys or values lie among other columns, and are not whole blocks of 16 columns"
         if not blocked and not one_matrix:
-            return f"the {sizes.queries} queries or {sizes.keys} keys are not whole blocks of four rows"
+            return f"a block of four of {sizes.queries} queries or {sizes.keys} keys lies in two matrices"
         layout = BLOCKED if blocked else MATRIX
         found = cls(device, sizes, steps, side_by_side, mask, layout, form, firsts)
         if blocked:
