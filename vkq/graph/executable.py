@@ -188,9 +188,9 @@ class Executable:
         total, shared = sum(life.bytes for life in self.lifetimes), self.plan.scratch_bytes
         read, written = self.plan.traffic
         return (
-            f"intermediate values: {total} bytes, in {shared} bytes of shared memory; at least"
-            f" {lower_bound(self.lifetimes)} are in use at one step; dispatches read {read} bytes of them and"
-            f" write {written}"
+            f"intermediate values: {total} bytes, in {shared} bytes of scratch memory; at least"
+            f" {lower_bound(self.lifetimes)} bytes are in use at one step; dispatches read {read} bytes of"
+            f" these values and write {written} bytes"
         )
 
     def memory_of_its_own(self) -> tuple[int, list[Resident]]:
@@ -244,7 +244,7 @@ class Executable:
         specs |= {name: Spec(array.shape, array.dtype.name) for name, array in self.known.items()}
         for name, target in into.items():
             resident.check_target(name, self.device, specs[name], target)
-        if self.device.recording().replays:  # the block may replay with this run's inputs
+        if self.device.recording().replays:  # a `Device.record` block records the run itself
             repeated = None
         planned = zip(graph.inputs, self.plan.inputs, strict=True)
         own = [resident.placed(name, self.device, spec, inputs[name], repeated) for name, spec in planned]

@@ -57,8 +57,8 @@ def gather_block_quantized(w: Rewriting) -> bool:
 @dataclasses.dataclass(frozen=True)
 class _Codes:
     """A table of codes. *array* has a uint8 for each code or, if *paired*, a uint8 for two codes of 4 bits.
-    If possible, *array* is the model's own table: each preparation of the model would keep any other table in
-    host memory."""
+    If possible, *array* is the table of the model, which is in host memory anyway. For any other table, each
+    preparation of the model would need additional host memory."""
 
     array: Array
     paired: bool

@@ -222,7 +222,10 @@ def columns(group: Sequence[Any], inputs: Sequence[Argument]) -> dict[str, list[
     for i, row in enumerate(rows):
         if row.keys() != rows[0].keys():
             given, names = sorted(map(str, row)), sorted(map(str, rows[0]))
-            raise ArgumentError(f"element {i} of the batch has the inputs {given}, the first {names}")
+            raise ArgumentError(
+                f"element {i} of the batch has the inputs {given}, and the first has {names}; they must be"
+                " equal"
+            )
     ranks = {argument.name: len(argument.shape) for argument in inputs}
     return {name: [_element(name, row[name], ranks.get(name)) for row in rows] for name in rows[0]}
 

@@ -84,7 +84,8 @@ def append_int8(w: Rewriting, past: str, held: int, x: str, at: Scores, output: 
 
 
 def _check_follows(w: Rewriting, at: Scores) -> None:
-    """Raise ModelError if the queries are causal but neither the first nor the last tokens of the cache."""
+    """Raise ModelError if the attention is causal, and the queries are neither the first nor the last tokens
+    of the cache."""
     if at.causal and isinstance(at.start, int) and at.start not in (0, at.keys - at.queries):
         _refuse(
             w, f"its {at.queries} causal queries begin at position {at.start} of {at.keys} keys; they must"

@@ -48,7 +48,8 @@ class Mapped:
         self._checks = [BatchCheck(model, name, constant) for name in self.names]
 
     def __call__(self, inputs: Iterable[Any], batch: int) -> Iterator[list[Array]]:
-        """For each input, in order, yield a list with the row of every output that belongs to the input."""
+        """For each input, in order, yield a list with one row of each output: the row that belongs to the
+        input."""
         waiting: deque[Finish] = deque()
         for group in groups(inputs, batch):
             rows = columns(group, self.model.inputs)

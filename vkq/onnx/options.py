@@ -189,8 +189,8 @@ class Asked:
     path_or_bytes: Any = None
 
     def given(self, model: Any) -> Any:
-        """Return the model, which was given as *model* or as ``path_or_bytes``, with the initializers of the
-        options. Raises DTypeError unless exactly one of the two was given."""
+        """Return the session's model, with the initializers of the options. The caller passes the model as
+        *model* or as the keyword ``path_or_bytes``. Raises DTypeError unless exactly one of them is given."""
         if (model is None) == (self.path_or_bytes is None):
             raise DTypeError("InferenceSession takes one model: a path, bytes, or an onnx.ModelProto")
         model = model_of(self.path_or_bytes if model is None else model)

@@ -1,7 +1,7 @@
 """The message classes of ONNX files, and the package onnx.
 
-To run models, vkq needs only the package's message classes. Importing the whole package takes 0.05 to
-0.1 s, as long as reading a network. So the whole package is imported only when more of it is needed.
+To run models, vkq needs only the package's message classes. Importing the whole package takes 0.05 to 0.1 s,
+which is as long as reading a network takes. So the whole package is imported only when more of it is needed.
 """
 
 from __future__ import annotations

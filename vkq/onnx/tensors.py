@@ -103,8 +103,8 @@ def _external(
         path = _inside(folder, location, what)
         if length != size or offset + size > path.stat().st_size:
             raise ModelError(
-                f"{what} needs {size} bytes;"
-                f" {location!r} offers {length} from {offset} of {path.stat().st_size}"
+                f"{what} needs {size} bytes; its data is {length} bytes from byte {offset} on in"
+                f" {location!r}, which has {path.stat().st_size} bytes"
             )
         data = _numbers(path, offset, size, dtype.newbyteorder("<"))
     except (OSError, RuntimeError) as error:  # a cycle of links, or a name that is too long

@@ -42,7 +42,7 @@ class Worker:
             waited = "had not begun" if future.cancel() else "goes on, and later runs wait for it"
             raise TimedOutError(
                 f"{what}: no result within {seconds:g} s; the work {waited}. The first run of a set of shapes"
-                " prepares it: let one run without a timeout come first"
+                " also prepares the model for these shapes: run each set once without a timeout"
             ) from error
 
     def close(self) -> None:

@@ -230,8 +230,8 @@ def _broadcast_shape(op: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, 
         return np.broadcast_shapes(tuple(a), tuple(b))
     except ValueError:
         raise ArgumentError(
-            f"{op}: a has shape {tuple(a)} and b {tuple(b)}; from the right, axes must be equal or one of"
-            " them 1"
+            f"{op}: a has shape {tuple(a)} and b {tuple(b)}; counted from the right, two sizes must be equal,"
+            " or one of them must be 1"
         ) from None
 
 

@@ -88,7 +88,7 @@ def multiplied(
             return permuted_as(b, y, y.spec.shape, SWAPPED, together(y.spec.shape, heads[2]), layout)
         heads = of_x, of_z, heads[2]
     if overflow == "refuse" and (k := math.prod(apart(x.spec.shape, heads[0])[-1:])) > MOST_K:
-        raise ArgumentError(f"matmul: K is {k}; at most {MOST_K}, so that int32 holds every sum")
+        raise ArgumentError(f"matmul: K is {k}; it must be at most {MOST_K}, so that int32 holds every sum")
     xq, zq = (
         operand.meaning("matmul", "a", x.spec, x_qparams),
         operand.meaning("matmul", "b", z.spec, z_qparams),

@@ -124,8 +124,9 @@ def check_image(op: str, shape: Sequence[int]) -> None:
 
 def axes_layout(name: str, rank: int) -> str:
     """Return the layout in which operators along axes read an array that has *rank* axes and the layout
-    *name*. This is *name*, with one exception. An array in kPackedInt8_16C whose rank is not 4 is read in
-    kPackedInt8_4H4W: the axes of its extent in kPackedInt8_16C are not the axes of the array."""
+    *name*. This is *name*, with one exception: an array in kPackedInt8_16C whose rank is not 4 is read in
+    kPackedInt8_4H4W. The reason is that kPackedInt8_16C stores such an array with an extent whose axes are
+    not the axes of the array."""
     return MATRIX if name == BLOCKED and rank != 4 else name
 
 

@@ -66,7 +66,7 @@ def max_pool2d(
     down. The same as ONNX MaxPool (https://onnx.ai/onnx/operators/onnx__MaxPool.html) and
     torch.nn.functional.max_pool2d.
 
-    Raises ArgumentError for sizes that do not fit, DTypeError for another type.
+    Raises ArgumentError for a window that is invalid for x, DTypeError for another type.
 
     >>> import numpy as np
     >>> max_pool2d(np.arange(9, dtype=np.int8).reshape(1, 1, 3, 3), 2, 1)
@@ -120,8 +120,8 @@ def avg_pool2d(
     covers the whole image, the formula is that of `global_avg_pool2d`, as in ONNX Runtime. x, kernel, stride,
     padding and ceil_mode: as for `max_pool2d`; y_qparams: by default the parameters of x.
 
-    Raises ArgumentError for sizes that do not fit, for missing qparams and for scales outside [2**-100,
-    2**100].
+    Raises ArgumentError for a window that is invalid for x, for missing qparams, and for scales outside
+    [2**-100, 2**100].
 
     >>> import numpy as np
     >>> avg_pool2d(np.arange(16, dtype=np.int8).reshape(1, 1, 4, 4), 2, x_qparams=QParams(1.0))

@@ -38,8 +38,8 @@ def concat(
     of the inputs, which must then be equal. The results equal ONNX Runtime's com.microsoft.QLinearConcat,
     byte for byte.
 
-    Raises ArgumentError for shapes that do not fit and for missing qparams, DTypeError for mixed types
-    without y_qparams.
+    Raises ArgumentError for shapes that differ along other axes and for missing qparams, DTypeError for mixed
+    types without y_qparams.
 
     >>> import numpy as np
     >>> a, b = np.array([[1, 2]], np.int8), np.array([[30]], np.int8)

@@ -80,7 +80,8 @@ def gathered(b: Builder, x: Value, ids: Value, axis: int) -> Value:
     whole = (*shape[:axis], *at.shape, *shape[axis + 1 :])
     if not shape[axis] or x.spec.size >= 1 << 31:
         raise ArgumentError(
-            f"gather: axis is {axis} and x has shape {shape}; the axis must have an element, x less than 2^31"
+            f"gather: axis is {axis} and x has shape {shape}; the axis must have at least 1 element, and x"
+            " fewer than 2^31"
         )
     if not math.prod(whole):
         return b.new(Spec(whole, x.spec.dtype, None, x.spec.qparams))
@@ -184,7 +185,7 @@ def _sliced(b: Builder, x: Value, bounds: Sequence[tuple[Any, Any, Any]]) -> Val
     shape = x.spec.shape
     if len(bounds) > len(shape):
         raise ArgumentError(
-            f"slice: {list(bounds)} do not fit {len(shape)} axes; give at most one slice for each"
+            f"slice: {list(bounds)} do not fit {len(shape)} axes; give at most one slice for each axis"
         )
     whole = (*bounds, *((None, None, None),) * (len(shape) - len(bounds)))
     return sliced(b, x, [range(*slice(*one).indices(d)) for one, d in zip(whole, shape, strict=True)])

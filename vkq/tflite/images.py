@@ -89,7 +89,9 @@ def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None
             ceil_mode=False, count_include_pad=False,
         )  # fmt: skip
     else:
-        raise Unsupported(f"its filter has {taps} elements; at most {MOST_TAPS}, or the whole image")
+        raise Unsupported(
+            f"its filter has {taps} elements; it must have at most {MOST_TAPS}, or cover the whole image"
+        )
     return low.give(operator.outputs[0], _bounded(low, name, operator, activation), first=True)
 
 

@@ -75,7 +75,8 @@ class Interpreter:
             raise ArgumentError(f"input {tensor.name!r} has shape {tensor.shape}; it cannot become {shape}")
         if strict and any(a not in (-1, b) for a, b in zip(tensor.signature, shape, strict=True)):
             raise ArgumentError(
-                f"input {tensor.name!r} is {tensor.signature} in the file; {shape} does not fit"
+                f"input {tensor.name!r} has shape {tensor.signature} in the file, where -1 is free; it cannot"
+                f" become {shape}"
             )
         self._shapes[self._names[input_index]] = shape
         self._session, self._given, self._results = None, {}, {}

@@ -48,7 +48,10 @@ def strided_slice(low: Lowering, operator: FileOperator, activation: str) -> Non
     if o["ellipsis_mask"] or o["new_axis_mask"] or o["offset"]:
         raise Unsupported("it has an ellipsis, new axes or offsets; vkq takes begins, ends and strides")
     if not len(begin) == len(end) == len(step) <= len(shape) or 0 in step:
-        raise ModelError(f"{operator}: begin {begin}, end {end}, strides {step} do not fit {shape}")
+        raise ModelError(
+            f"{operator}: begin {begin}, end {end} and strides {step} do not fit {shape}; they must have"
+            " equal lengths, at most one number for each axis, and no stride may be 0"
+        )
     found, kept = [], []
     for i, size in enumerate(shape):
         if i >= len(begin):
@@ -77,7 +80,10 @@ def slice_(low: Lowering, operator: FileOperator, activation: str) -> None:
     begin, size = (low.numbers(n, "slices") for n in operator.inputs[1:3])
     shape = low.shape(x)
     if not len(begin) == len(size) == len(shape):
-        raise ModelError(f"{operator}: begin {begin} and size {size} do not fit {shape}")
+        raise ModelError(
+            f"{operator}: begin {begin} and size {size} do not fit {shape}; both must have one number for"
+            " each axis"
+        )
     ends = [d if n == -1 else b + n for b, n, d in zip(begin, size, shape, strict=True)]
     if any(not 0 <= b <= e <= d for b, e, d in zip(begin, ends, shape, strict=True)):
         raise ModelError(f"{operator}: begin {begin} and size {size} select elements outside {shape}")
@@ -90,7 +96,8 @@ def _cut(low: Lowering, operator: FileOperator, x: int, axis: int, sizes: Sequen
     shape, at = low.shape(x), 0
     if min(sizes, default=0) < 0 or sum(sizes) != shape[axis] or len(sizes) != len(operator.outputs):
         raise ModelError(
-            f"{operator}: {len(operator.outputs)} results of sizes {list(sizes)} do not fit {shape[axis]}"
+            f"{operator}: sizes are {list(sizes)}; there must be one for each of {len(operator.outputs)}"
+            f" results, and they must add up to {shape[axis]}"
         )
     first = len(shape) == 4 and low.channels_first([x])
     for y, size in zip(operator.outputs, sizes, strict=True):
@@ -142,7 +149,10 @@ def unpack(low: Lowering, operator: FileOperator, activation: str) -> None:
     x, shape = operator.inputs[0], low.shape(operator.inputs[0])
     axis = _axis(operator, operator.options["axis"], len(shape))
     if len(operator.outputs) != shape[axis] or shape[axis] > MOST_PARTS:
-        raise ModelError(f"{operator}: {len(operator.outputs)} results for axis {axis} of {shape}")
+        raise ModelError(
+            f"{operator}: it has {len(operator.outputs)} results for axis {axis} of {shape}; there must be"
+            f" one for each index, and at most {MOST_PARTS}"
+        )
     for at, y in enumerate(operator.outputs):
         same_parameters(low, [x], y)
         slices = [
@@ -194,11 +204,12 @@ def gather_nd(low: Lowering, operator: FileOperator, activation: str) -> None:
     depth = places.shape[-1] if places.ndim else 0
     if not 0 < depth <= len(shape) or places.dtype.kind not in "iu":
         raise ModelError(
-            f"{operator}: its indices are {places.dtype}{list(places.shape)} and x has shape {shape}"
+            f"{operator}: its indices are {places.dtype}{list(places.shape)} and x has shape {shape}; they"
+            f" must be integers, with 1 to {len(shape)} along the last axis"
         )
     taken = shape[:depth]
     if not ((places >= 0) & (places < np.array(taken))).all():
-        raise ModelError(f"{operator}: an index is outside of {taken}")
+        raise ModelError(f"{operator}: an index is outside of x; the indexed axes have sizes {taken}")
     flat = np.ravel_multi_index(tuple(np.moveaxis(places, -1, 0)), taken)
     name = low.reshape(low.last_of(x), (int(np.prod(taken)), *shape[depth:]))
     low.give(y, low.emit("Gather", [name, low.constant(flat.astype(np.int64), "places")], axis=0))

@@ -26,9 +26,9 @@ OPERANDS = {**dict.fromkeys((*KEEP_WHOLE, "matmul"), 2), "attention_q8": 4}
 
 
 def wanted(context: Context, name: str) -> str | None:
-    """Return the layout of the first reader of a value that supports only one layout. Return None if all
-    readers support several layouts. If a reader's result has the layout of the value, the readers of this
-    result count as readers of the value, too."""
+    """Find the first reader of the value *name* that supports only one layout, and return this layout. Return
+    None if all readers support several layouts. If a reader's result has the layout of the value, the readers
+    of this result count as readers of the value, too."""
     graph, found = context.graph, {name}
     # a heap of the indices of the nodes that read a value in ``found``
     waiting, last = context.places(name), -1

@@ -122,7 +122,7 @@ def _in_place(context: Context, node: Node, xs: list[Value]) -> Value | None:
 
 
 def _read_as_it_is(context: Context, name: str) -> bool:
-    """Return True if a value is not a graph result and no reader's result shares its memory."""
+    """Return True if a value is not a graph result, and no reader's result shares the value's memory."""
     readers = context.readers(name)
     return name not in context.results and all(
         node.op in READERS and (node.op != "Concat" or len(node.inputs) > 1) for node in readers

@@ -84,8 +84,8 @@ def _integer_check(graph: Graph, node: Node) -> str | None:
         each = channels if i == 1 or node.op == "MatMulInteger" else 1
         if zero.dtype != operand.dtype or math.prod(zero.shape) not in (1, each):
             return (
-                f"its zero point {name!r} is {zero} for {operand}; it must be of that type, and one number,"
-                " or one for each row or column"
+                f"its zero point {name!r} is {zero} for the operand {operand}; it must have the operand's"
+                " type and one element, or one element for each row or column"
             )
     return first_is_bytes(graph, node)
 

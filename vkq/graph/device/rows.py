@@ -132,7 +132,8 @@ def _where_check(graph: Graph, node: Node) -> str | None:
     flags, x, z = (graph.specs[name].dtype for name in node.inputs)
     if flags != "uint8" or x != z or x not in (*BYTES, "float32", "int32"):
         return (
-            f"selects from {x} and {z} by {flags}; flags must come from 8-bit values, x and z have one type"
+            f"selects from {x} and {z} by {flags}; flags must come from 8-bit values, and x and z must have"
+            " one type"
         )
     return None
 

@@ -72,7 +72,8 @@ def padding(
     auto, rank = node.attributes.get("auto_pad", "NOTSET"), len(kernel)
     if not len(strides) == len(dilations) == rank == len(shape) - 2 or min(*strides, *dilations, *kernel) < 1:
         raise ModelError(
-            f"{node}: kernel {kernel}, strides {strides} and dilations {dilations} do not fit {shape}"
+            f"{node}: kernel {kernel}, strides {strides} and dilations {dilations} do not fit {shape}; each"
+            " must have a number of at least 1 for every axis after the second"
         )
     if auto == "VALID":
         return (0,) * 2 * rank
@@ -86,7 +87,7 @@ def padding(
         return (*before, *after)
     pads = tuple(int(p) for p in node.attributes.get("pads", (0,) * 2 * rank))
     if len(pads) != 2 * rank:
-        raise ModelError(f"{node}: pads {pads} do not fit a kernel of {rank} axes")
+        raise ModelError(f"{node}: pads are {pads}; a kernel of {rank} axes needs {2 * rank} numbers")
     return pads
 
 

@@ -52,7 +52,7 @@ def _unsqueeze(x: Inputs) -> list[Spec]:
     rank = len(given) + len(axes)
     chosen = {a % max(rank, 1) for a in axes}
     if len(chosen) != len(axes) or not all(-rank <= a < rank for a in axes):
-        raise ModelError(f"{x.node}: axes {axes} do not fit {given}")
+        raise ModelError(f"{x.node}: axes {axes} must be different axes of the result (of {rank} axes)")
     left = iter(given)
     return like(x, [1 if i in chosen else next(left) for i in range(rank)])
 
@@ -95,7 +95,8 @@ def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | Non
     found = [slice(None)] * len(shape)
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         raise ModelError(
-            f"{node}: starts {starts}, ends {ends}, axes {list(axes)}, steps {list(steps)} do not fit"
+            f"{node}: starts {starts}, ends {ends}, axes {list(axes)} and steps {list(steps)} do not fit"
+            " together; they must have equal lengths, and no step may be 0"
         )
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if not -len(shape) <= axis < len(shape):
@@ -157,7 +158,7 @@ def parts(x: Inputs) -> list[int]:
         each = -(-given[axis] // count)
         sizes = [min(each, max(0, given[axis] - each * i)) for i in range(count)]
     if len(sizes) != count or sum(sizes) != given[axis] or min(sizes) < 0:
-        raise ModelError(f"{x.node}: sizes {sizes} do not fit {count} results of {given} along axis {axis}")
+        raise ModelError(f"{x.node}: {sizes} must be {count} sizes that add up to axis {axis} of {given}")
     return sizes
 
 
@@ -198,7 +199,7 @@ def _expand(x: Inputs) -> list[Spec]:
 def _tile(x: Inputs) -> list[Spec]:
     given, repeats = x.spec(0).shape, _needed(x, 1)
     if len(repeats) != len(given) or min(repeats, default=0) < 0:
-        raise ModelError(f"{x.node}: repeats {repeats} do not fit {given}")
+        raise ModelError(f"{x.node}: repeats {repeats} must be one number >= 0 for each axis of {given}")
     return like(x, [d * r for d, r in zip(given, repeats, strict=True)])
 
 
@@ -206,7 +207,7 @@ def margins(node: Node, rank: int, pads: Sequence[int], axes: Sequence[int] | No
     """Return (before, after) for each axis of a Pad; negative values crop."""
     chosen = list(range(rank)) if axes is None else [a % max(rank, 1) for a in axes]
     if len(pads) != 2 * len(chosen):
-        raise ModelError(f"{node}: pads {list(pads)} do not fit {len(chosen)} axes")
+        raise ModelError(f"{node}: pads are {list(pads)}; {len(chosen)} axes need {2 * len(chosen)} numbers")
     found = [(0, 0)] * rank
     for i, axis in enumerate(chosen):
         found[axis] = (pads[i], pads[len(chosen) + i])
@@ -236,9 +237,7 @@ def _pad_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
         raise ModelError(f"{node}: mode is {mode!r}; it must be constant, reflect, edge or wrap")
     cut, known = _cropped(given, around), cast(Any, mode)
     if any(not size and max(pair) > 0 for size, pair in zip(cut.shape, around, strict=True)):
-        raise ModelError(
-            f"{node}: its pads {around} leave nothing of {given.shape} for mode {mode} to repeat"
-        )
+        raise ModelError(f"{node}: pads {around} leave nothing of {given.shape} for mode {mode} to repeat")
     return one(np.pad(cut, grown, mode=known))
 
 

@@ -50,7 +50,8 @@ class Inputs:
         return found
 
     def array(self, index: int) -> Array | None:
-        """Return a constant input; None if it is omitted. Raise an error if it is computed at run time."""
+        """Return the array of a constant input; None for an omitted input. Raise an error for an input that
+        is computed at run time."""
         if index >= len(self.specs) or self.specs[index] is None:
             return None
         found = self.arrays[index]

@@ -134,7 +134,7 @@ def check_unpacked(graph: Graph) -> Graph:
         if numbers := found.keys() & set(node.inputs):
             raise ModelError(
                 f"{found[min(numbers)]}: kv_cache='int8' does not support this form: {node} reads the cache;"
-                " only attention written as MatMul, scale, masks, Softmax and MatMul may, with keys and"
-                " values of equal sizes; leave kv_cache out"
+                " only attention written as MatMul, scale, masks, Softmax and MatMul may read it, with keys"
+                " and values of equal sizes; leave kv_cache out"
             )
     return graph

@@ -41,8 +41,8 @@ def quantize_linear(w: Words) -> bool:
 
 
 def _shape(w: Words) -> list[int] | None:
-    """Return the shape in which the parameters broadcast to x. If the parameters are constant or belong to
-    blocks, or if the scale is not float32, return None; then the node stays."""
+    """Return the shape in which the parameters broadcast to x. Return None if the parameters are constant or
+    belong to blocks, or if the scale is not float32. The caller then keeps the node."""
     if not (w.node.input(0) and w.node.input(1)):  # the operator's own check reports a missing input
         return None
     spec, scale = w.spec(0), w.spec(1)

@@ -50,7 +50,7 @@ class _Joined:
 
         - another operator computes the value, or the value has several readers
         - the function already quantizes its results
-        - its rows are not along the last axis"""
+        - the function's rows are not along the last axis"""
         made = sweep.producer(name, "rows") if self.uses[name] == 1 else None
         if made is None or name != made.outputs[0] or "y" in made.attributes:
             return None

@@ -125,7 +125,7 @@ def _layer(
         inputs.append(sweep.constant(bias, f"{node.input(2)}/bias"))
     if op != "linear" and (far := overflowing(_rows(op, data, channels), x[1], None, zero)):
         options["why"] = (
-            f"its sums of products may overflow int32 in {len(far)} output channels, first {far[0]}"
+            f"its sums of products may overflow int32 in {len(far)} output channels (first: {far[0]})"
         )
     if x[0] in sweep.constants:
         return False

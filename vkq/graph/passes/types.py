@@ -156,8 +156,8 @@ class _Types:
         return True
 
     def _stays_wide(self, node: Node, found: Range | None) -> bool:
-        """Keep a node in int64. Casts of its int32 inputs state why a device refuses them. *found*: the range
-        of the node's results, or None if it is unknown."""
+        """Keep a node in int64. Cast its int32 inputs to int64; these Casts state why a device refuses them.
+        *found*: the range of the node's results, or None if it is unknown."""
         self.wide.append(node)
         said = f"from {found[0]} to {found[1]}" if found else "of an unknown range"
         why = f"{node}: its results, {said}, may exceed int32, and a device has no int64"
