@@ -78,6 +78,24 @@ def test_tokens_replay_one_recording(device: vkq.Device, path: Path, monkeypatch
     assert (len(added) - before, len(recorded)) == (0, 1)
 
 
+def test_prompts_compute_no_logits(device: vkq.Device, path: Path) -> None:
+    """Only the runs of one token compute logits. In the other runs, the last layer computes nothing but its
+    keys and values."""
+    with vkq.onnx.LanguageModel(path, device) as model:
+        list(model.generate(range(1, 70), 2, stop=[]))
+        found = {key[0]: one for key, one in model.session._executables.kept.items()}
+    prompt = frozenset(model.config.present)
+    assert found.keys() == {None, prompt}
+    products = {
+        only: [node.source for node in one.graph.nodes if node.op == "MatMulNBits"]
+        for only, one in found.items()
+    }
+    last = f"/model/layers.{SIZES.layers - 1}/"
+    left_out = {*products[None]} - {*products[prompt]}
+    assert len(left_out) == 5
+    assert all(source.startswith((f"{last}attn/o_proj", f"{last}mlp", "/lm_head")) for source in left_out)
+
+
 def test_tokens_of_64_steps(device: vkq.Device, path: Path) -> None:
     """A model with 4-bit weights generates ONNX Runtime's 64 tokens. Only the first token prepares
     executables."""
@@ -141,7 +159,8 @@ def test_half_precision(any_device: vkq.Device, path: Path) -> None:
         with vkq.onnx.LanguageModel(path, any_device, compute=compute) as model:
             assert len(list(model.generate(PROMPT, 6, stop=[]))) == 6
             assert model.session._compute == compute
-            scores.append(_Cache(model, 8).read(PROMPT).numpy())
+            (logits,) = _Cache(model, 8)._run(PROMPT, [model.config.logits])
+            scores.append(logits.numpy())
     assert np.abs(scores[0] - scores[1]).max() < 0.02 * np.abs(scores[0]).max()
     with pytest.raises(vkq.VkqError, match="compute"):
         vkq.onnx.LanguageModel(path, any_device, compute="int8")

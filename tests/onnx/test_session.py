@@ -4,6 +4,7 @@ import pickle
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx.parser
@@ -15,6 +16,7 @@ import vkq
 import vkq.onnx
 from tests.onnx.networks import KINDS, Net, onnxruntime_results, quantized
 from tests.runtime.work import counted, failing
+from vkq.graph.executable import Executable
 from vkq.kernels import binary
 from vkq.numerics.elementwise import binary_table
 from vkq.onnx.fallback import FallbackWarning
@@ -300,6 +302,29 @@ def steps(inputs: str, outputs: str, given: str = "x") -> bytes:
       <float s = {{0.5}}, int8 z = {{0}}, float[3] c = {{1, 2, 3}}>
       {{ q = QuantizeLinear({given}, s, z) y = DequantizeLinear(q, s, z) }}"""
     return bytes(onnx.parser.parse_model(text).SerializeToString())
+
+
+@pytest.mark.parametrize("library", [vkq.onnx, ort], ids=["vkq", "onnxruntime"])
+def test_outputs_that_are_computed_alone(device: vkq.Device, library: Any) -> None:
+    """With ``only_execute_path_to_fetches``, a run computes only nodes that its outputs need. Here "y" needs
+    one node on the device, and "z" a node that only ONNX Runtime runs."""
+    text = "g (float[2, 3, 3] x) => (float[2, 3, 3] y, float[2] z) { y = Neg (x) z = Det (y) }"
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(onnx.parser.parse_graph(text), opset_imports=opsets, ir_version=8)
+    x, options = images(2, 3, 3), library.RunOptions()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        session = vkq.onnx.InferenceSession(model, device, fallback="onnxruntime")
+        whole = session.run(None, {"x": x}, options)
+        options.only_execute_path_to_fetches = True
+        for names in (["y"], ["y", "y"], ["z", "y"], ["z"], ["y"]):
+            found = session.run(names, {"x": x}, options)
+            for name, one in zip(names, found, strict=True):
+                np.testing.assert_array_equal(one, whole["yz".index(name)])
+    everything, only_z, only_y = session._executables.kept.values()
+    assert (everything.cpu_nodes, only_z.cpu_nodes) == (1, 1)
+    assert isinstance(only_y, Executable)
+    assert (only_y.results, len(only_y.plan.steps)) == (["y"], 1)
 
 
 def test_a_result_that_is_named_twice(any_device: vkq.Device) -> None:

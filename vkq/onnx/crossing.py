@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,13 @@ def staying(outputs: str) -> Collection[str] | None:
     if outputs not in ("host", "device", "torch"):
         raise ArgumentError(f"run: outputs is {outputs!r}; it must be 'host', 'device' or 'torch'")
     return None if outputs == "device" else ()
+
+
+def asked_alone(options: Any, names: Collection[str], outputs: Sequence[Argument]) -> frozenset[str] | None:
+    """Return the outputs that a run must compute: the requested outputs *names* if the run options ask for
+    ``only_execute_path_to_fetches``, otherwise None, which stands for all *outputs*."""
+    few = getattr(options, "only_execute_path_to_fetches", False) and len({*names}) < len(outputs)
+    return frozenset(names) if few else None
 
 
 def check_can_stay(outputs: Sequence[Argument], names: Collection[str]) -> None:

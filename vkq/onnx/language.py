@@ -18,8 +18,10 @@ from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..schemes.base import COMPUTE
 from .genai import read_genai
+from .options import RunOptions
 from .session import InferenceSession
 
+ONLY = RunOptions(only_execute_path_to_fetches=True)
 LONGEST = 256  # maximum number of prompt tokens that one run reads
 LEAST = 64  # minimum length of a cache. Lengths are powers of two, so the model is prepared for few shapes.
 
@@ -100,7 +102,7 @@ class LanguageModel:
             cache.read(prompt[piece.start : piece.stop])
         token = prompt[-1]
         for _ in range(count):
-            token = draw(cache.read([token]).numpy()[0, -1].astype(np.float32))
+            token = draw(cache.logits(token))
             if token in ends:
                 return
             yield token
@@ -160,12 +162,21 @@ class _Cache:
         self.past: list[Any] = [np.zeros(shape, inputs[name].dtype) for name in self.config.past]
         if self.room:  # each run overwrites the past keys and values with the present ones
             self.past = [Tensor.from_numpy(x, model.session.device) for x in self.past]
-        self._scores: Tensor | None = None  # the logits of the last run, which the next run may overwrite
+        self._logits: Tensor | None = None  # the logits of the last token, which the next run overwrites
         self._repeated = Repeated()
 
-    def read(self, tokens: Sequence[int]) -> Any:
-        """Run the model on *tokens* and append their keys and values. Return the logits, a Tensor (1, tokens,
-        vocabulary), which the next call may overwrite."""
+    def read(self, tokens: Sequence[int]) -> None:
+        """Run the model on *tokens* and append their keys and values. The logits of these tokens, which no
+        one reads, are not computed: (tokens, vocabulary) numbers take much memory and time."""
+        self._run(tokens, [])
+
+    def logits(self, token: int) -> npt.NDArray[np.float32]:
+        """Run the model on *token* and append its keys and values. Return its logits, (vocabulary,)."""
+        (self._logits,) = self._run([token], [self.config.logits])
+        return np.asarray(self._logits.numpy()[0, -1], np.float32)
+
+    def _run(self, tokens: Sequence[int], names: list[str]) -> list[Any]:
+        """Run the model on *tokens* and append their keys and values. Return the outputs *names*."""
         c, start = self.config, self.done
         self.done += len(tokens)
         mask = np.zeros((1, self.room or self.done), np.int64)
@@ -174,12 +185,13 @@ class _Cache:
         feed |= dict(zip(c.past, self.past, strict=True))
         if c.places in self.model._inputs:
             feed[c.places] = np.arange(start, self.done)[None]
-        session, names = self.model.session, [c.logits, *c.present]
         targets = dict(zip(c.present, self.past, strict=True)) if self.room else {}
-        if self.room and self._scores is not None and self._scores.shape[1] == len(tokens):
-            targets[c.logits] = self._scores
-        self._scores, *self.past = session._call(names, feed, None, None, targets, self._repeated)()
-        return self._scores
+        if self.room and names and self._logits is not None:
+            targets[c.logits] = self._logits
+        call = self.model.session._call([*names, *c.present], feed, ONLY, None, targets, self._repeated)
+        results = call()
+        self.past = results[len(names) :]
+        return results[: len(names)]
 
 
 class _Draw:

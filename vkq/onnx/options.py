@@ -23,8 +23,7 @@ HARMLESS = {
 }  # fmt: skip
 
 USED = {"sizes", "initializers", "providers"}  # `SessionOptions` attributes that vkq uses
-# Keywords of onnxruntime.InferenceSession that `asked_of` accepts: ``path_or_bytes``, which is the model,
-# and keywords without an effect in vkq.
+# Keywords of onnxruntime.InferenceSession that `asked_of` accepts: the model, and keywords without effect.
 ARGUMENTS = ("path_or_bytes", "disabled_optimizers", "enable_fallback", "read_config_from_model")
 KEYWORDS = (
     "device", "fallback", "constant_inputs", "progress", "compute", "sess_options", "providers",
@@ -143,8 +142,9 @@ class SessionOptions(Entries):
 
 @dataclasses.dataclass
 class RunOptions(Entries):
-    """The attributes of onnxruntime.RunOptions, with ONNX Runtime's defaults. A session warns about a value
-    that is not the default."""
+    """The attributes of onnxruntime.RunOptions, with ONNX Runtime's defaults. If
+    ``only_execute_path_to_fetches`` is True, a run computes only nodes that the requested outputs need.
+    Values other than the defaults of the other attributes have no effect, and a session warns once."""
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0

@@ -3,16 +3,17 @@ device and the CPU, or in stages. Each stage is planned as soon as its shapes ar
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import ModelError, UnsupportedModelError
 from ..graph.executable import Executable, RefusedNode, listed, refusals
-from ..graph.graph import Array, Graph, Node
+from ..graph.graph import Array, Graph
 from ..graph.passes import lower
 from ..graph.passes.constants import Rest
 from ..log import LOG
@@ -40,7 +41,8 @@ MOST_KEPT = 4096  # maximum number of cached shapes, because a cached shape also
 
 class Executables:
     """The executables of one model, which share all weights. There is one for each combination of input
-    shapes and of values of the inputs in *constant*. layers: the cache of layers, if sessions share weights.
+    shapes, of values of the inputs in *constant*, and of outputs if a run computes only some of them.
+    layers: the cache of layers, if sessions share weights.
     whole: returns a CpuModel; called with the error if the model cannot run even in parts.
     """
 
@@ -66,21 +68,24 @@ class Executables:
         self.limit = heap // KEPT_SHARE
         self._lock = Turns("preparing a model")  # acquire this lock before the lock of `layers`
 
-    def of(self, arrays: Mapping[str, Array], lowered: Graph | None = None) -> Prepared:
+    def of(
+        self, arrays: Mapping[str, Array], lowered: Graph | None = None, only: frozenset[str] | None = None
+    ) -> Prepared:
         """Return the executable for the types and shapes of *arrays*; make it if it is not cached.
-        *lowered*: the graph for these shapes, if the caller has it."""
+        *lowered*: the graph for these shapes, if the caller has it. *only*: the outputs to compute (None:
+        all outputs)."""
         # In a forked child, raise an error before a lock is acquired, which the child could never release.
         self.device.queue.check_between()
         with self._lock:
             while True:
-                key = self._key(arrays)
+                key = only, self._key(arrays)
                 found = self.kept.get(key)
                 if found is not None:
                     self.counters.prepared(hit=True)
                 else:
                     began = time.monotonic()
                     with self.layers.lock:
-                        found = self._made(arrays, lowered)
+                        found = self._made(arrays, lowered if only is None else None, only)
                     if found is None:  # the key differs, because more inputs count as constants now
                         continue
                     self._count(arrays, time.monotonic() - began)
@@ -115,9 +120,13 @@ class Executables:
         given = ((x, np.asarray(v, types[x]).tobytes()) for x, v in arrays.items() if x in self.constant)
         return (*shapes, *given)
 
-    def _made(self, arrays: Mapping[str, Array], lowered: Graph | None) -> Prepared | None:
+    def _made(
+        self, arrays: Mapping[str, Array], lowered: Graph | None, only: frozenset[str] | None
+    ) -> Prepared | None:
         """Return a new executable, or None if inputs not yet in `constant` must be constants."""
         model = as_constants(self.model, {x: v for x, v in arrays.items() if x in self.constant})
+        if only is not None:
+            model = dataclasses.replace(model, outputs=tuple(a for a in model.outputs if a.name in only))
         try:
             while True:
                 try:
@@ -162,20 +171,6 @@ def as_constants(model: Model, given: Mapping[str, Array]) -> Model:
     """Return the model with the inputs in *given* replaced by constants of the declared types."""
     types = {argument.name: argument.dtype for argument in model.inputs}
     return fixed(model, {name: np.asarray(x, types[name]) for name, x in given.items()}) if given else model
-
-
-def hosted(model: Model, names: Container[str]) -> list[Node]:
-    """Return the nodes that depend on inputs in *names*, and on nothing else but constants. If the values of
-    these inputs count as constants, the host computes the nodes again for each new value."""
-    made: set[str] = set()
-    found = []
-    for node in model.nodes:
-        read = [name for name in node.inputs if name]
-        decided = [x for x in read if x in made or x in names]
-        if decided and all(x in model.constants for x in set(read) - set(decided)):
-            made.update(node.outputs)
-            found.append(node)
-    return found
 
 
 def known(model: Model, shapes: Mapping[str, Sequence[int]], fallback: bool) -> tuple[Graph, Rest]:

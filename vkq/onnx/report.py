@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Container, Mapping, Sequence, Set
 from typing import Any
 
 from ..graph.executable import refusals
@@ -13,7 +13,7 @@ from ..graph.graph import Graph, Node
 from ..graph.passes import lower
 from .cpu_model import CpuModel
 from .fallback import Mixed
-from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Prepared, Staged, hosted
+from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Prepared, Staged
 from .reader import Model
 from .remedies import remedies
 from .shared import Layers
@@ -98,7 +98,7 @@ def ahead(model: Model, shapes: Mapping[str, Sequence[int]], title: str) -> Repo
     names = {a.name for a in model.inputs if a.dtype in MAY_BE_CONSTANT or a.dtype not in ON_DEVICE}
     cannot = any(row.where == CANNOT for row in plain.rows) or rest.found
     constant = names if cannot else rest.needed & {a.name for a in model.inputs}
-    on_host = {node.source for node in hosted(model, constant)}
+    on_host = _hosted(model, constant)
     rows = [
         dataclasses.replace(row, where="host") if row.where == CANNOT and row.source in on_host else row
         for row in plain.rows
@@ -113,18 +113,33 @@ def ahead(model: Model, shapes: Mapping[str, Sequence[int]], title: str) -> Repo
     ]
     refused = [(node, why) for node, why in refusals(graph) if node.source not in on_host]
     refused += [(node, rest.why) for node in rest.found]
-    notes = [*plain.notes, *([host_note(len(on_host), constant)] if on_host else [])]
+    notes = [*plain.notes, *host_notes(model, constant)]
     notes += remedies(model, graph, refused) if refused else []
     return Report(title, tuple(rows), tuple(notes))
 
 
-def host_note(count: int, constant: Iterable[str]) -> str:
-    """Return a note for the report: the host computes *count* nodes, which depend only on the inputs
-    *constant*."""
-    return (
+def _hosted(model: Model, names: Container[str]) -> set[str]:
+    """Return the names of the nodes that depend on inputs in *names*, and on nothing else but constants. If
+    the values of these inputs count as constants, the host computes the nodes again for each new value."""
+    made, found = set[str](), set[str]()
+    for node in model.nodes:
+        read = [name for name in node.inputs if name]
+        decided = [x for x in read if x in made or x in names]
+        if decided and all(x in model.constants for x in set(read) - set(decided)):
+            made.update(node.outputs)
+            found.add(node.source)
+    return found
+
+
+def host_notes(model: Model, constant: Collection[str]) -> list[str]:
+    """Return a note on the nodes that the host computes because the inputs *constant* count as constants, or
+    no note if there are no such nodes."""
+    count = len(_hosted(model, constant))
+    note = (
         f"{count} nodes depend on {sorted(constant)} alone, which count as constants: the host computes them,"
         " again for each new value"
     )
+    return [note] if count else []
 
 
 def explain(executable: Prepared, layers: Layers, title: str) -> Report:

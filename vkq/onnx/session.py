@@ -34,11 +34,11 @@ from .inputs import array_of, checked_feed, checked_shapes, trial_shapes
 from .manners import Manners
 from .mapped import Mapped
 from .options import SessionOptions, asked_of
-from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Executables, Prepared, as_constants, hosted, known
+from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Executables, Prepared, as_constants, known
 from .protobuf import messages
 from .pytorch import given_as
 from .reader import Model, read
-from .report import Report, explain, host_note
+from .report import Report, explain, host_notes
 from .shared import shared
 
 
@@ -197,9 +197,7 @@ class InferenceSession(Manners):
         sizes = ", ".join(f"{name} {list(shape)}" for name, shape in chosen.items())
         title = f"{self.model.name or 'model'} on {self.device.name}, {sizes}"
         report = explain(executable, self._executables.layers, title)
-        if nodes := hosted(self.model, self._constant):
-            report = dataclasses.replace(report, notes=(*report.notes, host_note(len(nodes), self._constant)))
-        return report
+        return dataclasses.replace(report, notes=(*report.notes, *host_notes(self.model, self._constant)))
 
     @checked
     def profile(self, input_feed: Mapping[str, npt.ArrayLike], runs: int = 1) -> list[tuple[str, str, float]]:
@@ -233,6 +231,7 @@ class InferenceSession(Manners):
         An input may be a `vkq.Tensor` on the session's device (with int32 for int64, and uint8 for bool). The
         tensor stays there. Values that have bounds, such as token ids, are read back to be checked.
 
+        run_options: with ``only_execute_path_to_fetches``, only the requested outputs are computed.
         timeout: seconds after which TimedOutError is raised. The device finishes the run, and later runs of
         the session wait for it.
         outputs: "host": arrays; "device": Tensors, perhaps not computed yet; "torch": torch tensors.
@@ -257,9 +256,10 @@ class InferenceSession(Manners):
         there, counters = chosen if stay is None else stay, self._executables.counters
         crossing.check_can_stay(self.model.outputs, there)
         self._run_options(options)
+        only = crossing.asked_alone(options, chosen, self.model.outputs)
 
         def call() -> list[Any]:
-            made = self._executable(values)
+            made = self._executable(values, only)
             results = crossing.run(made, self.device, values, chosen, there, targets or {}, repeated)
             counters.ran(host_bytes(values.values()), host_bytes(results[name] for name in chosen))
             return [self._declared(name, results[name]) for name in chosen]
@@ -294,7 +294,7 @@ class InferenceSession(Manners):
             return given
         return checked_feed(self.model.inputs, feed, self._constant, self.device)
 
-    def _executable(self, arrays: Mapping[str, Array]) -> Prepared:
+    def _executable(self, arrays: Mapping[str, Array], only: frozenset[str] | None = None) -> Prepared:
         shapes = {name: array.shape for name, array in arrays.items()}
-        executables, trial, self._trial = self._executables, self._trial, None
-        return self._unread or executables.of(arrays, trial[1] if trial and trial[0] == shapes else None)
+        executables, (known, graph), self._trial = self._executables, self._trial or (None, None), None
+        return self._unread or executables.of(arrays, graph if known == shapes else None, only)
