@@ -126,7 +126,7 @@ def test_explain_names_path_shader_and_scratch(any_device: vkq.Device) -> None:
         (
             {"weight": (W, np.ones(4, np.float32))},
             vkq.DTypeError,
-            r"one is weight, one w_scale: Linear\(\*quantize_weight\(w\)\)",
+            r"w_scale: call Linear\(\*quantize_weight\(w\)\)",
         ),
         ({"weight": W[0]}, vkq.ArgumentError, r"linear: weight has 1 axes \(shape \(10,\)\); it must have 2"),
         ({"w_scale": 0.0}, vkq.ArgumentError, r"linear: w_scale\[0\] is 0.0; a scale must be positive"),
@@ -188,7 +188,7 @@ def test_bad_parameters_are_refused_at_construction(
         (
             np.zeros((4, 10), np.float64),
             vkq.DTypeError,
-            r"linear: x has dtype float64; it must be int8 or float32: x\.astype\(np\.float32\) is",
+            r"linear: x has dtype float64; it must be int8 or float32; give x\.astype\(np\.float32\)",
         ),
     ],
 )
