@@ -193,7 +193,7 @@ def _proto_of(node: Node, part: Graph, opset: int) -> Any:
     from onnx import defs, helper
 
     op, domain, attributes = node.op, domain_of(node), node.attributes
-    if op.islower():  # ONNX has no such operator: `left_alone` then keeps the model's node
+    if not domain and not _since(op, opset):  # no ONNX operator: `left_alone` then keeps the model's node
         raise RefusedNode(node, str(refusal(part, node)))
     if not domain:
         known = defs.get_schema(op, opset, domain).attributes

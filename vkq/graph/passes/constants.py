@@ -89,6 +89,8 @@ def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
     if node.op == "CastLike":
         to = sweep.specs[node.inputs[1]].dtype
         node = Node("Cast", node.inputs[:1], node.outputs, {"to": to}, node.source)
+    if node.op != "foreign" and _reads_nothing(sweep, node) and _without_elements(sweep, node):
+        return True
     refused: UnsupportedForm | None = None
     try:
         if node.op != "DequantizeLinear" and (_fold(sweep, node) or as_image(sweep, node)):
@@ -106,9 +108,32 @@ def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
         if otherwise is None:
             raise
         sweep.keep(otherwise(node, str(error).removeprefix(f"{node}: ")))
+    if any(0 in sweep.specs[x].shape for x in node.outputs if x) and _without_elements(
+        sweep, sweep.nodes[-1]
+    ):
+        sweep.nodes.pop()
+        return True
     if sweep.nodes[-1].op == "foreign":
         sweep.keep(_settled(sweep, sweep.nodes.pop()))
     return True
+
+
+def _reads_nothing(sweep: Sweep, node: Node) -> bool:
+    """Return True if an input of the node has no elements."""
+    return any(name and 0 in sweep.specs[name].shape for name in node.inputs)
+
+
+def _without_elements(sweep: Sweep, node: Node) -> bool:
+    """Fold the results of a node if none of them has an element, as those of an empty batch."""
+    specs = [sweep.specs[name] if name else None for name in node.inputs]
+    try:
+        found = infer(node, specs, [sweep.array(name) for name in node.inputs])
+    except (UnsupportedForm, OpenShape):
+        return False
+    made = zip(node.outputs, found, strict=False)
+    if not all(0 in spec.shape for name, spec in made if name):
+        return False
+    return _make(sweep, node, [np.zeros(spec.shape, spec.dtype) for spec in found])
 
 
 def _in_others(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
