@@ -135,7 +135,7 @@ def _rounded(op: str, f: Unary) -> Operator:
     def otherwise(node: Node, x: list[Array]) -> Any:
         return np.asarray(f(x[0].astype(np.float64), node.attributes)).astype(x[0].dtype)
 
-    return Operator("elementwise", same, _described(op, otherwise))
+    return Operator("elementwise", same, _described(op, otherwise), 1)
 
 
 def _stepped(op: str, f: Unary) -> Operator:
@@ -144,17 +144,19 @@ def _stepped(op: str, f: Unary) -> Operator:
         own = {k: kind(v) if isinstance(v, float) else v for k, v in node.attributes.items()}
         return np.asarray(f(x[0], own), x[0].dtype)
 
-    return Operator("elementwise", same, _described(op, otherwise))
+    return Operator("elementwise", same, _described(op, otherwise), 1)
 
 
-def _binary(op: str, f: Callable[[Array, Array], Any], dtype: str | None = None, least: int = 2) -> Operator:
+def _binary(
+    op: str, f: Callable[[Array, Array], Any], dtype: str | None = None, least: int = 2, most: int | None = 2
+) -> Operator:
     def otherwise(node: Node, x: list[Array]) -> Any:
         total = x[0]
         for other in x[1:]:
             total = np.asarray(f(total, other))
         return total.astype(dtype or x[0].dtype)
 
-    return Operator("elementwise", lambda x: broadcast(x, dtype, least), _described(op, otherwise))
+    return Operator("elementwise", lambda x: broadcast(x, dtype, least), _described(op, otherwise), most)
 
 
 def _mean(node: Node, x: list[Array]) -> Any:
@@ -199,7 +201,7 @@ def _cast_like(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _test(op: str, otherwise: Callable[[Node, list[Array]], Any], least: int = 1) -> Operator:
-    return Operator("elementwise", lambda x: broadcast(x, "bool", least), _described(op, otherwise))
+    return Operator("elementwise", lambda x: broadcast(x, "bool", least), _described(op, otherwise), least)
 
 
 def normalization(node: Node, x: Sequence[Array]) -> tuple[Array, Array]:
@@ -233,19 +235,19 @@ OPERATORS: dict[str, Operator] = {
     **{name: _rounded(name, f) for name, f in ROUNDED.items()},
     **{name: _stepped(name, f) for name, f in STEPPED.items()},
     **{name: _binary(name, f) for name, f in BINARY.items()},
-    **{name: _binary(name, f, least=1) for name, f in VARIADIC.items()},
+    **{name: _binary(name, f, least=1, most=None) for name, f in VARIADIC.items()},
     **{name: _binary(name, f, "bool") for name, f in COMPARISONS.items()},
     "Mean": Operator("elementwise", lambda x: broadcast(x), _described("Mean", _mean)),
-    "Mod": Operator("elementwise", lambda x: broadcast(x, None, 2), _described("Mod", _modulo)),
+    "Mod": Operator("elementwise", lambda x: broadcast(x, None, 2), _described("Mod", _modulo), 2),
     "Not": _test("Not", lambda node, x: ~x[0].astype(bool)),
     "IsNaN": _test("IsNaN", lambda node, x: np.isnan(x[0])),
     "IsInf": _test("IsInf", _is_infinite),
     "fixed_point": Operator(
         "elementwise", lambda x: broadcast(x, "int32", 3), _described("fixed_point", _never)
     ),
-    "Clip": Operator("elementwise", same, _clip),
-    "Cast": Operator("elementwise", lambda x: [Spec(x.node.attributes["to"], x.spec(0).shape)], _cast),
+    "Clip": Operator("elementwise", same, _clip, 3),
+    "Cast": Operator("elementwise", lambda x: [Spec(x.node.attributes["to"], x.spec(0).shape)], _cast, 1),
     "CastLike": Operator("elementwise", lambda x: [Spec(x.spec(1).dtype, x.spec(0).shape)], _cast_like),
-    "Where": Operator("elementwise", lambda x: broadcast(x, x.spec(1).dtype, 3), _where),
+    "Where": Operator("elementwise", lambda x: broadcast(x, x.spec(1).dtype, 3), _where, 3),
     "BatchNormalization": Operator("elementwise", _like_normalized, _batch_normalization),
 }

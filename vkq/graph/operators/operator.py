@@ -82,7 +82,8 @@ Compute = Callable[[Node, Sequence["Array | None"]], "Sequence[Array] | None"]
 @dataclasses.dataclass(frozen=True)
 class Operator:
     """An entry of the operator table: shape inference and computation. ``compute`` is None if only the
-    reference (`vkq.check.graph`) computes the operator.
+    reference (`vkq.check.graph`) computes the operator. ``most``: the maximum number of inputs; None if
+    ``infer`` checks it.
 
     kind:
     - "elementwise": each element of the result depends on one element of each input, broadcast as in NumPy
@@ -96,6 +97,7 @@ class Operator:
     kind: Kind
     infer: Callable[[Inputs], Sequence[Spec]]
     compute: Compute | None = None
+    most: int | None = None
 
 
 def same(x: Inputs) -> list[Spec]:

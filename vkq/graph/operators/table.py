@@ -28,12 +28,19 @@ def infer(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | Non
     row = TABLE.get(node.op)
     if row is None:
         raise ModelError(f"{node}: there is no operator {node.op}")
+    if row.most is not None and len(specs) > row.most:
+        raise ModelError(f"{node}: it has {len(specs)} inputs; {node.op} takes at most {row.most}")
     try:
-        return [spec.check(str(node)) for spec in row.infer(Inputs(node, specs, arrays))]
+        found = [spec.check(str(node)) for spec in row.infer(Inputs(node, specs, arrays))]
     except ModelError:
         raise
-    except (VkqError, KeyError, ValueError, TypeError, IndexError, ArithmeticError) as error:
+    except KeyError as error:  # of the node's attributes
+        raise ModelError(f"{node}: its attribute {error} is missing") from error
+    except (VkqError, ValueError, TypeError, IndexError, ArithmeticError) as error:
         raise ModelError(f"{node}: {str(error).removeprefix(f'{node}: ')}") from error
+    if any(node.outputs[len(found) :]):
+        raise ModelError(f"{node}: it has {len(node.outputs)} results; {node.op} gives {len(found)}")
+    return found
 
 
 def compute(node: Node, arrays: Sequence[Array | None]) -> list[Array]:
