@@ -126,6 +126,29 @@ def test_wrong_inputs(any_device: vkq.Device, resnet: bytes) -> None:
         vkq.onnx.InferenceSession(resnet, any_device, fallback="cuda")
 
 
+@pytest.mark.parametrize(
+    ("kind", "given", "want"),
+    [
+        ("float", [[1, -2]], [[1, -2]]), ("float", [[0.5, True]], [[0.5, 1]]), ("int64", [3, -4], [3, -4]),
+        ("int8", [-128, 127], [-128, 127]), ("int8", [128], "int64; it must be int8"),
+        ("int64", [1.5], "float64; it must be int64"), ("bool", [0, 1], [False, True]),
+        ("bool", [2], "int64; it must be bool"), ("float", [["1"]], "<U1; it must be float32"),
+    ],
+)  # fmt: skip
+def test_lists_take_the_type_of_the_input(any_device: vkq.Device, kind: str, given: Any, want: Any) -> None:
+    """A list has no type: its numbers become the input's type if none of them changes."""
+    data = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 17]> g ({kind} x) => ({kind} y) {{ y = Identity(x) }}"""
+    )
+    session = vkq.onnx.InferenceSession(data, any_device)
+    if isinstance(want, str):
+        with pytest.raises(vkq.DTypeError, match=want):
+            session.run(None, {"x": given})
+    else:
+        (y,) = session.run(None, {"x": given})
+        assert (y.tolist(), y.dtype) == (want, {"float": "float32"}.get(kind, kind))
+
+
 def test_threads(any_device: vkq.Device, resnet: bytes) -> None:
     session = vkq.onnx.InferenceSession(resnet, any_device)
     feeds = [{"x": images(1 + i % 2, 3, 16, 16, seed=i)} for i in range(6)]

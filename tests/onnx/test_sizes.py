@@ -64,3 +64,57 @@ def test_other_sizes_in_one_session(device: vkq.Device, name: str) -> None:
     for shape in ((1, 3, 5, 6), (1, 3, 8, 9), (2, 3, 20, 20), (1, 3, 5, 6)):
         x = np.random.default_rng(shape[2]).normal(0, 1, shape).astype(np.float32)
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], onnxruntime_results(data, {"x": x})[0])
+
+
+def parsed(inputs: str, body: str, result: str = "float") -> bytes:
+    text = f"""<ir_version: 9, opset_import: ["" : 17]> g ({inputs}) => ({result} y)
+        <float[3] c = {{1, -2, 3}}, int64[1] one = {{1}}, int64[1] zero = {{0}}> {{ {body} }}"""
+    return onnx.parser.parse_model(text).SerializeToString()
+
+
+def check(device: vkq.Device, data: bytes, feed: dict[str, Any], fallback: str | None = None) -> None:
+    (got,) = vkq.onnx.InferenceSession(data, device, fallback=fallback).run(None, feed)
+    (want,) = onnxruntime_results(data, feed)
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+EMPTY = {
+    "element-wise": "r = Relu(x)  a = Add(r, c)  y = Sigmoid(a)",
+    "rows": "y = Softmax(x)",
+    "a normalization": "y = LayerNormalization(x, c)",
+    "a sum of each row": "y = ReduceSum(x, one)",
+    "a maximum": "y = ReduceMax<axes = [1]>(x)",
+    "added to another batch": "r = Tanh(x)  c1 = Unsqueeze(c, zero)  y = Concat<axis = 0>(c1, r)",
+    "rows that are chosen": "none = Slice(one, zero, zero)  y = Gather(x, none)",
+}
+
+
+@pytest.mark.parametrize("fallback", [None, "onnxruntime"])
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_batch_of_nothing(any_device: vkq.Device, name: str, fallback: str | None) -> None:
+    data = parsed("float[N,3] x", EMPTY[name])
+    check(any_device, data, {"x": np.zeros((0, 3), np.float32)}, fallback)
+
+
+def test_results_without_elements_of_an_input_with_elements(any_device: vkq.Device) -> None:
+    data = parsed("float[N,3] x", "r = Relu(x)  s = Slice(r, one, one)  y = Sigmoid(s)")
+    check(any_device, data, {"x": np.ones((2, 3), np.float32)})
+
+
+@pytest.mark.parametrize("inputs", ["float[N,3] a, float[N,3] b", "float[] a, float[] b"])
+def test_sizes_of_one_name_may_differ(any_device: vkq.Device, inputs: str) -> None:
+    """As in ONNX Runtime, a name of a dimension is a hint only, and an input without a shape has any."""
+    data = parsed(inputs, "y = Sub(a, b)")
+    for shapes in (((4, 3), (1, 3)), ((2, 3), (2, 3))):
+        check(
+            any_device, data, {name: np.full(s, 2, np.float32) for name, s in zip("ab", shapes, strict=True)}
+        )
+
+
+def test_the_model_declares_no_rank(any_device: vkq.Device) -> None:
+    data = parsed(
+        "float[] x",
+        "y = Conv<kernel_shape = [1, 1]>(x, w)  w = Reshape(c, s)  s = Constant<value_ints = [1, 3, 1, 1]>()",
+    )
+    check(any_device, data, {"x": np.ones((2, 3, 4, 5), np.float32)})

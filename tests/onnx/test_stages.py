@@ -132,8 +132,17 @@ def test_texts_run_whole_on_the_cpu(any_device: vkq.Device) -> None:
     session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
     assert session.run(["y"], {"t": np.array(["b", "a"])})[0].tolist() == [2, 1]
     assert session.get_inputs()[0].type == "tensor(string)"
+    assert session.run(["y"], {"t": ["b", "a"]})[0].tolist() == [2, 1]
     with pytest.raises(vkq.ModelError, match="'t' is of object"):
         vkq.onnx.InferenceSession(data, any_device)
+
+
+def test_results_that_are_texts(any_device: vkq.Device) -> None:
+    made = info("y", TensorProto.STRING, [2])
+    graph = helper.make_graph([node("Identity", "t")], "g", [info("t", TensorProto.STRING, [2])], [made])
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    assert session.run(None, {"t": np.array(["b", "a"])})[0].tolist() == ["b", "a"]
 
 
 def test_operators_of_microsoft(any_device: vkq.Device) -> None:

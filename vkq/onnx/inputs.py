@@ -63,19 +63,20 @@ def checked_feed(
     known = [argument.name for argument in inputs]
     if set(feed) != set(known):
         raise ArgumentError(f"inputs are given for {sorted(map(str, feed))}; the model takes {known}")
-    sizes: dict[str, int] = {}
     arrays: dict[str, Any] = {}
     for argument in inputs:
         given = feed[argument.name]
         if device is not None and isinstance(given, Tensor):
             arrays[argument.name] = resident(argument, given, device)
-            check_shape(argument, given.shape, sizes)
+            check_shape(argument, given.shape)
             continue
         array = array_of(argument.name, given)
+        if not hasattr(given, "dtype"):
+            array = in_type(array, argument.dtype)
         if array.dtype.newbyteorder("=").name != argument.dtype:
             must = f"it must be {argument.dtype}{argument.hint}"
             raise DTypeError(f"input {argument.name!r} is {array.dtype}; {must}")
-        check_shape(argument, array.shape, sizes)
+        check_shape(argument, array.shape)
         arrays[argument.name] = array if argument.name in constant else held(argument.name, array)
     return arrays
 
@@ -139,23 +140,29 @@ def checked_shapes(
     return {name: tuple(map(int, shapes[name])) for name in known}
 
 
-def check_shape(argument: Argument, shape: tuple[int, ...], sizes: dict[str, int] | None = None) -> None:
-    """Raise ArgumentError if *shape* does not fit the declared shape of an input. *sizes* collects the sizes
-    of free dimensions by name: dimensions of the same name must have the same size. If *sizes* is None, their
-    sizes may differ."""
-
-    def wanted(dim: int | str, size: int) -> int:
-        return dim if isinstance(dim, int) else size if sizes is None else sizes.setdefault(dim, size)
-
-    fits = len(shape) == len(argument.shape) and all(
-        size == wanted(dim, size) for size, dim in zip(shape, argument.shape, strict=True)
-    )
-    if not fits:
+def check_shape(argument: Argument, shape: tuple[int, ...]) -> None:
+    """Raise ArgumentError if *shape* does not fit the declared shape of an input. As in ONNX Runtime, free
+    dimensions of the same name may have different sizes: some exporters give one name to all of them."""
+    sizes = zip(shape, argument.shape, strict=False)
+    fits = len(shape) == len(argument.shape) and all(d == size for size, d in sizes if isinstance(d, int))
+    if argument.ranked and not fits:
         raise ArgumentError(
-            f"input {argument.name!r} has shape {shape}; it must be {list(argument.shape)}"
-            + (f" with {sizes}" if sizes else "")
-            + argument.hint
+            f"input {argument.name!r} has shape {shape}; it must be {list(argument.shape)}{argument.hint}"
         )
+
+
+def in_type(array: Array, dtype: str) -> Array:
+    """Return the array of a list, which has no dtype of its own, in the dtype of an input. Return it
+    unchanged if an integer would become another number, or a float an integer."""
+    try:
+        to = np.dtype(dtype)
+    except TypeError:  # ONNX Runtime's name of a type that NumPy lacks
+        return array
+    allowed = {"b": "biuf", "i": "biuf", "u": "biuf", "f": "f"}.get(array.dtype.kind, "")
+    if array.size and to.kind not in allowed:
+        return array
+    made = array.astype(to)
+    return made if to.kind == "f" or np.array_equal(made, array) else array
 
 
 def array_of(name: str, value: npt.ArrayLike) -> Array:

@@ -127,8 +127,8 @@ class Manners:
 
     def _declared(self, name: str, value: Any) -> Any:
         """Convert a result to the dtype that the model declares, because a device stores bool and int64 as
-        other types. Return Tensors, and the lists by which ONNX Runtime represents sequences, unchanged."""
-        if isinstance(value, Tensor) or not hasattr(value, "astype"):
+        other types. Return Tensors, texts, and lists (ONNX Runtime's sequences) unchanged."""
+        if isinstance(value, Tensor) or not hasattr(value, "astype") or value.dtype == object:
             return value
         dtype = next(a.dtype for a in self.model.outputs if a.name == name)
         return value.astype(dtype or value.dtype, copy=False)

@@ -124,7 +124,7 @@ class InferenceSession(Manners):
         """Lower the model for trial shapes, so that an unsupported model is refused now, and keep the graph
         for the first run. If dimensions are free, other errors wait until a run gives their sizes."""
         self._trial = None
-        if self._constant or self._unread:
+        if self._constant or self._unread or not all(a.ranked for a in self.model.inputs):
             return
         # If the device refuses a node that reads one of these inputs, the input may count as a constant.
         few = {a.name for a in self.model.inputs if a.dtype in MAY_BE_CONSTANT}
@@ -295,6 +295,6 @@ class InferenceSession(Manners):
         return checked_feed(self.model.inputs, feed, self._constant, self.device)
 
     def _executable(self, arrays: Mapping[str, Array], only: frozenset[str] | None = None) -> Prepared:
-        shapes = {name: array.shape for name, array in arrays.items()}
         executables, (known, graph), self._trial = self._executables, self._trial or (None, None), None
+        shapes = {name: array.shape for name, array in arrays.items() if not self._unread}
         return self._unread or executables.of(arrays, graph if known == shapes else None, only)

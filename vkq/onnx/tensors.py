@@ -36,12 +36,14 @@ Shape = tuple[int | str, ...]
 @dataclasses.dataclass(frozen=True)
 class Argument:
     """An input or output of a model. A string in ``shape`` is the name of a free dimension. hint: a text that
-    is appended to errors about the type or shape of the input."""
+    is appended to errors about the type or shape of the input. ranked: False if the model states no shape;
+    ``shape`` is then empty, and the input may have any number of axes."""
 
     name: str
     dtype: str
     shape: Shape
     hint: str = ""
+    ranked: bool = True
 
 
 def dtype_of(number: int, what: str) -> str:
@@ -154,4 +156,4 @@ def argument_of(value: Any) -> Argument:
             shape.append(dim.dim_value)
         else:  # Paddle writes -1 for a single free dimension, and "?" for each of several
             shape.append(dim.dim_param.replace("?", "") or f"{value.name}.{i}")
-    return Argument(value.name, dtype, tuple(shape))
+    return Argument(value.name, dtype, tuple(shape), ranked=tensor.HasField("shape"))
