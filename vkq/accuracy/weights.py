@@ -52,11 +52,11 @@ def quantize_weights(
     """Quantize the weights of the float *model* to 8 or 4 bits, write the result to the file *target*, and
     return a row for each layer.
 
-    Weights of Conv, ConvTranspose, MatMul and Gemm become int8 with a scale for each output channel (``max|w|
-    / 127``, symmetric). With ``bits=4``, weights of MatMul and Gemm become int4 with a scale for each *block*
-    (16, 32, 64 or 128) of elements along K, and weights of convolutions become int8. In the model,
-    DequantizeLinear converts the weights to floats. On a device, the schemes q8csw and q4gsw compute with
-    the int8 or int4 weights. Biases and activations stay float, so no samples are needed.
+    Weights of Conv, ConvTranspose, MatMul and Gemm become int8, symmetrically, with the scale
+    ``max|w| / 127`` for each output channel. With ``bits=4``, weights of MatMul and Gemm become int4 with a
+    scale for each *block* (16, 32, 64 or 128) of elements along K, and weights of convolutions become int8.
+    In the model, DequantizeLinear converts the weights to floats. On a device, the schemes q8csw and q4gsw
+    compute with the int8 or int4 weights. Biases and activations stay float, so no samples are needed.
 
     exclude: names of nodes whose weights stay float, or of modules that contain such nodes.
 

@@ -24,7 +24,7 @@ DOTS = ("dot_s8s8", "dot_u8s8", "dot_u8u8")
 OPERATIONS = {
     **dict.fromkeys(DOTS, 2 * 4 * 16),
     "fp32_fma": 2 * 4 * 4,
-}  # operations of one invocation in one step of the loop, on all of its independent accumulators
+}  # operations of one invocation in one loop iteration, on all of its independent accumulators
 INVOCATIONS = 64  # invocations of a workgroup
 MATRIX_CHAINS = 8  # independent accumulators of a subgroup
 MATRIX_SUBGROUPS = 4  # subgroups of a workgroup
@@ -124,14 +124,14 @@ def _program(device: Device, shader: str, **axes: str) -> Program | None:
 
 
 class Rate:
-    """An arithmetic kernel without memory traffic. Its number of loops is chosen so that a run lasts at least
-    `LASTING_US`."""
+    """An arithmetic kernel without memory traffic. Its number of loop iterations is chosen so that a run
+    lasts at least `LASTING_US`."""
 
     def __init__(
         self, device: Device, program: Program, operations: int, words: int, push: Mapping[str, int | float]
     ):
-        """*operations*: the number of operations of one workgroup in one loop. *words*: the number of 32-bit
-        words that one workgroup writes."""
+        """*operations*: the number of operations of one workgroup in one loop iteration. *words*: the number
+        of 32-bit words that one workgroup writes."""
         groups = profile(device.capabilities).fill_workgroups
         self._device, self._program, self._groups, self._push = device, program, groups, push
         self._y = device.allocate(4 * groups * words)

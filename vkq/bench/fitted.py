@@ -49,8 +49,8 @@ def shown_names(names: Sequence[str], letters: int) -> dict[str, str]:
 
 
 def _parts(name: str) -> tuple[str, list[str], str]:
-    """Split a name into (operator, sizes in the brackets, text after the brackets). In names of ``vkq
-    check``, the text after the brackets may be ``/seed=3``."""
+    """Split a name into (operator, sizes in the brackets, text after the brackets). The text after the
+    brackets may be ``/seed=3``, in a name of `vkq check`."""
     operator, _, rest = name.partition("[")
     sizes, bracket, behind = rest.rpartition("]")
     return (operator, sizes.split(","), behind) if bracket else (name, [], "")

@@ -43,7 +43,7 @@ class Case:
     ``scheme``: the quantization scheme. ``scale``: "channel" for a weight scale per channel, "tensor" for
     one weight scale. ``method``: the name of the layer's method; None leaves the choice to the layer.
     ``reason``: why the case is listed. ``times``: how many layers of the listed network are this problem.
-    ``use``: the purpose of the case.
+    ``use``: the purpose of the case, "correctness" or "performance".
     """
 
     problem: Problem | Mover

@@ -125,8 +125,8 @@ def _timed(subject: Subject, choice: Choice) -> dict[str, Any]:
 
 
 def _cost(device: Device, timed: TimedTile | TimedRepack) -> dict[str, Any]:
-    """Verify and time a tile or a repack. Return ``{"ns": [first cost, second cost]}``, or
-    ``{"wrong": reason}``."""
+    """Verify and time a tile or a repack. Return ``{"ns": [...]}`` with the two numbers that ``timed.cost``
+    returns, or ``{"wrong": reason}``."""
     try:
         with _in_time():
             timed.verify(device)

@@ -72,8 +72,8 @@ def _moved(got: Array, want: Expected) -> str | None:
 
 
 def _where(wrong: npt.NDArray[np.bool_]) -> str:
-    """Return a text with the rows and channels of the wrong elements, such as ``rows 32 to 47, channels 8 to
-    15``. Channels are axis 1 of an image, and the last axis of a matrix."""
+    """Return a text with the rows and channels of the wrong elements, such as
+    ``rows 32 to 47, channels 8 to 15``. Channels are axis 1 of an image, and the last axis of a matrix."""
     last = np.moveaxis(wrong, 1, -1) if wrong.ndim == 4 else wrong
     matrix = last.reshape(-1, last.shape[-1])
     rows, channels = (np.asarray(matrix.any(axis=axis)) for axis in (1, 0))

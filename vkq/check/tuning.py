@@ -137,9 +137,9 @@ class Subject:
 
     @classmethod
     def of(cls, device: Device, problem: str, path: str) -> Subject:
-        """Return the subject of a problem in the profiles: ``conv2d[...]``, or ``conv2d[...] > conv2d[...]``,
-        where the second convolution reads the result of the first. For two convolutions *path* is ignored:
-        they use "auto", which may be matrix units."""
+        """Return the subject for a ``problem`` of profiles.yaml: a layer, or two convolutions such as
+        ``conv2d[...] > conv2d[...]``, of which the second reads the result of the first. For two
+        convolutions *path* is ignored: they use "auto", which may be matrix units."""
         first, *second = (check_of(name) for name in problem.split(" > "))
         return cls(device, first, "auto", second[0]) if second else cls(device, first, path)
 

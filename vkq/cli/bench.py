@@ -255,8 +255,8 @@ def _numbered(status: Callable[[str], None], number: int, count: int) -> Callabl
 
 
 def _leave(runner: Runner, work: Sequence[Case | Model]) -> None:
-    """Add a failure for each case and model of *work*, which the user interrupted. If nothing was measured
-    before, end the command."""
+    """Add a failure for each case and model of *work*, because the user interrupted the run. If nothing was
+    measured before, end the command."""
     if not runner.result.rows:
         raise KeyboardInterrupt
     for one in work:

@@ -110,8 +110,8 @@ def array_of(path: Path, argument: Argument) -> Array:
     arrays_of(path, listed, FORMS)
     if name not in names and len(names) != 1:
         raise ArgumentError(
-            f"{path} has the arrays {sorted(names)[:20]}; one must be {name!r}, or the only one: save it so"
-            f" with numpy.savez(FILE, {name}=...)"
+            f"{path} has the arrays {sorted(names)[:20]}; one must be named {name!r}, or be the only"
+            f" one: save it with numpy.savez(FILE, {name}=...)"
         )
     return next(iter(named_arrays(path, {name if name in names else names[0]: argument}).values()))
 

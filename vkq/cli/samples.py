@@ -1,5 +1,5 @@
-"""Read samples of a model's inputs, which the command line gives as files or folders of pictures and arrays,
-or as a Python function."""
+"""Read the samples of a model's inputs. The command line names files or folders of pictures and arrays, or a
+Python function."""
 
 from __future__ import annotations
 

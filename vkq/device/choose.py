@@ -66,7 +66,7 @@ def _matches(which: int | str, c: Capabilities, count: int) -> bool:
         and re.fullmatch("[0-9]{1,9}", which)
         and (len(which) < 3 or int(which) < count)
     ):
-        which = int(which)  # but a number of three or more digits that is no index, such as 3060, is a name
+        which = int(which)  # a longer number that is not an index, such as 3060, is a part of a name
     return c.index == which if isinstance(which, int) else which.lower() in c.name.lower()
 
 

@@ -49,8 +49,8 @@ Choice = Mapping[str, str]  # from a kind of kernel to a name
 Rankings = dict[str, list[str]]  # from a kind of kernel to the names of its options, best first
 # The outcome of a candidate is its time in microseconds, or the reason why it is rejected. The outcome of a
 # tile (`TILES`) is a pair of times of a step along K in nanoseconds: for a workgroup that runs alone on a
-# core, and for a workgroup that shares the core. That of a repack: nanoseconds once, and for each million
-# bytes.
+# core, and for a workgroup that shares the core. The outcome of a repack is the pair (nanoseconds for a
+# small image, additional nanoseconds for each million bytes).
 Outcome = float | tuple[float, float] | str
 T = TypeVar("T")
 

@@ -39,8 +39,8 @@ def best_of_maps(scores: npt.NDArray[Any]) -> Best:
 
 def keep_better(best: Best, first: int, top: int, found: Best, ssd: bool) -> None:
     """Update *best* where *found* has better scores. *found* is the result of one chunk: of the images from
-    *first* on, and of the rows from *top* on. Call this function with ascending *top*, because of equal
-    scores the first is kept."""
+    *first* on, and of the rows from *top* on. Call this function with ascending *top*, so that the first of
+    equal scores is kept."""
     score, place = (part[first : first + len(found.score)] for part in best)
     better = (found.score < score if ssd else found.score > score) | (top == 0)
     score[better], place[better] = found.score[better], found.place[better] + [top, 0]

@@ -87,8 +87,8 @@ class Quantizer:
     def _nearest(self, x: Number) -> Number:
         """Return ``round_half_even(x / scale)``, clamped to [-512, 512], without a division.
 
-        Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2, and the difference x -
-        (k + 1/2) * scale is exact if it is small. Let u be half an ulp of the tie. The float32 quotient
+        Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2, and the difference
+        x - (k + 1/2) * scale is exact if it is small. Let u be half an ulp of the tie. The float32 quotient
         equals the tie if the difference is smaller than u * scale in magnitude. The difference cannot equal
         +-u * scale: x would be (tie +- u) * scale, where tie +- u is an odd 25-bit integer times a power of
         two, so x would need more than the 24 bits of float32.

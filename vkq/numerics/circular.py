@@ -79,8 +79,9 @@ def _finished(x: Number, quarter: Number, r: Pair, sign: Number) -> Number:
 def _reduced(x: Number) -> tuple[Number, Pair]:
     """Return (k, r) with |x| = r + k * pi / 2 modulo 2 pi. r is a pair in [-pi / 4, pi / 4]."""
     exponent = (x.u >> 23) & 255
-    # Let m be the significand of x, and 0.WORDS the binary fraction whose bits are in WORDS. Then |x| * 2 /
-    # pi is m * 2^(exponent - 150) * 2^32 * 0.WORDS. Skip the bits of 2 / pi that add only whole turns.
+    # Let m be the significand of x, and 0.WORDS the binary fraction whose bits are in WORDS. Then
+    # |x| * 2 / pi is m * 2^(exponent - 150) * 2^32 * 0.WORDS. Skip the bits of 2 / pi that add only whole
+    # turns.
     skip = (exponent < 120).where(0, exponent - 120)
     parts = [_word(skip >> 5, i) for i in range(4)]
     shift = skip & 31

@@ -120,8 +120,8 @@ def swaps(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
 
 
 def binary_table(op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation = None) -> Array:
-    """Return the results of `binary` for all pairs of values, (256, 256): row b_q - b_qmin, column a_q -
-    a_qmin. The operands are not swapped (`swaps`)."""
+    """Return the results of `binary` for all pairs of values, (256, 256). The row is b_q - b_qmin, the
+    column is a_q - a_qmin. The operands are not swapped (`swaps`)."""
     a_all, b_all = (np.arange(q.qmin, q.qmax + 1).astype(q.dtype) for q in (a, b))
     return binary(op, a_all[np.newaxis], b_all[:, np.newaxis], a, b, y, activation)
 

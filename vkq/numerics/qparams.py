@@ -1,5 +1,4 @@
-"""Quantization parameters. An int8 or uint8 code ``q`` stands for the real number ``(q - zero_point) *
-scale``.
+"""Quantization parameters: an int8 or uint8 code ``q`` stands for the number ``(q - zero_point) * scale``.
 
 A scale is a float32, as on the device. It is positive and normal, so that no device flushes it to zero and
 its reciprocal is finite. Names and definitions are those of ONNX QuantizeLinear.

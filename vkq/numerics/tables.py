@@ -112,8 +112,8 @@ def exponentials(scale: float) -> npt.NDArray[np.int32]:
 
 @functools.lru_cache(maxsize=64)
 def exponentials_onnxruntime(scale: float, count: int) -> npt.NDArray[np.float32]:
-    """Return the 256 terms of ONNX Runtime's QLinearSoftmax as float32, computed in float64: ``exp((i - 255)
-    * scale) * min((2**32 - 1) / count, 2**23 - 1)`` for i = 0 to 255."""
+    """Return the 256 terms of ONNX Runtime's QLinearSoftmax as float32. Term i, computed in float64, is
+    ``exp((i - 255) * scale) * min((2**32 - 1) / count, 2**23 - 1)``."""
     factor = min(float(2**32 - 1) / count, float(0x7FFFFF))
     table = np.array([factor * math.exp((i - 255) * scale) for i in range(256)]).astype(np.float32)
     table.flags.writeable = False
@@ -122,8 +122,8 @@ def exponentials_onnxruntime(scale: float, count: int) -> npt.NDArray[np.float32
 
 @functools.lru_cache(maxsize=64)
 def exponentials_litert(scale: float) -> npt.NDArray[np.float32]:
-    """Return the 256 terms of LiteRT's 8-bit softmax as float32: ``exp(float32((i - 255) * scale))`` for i =
-    0 to 255."""
+    """Return the 256 terms of LiteRT's 8-bit softmax as float32. Term i is
+    ``exp(float32((i - 255) * scale))``."""
     steps = np.arange(-255, 1).astype(np.float32) * np.float32(scale)
     table = np.array([math.exp(v) for v in steps.tolist()]).astype(np.float32)
     table.flags.writeable = False

@@ -134,8 +134,8 @@ class Resize:
         return np.asarray(np.clip(found, 0, self.x_shape[2 + axis] - 1).astype(np.int32))
 
     def linear(self, axis: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], Float32, Float32]:
-        """Return (first, second, distance from the first, distance from the second) for each output row or
-        column."""
+        """Return (index of the first input row or column, index of the second, distance from the first,
+        distance from the second) for each output row or column."""
         last = self.x_shape[2 + axis] - 1
         at = np.clip(self.original(axis), np.float32(0), np.float32(last))
         first = at.astype(np.int32)
@@ -145,8 +145,9 @@ class Resize:
         return first, second, d1.astype(np.float32), d2.astype(np.float32)
 
     def fixed(self, axis: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Return (first, second, weight of the second in units of 2**-11) for each output row or column, as
-        in XNNPACK: coordinates are multiples of the rounded quotient of the sizes."""
+        """Return (index of the first input row or column, index of the second, weight of the second in units
+        of 2**-11) for each output row or column, as in XNNPACK: coordinates are multiples of the rounded
+        quotient of the sizes."""
         given, out, half = self.x_shape[2 + axis], self.size[axis], np.float32(0.5)
         ends = 1 if self.coordinates == "align_corners" and out > 1 else 0
         step, at = np.float32(given - ends) / np.float32(out - ends), np.arange(out, dtype=np.float32)

@@ -115,7 +115,7 @@ class Builder:
         return Value(value.slot, spec, value.bytes)
 
     def why(self, topic: str, reason: str) -> None:
-        """Record the reason for a choice."""
+        """Record the reason for a choice. *topic*: what was chosen, such as "path" (`Plan.reasons`)."""
         self.reasons[topic] = reason
 
     def dispatch(

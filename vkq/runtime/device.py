@@ -63,7 +63,7 @@ class Device(OfOneProcess):
     True
     """
 
-    verdict: Verdict | None = None  # set if the device must run nothing, not even the probe
+    verdict: Verdict | None = None  # for absent and portable devices: the report to use in place of a probe's
 
     def __init__(
         self,

@@ -112,7 +112,8 @@ class DeviceMemory:
 
 
 def _largest(c: Capabilities, heap_bytes: int) -> tuple[int, str]:
-    """Return the maximum bytes of one allocation from a heap, and the name of the limit."""
+    """Return the maximum bytes of one allocation from a heap, and the name of the limit that determines
+    it."""
     names = ("maxMemoryAllocationSize", "maxBufferSize")
     limits = {f"this device's {name}": c.properties[name] for name in names}
     limits["the size of the memory heap"] = heap_bytes

@@ -50,8 +50,8 @@ def as_array(x: Any, what: str) -> npt.NDArray[Any]:
 
 
 def stored(array: npt.ArrayLike, spec: Spec | None = None) -> npt.NDArray[Any]:
-    """Return an array as it is stored on the device: in the layout of *spec*, by default in the usual layout
-    for its dtype and rank."""
+    """Return an array as it is stored on the device: in the layout of *spec*, or by default in the layout
+    that `Spec` chooses for its dtype and rank."""
     data = np.asarray(array)
     spec = spec or Spec(data.shape, data.dtype.newbyteorder("=").name)
     layout = spec.packed

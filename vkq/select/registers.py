@@ -72,8 +72,8 @@ def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
     largest = known.tile_float if shape.form == FLOATS else known.tile
     if largest not in known.register_tile_percent:
         raise SpecError(
-            f"profiles.yaml: the tile {largest} has no number in register_tile_percent, which has"
-            f" {', '.join(known.register_tile_percent)}: give it one there"
+            f"profiles.yaml: the tile {largest} is missing in register_tile_percent, which has"
+            f" {', '.join(known.register_tile_percent)}: add it there"
         )
     able = (tile for tile in known.register_tile_percent if tile in _tiles(shape))
     tiles = sorted((tile for tile in able if _results(tile) <= _results(largest)), key=_results)

@@ -35,7 +35,7 @@ _Map = Callable[[Callable[[Module], tuple[str, bytes]], Iterable[Module]], Itera
 
 
 def modules(variants: Iterable[Variant]) -> list[Module]:
-    """Group the variants by SPIR-V module; return the groups in order."""
+    """Group the variants by SPIR-V module. Return the groups in the order of their first variants."""
     found: dict[str, list[Variant]] = {}
     for variant in variants:
         found.setdefault(text(variant), []).append(variant)

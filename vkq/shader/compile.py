@@ -79,7 +79,7 @@ def expand(
     defines: Mapping[str, int | str] | None = None,
 ) -> str:
     """Return the GLSL file *path* as one text. Each ``#include "name"`` is replaced by the file, *defines*
-    are set, and ``#line`` marks each part.
+    are set, and each part begins with a ``#line`` directive.
 
     A name is searched in the including file's folder, then in *include_dirs*, then in *virtual* (a dict from
     name to text). Each included file has an include guard, so the preprocessor uses only its first

@@ -1,5 +1,6 @@
-"""Sizes of a shader: the tiles, depths and rows that its axes choose. They are specialization constants, so
-variants that differ only in sizes share one SPIR-V module; a driver folds them when it makes a pipeline.
+"""Sizes of a shader, such as those of its tiles, which its axes choose. They are specialization constants,
+so variants that differ only in sizes share one SPIR-V module. `vkq.shader.specialize` makes them literals
+before a driver compiles the module.
 
 A YAML lists sizes under the key ``sizes`` of the file or of an axis value; a size that a variant does not
 list is 0. The GLSL files declare no sizes: vkq generates the text of ``#include "sizes.glslh"`` from the
