@@ -255,7 +255,7 @@ def load(path: Path) -> Node:
     value.
 
     Raises:
-        SpecError: the file cannot be read, is too large, is not YAML or leaves the plain subset.
+        SpecError: the file cannot be read, is too large, is not YAML, or is not in the plain subset.
     """
     try:
         data = files.read(path, MAX_BYTES)

@@ -145,7 +145,7 @@ def _load(path: Path, including: tuple[str, ...], seen: set[str], found: list[Ca
             )
         if len(seen) > MAX_LISTS or len(including) > MAX_DEPTH:
             raise node.error(
-                f"more than {MAX_LISTS} lists are included, or nested more than {MAX_DEPTH} deep."
+                f"more than {MAX_LISTS} lists are included, or they are nested more than {MAX_DEPTH} deep."
             )
         if name not in seen:
             _load(path.parent / f"{name}.yaml", (*including, path.stem), seen, found)

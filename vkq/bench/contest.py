@@ -45,8 +45,8 @@ class Side:
 
 
 class Contest:
-    """A model with its inputs, to be run by vkq and by other libraries. vkq runs nodes that the device
-    cannot compute on the CPU, with ONNX Runtime."""
+    """A model with its inputs, to be run by vkq and by other libraries. Nodes that the device cannot compute
+    run in ONNX Runtime, on the CPU."""
 
     def __init__(
         self,
@@ -136,7 +136,8 @@ def sides_of(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def agreement(got: Sequence[Array], want: Sequence[Array]) -> str:
-    """Return a text: whether a library's results (*got*) equal vkq's (*want*), or how much they differ."""
+    """Return a text that says whether a library's results (*got*) equal vkq's (*want*), or how much they
+    differ."""
     for a, b in zip(got, want, strict=True):
         if a.shape != b.shape:
             return f"DIFFERS: its results have shapes {list(a.shape)} where vkq's have {list(b.shape)}"

@@ -32,7 +32,7 @@ from vkq.runtime.tensor import Tensor
 
 Array = npt.NDArray[Any]
 X, Y, PROBABILITY = QParams(0.05, 3), QParams(0.07, -5), QParams(1 / 256, -128)
-# Of a convolution: the scale of the weight, and the quantization parameters of the result.
+# The scale of a convolution's weight, and the quantization parameters of its result.
 W_SCALE, SUM = 0.01, QParams(0.3, -5)
 ENTRIES = np.random.default_rng(1).integers(-128, 128, 256, dtype=np.int8)
 ONE_AROUND = [(0, 0), (0, 0), (1, 1), (1, 1)]

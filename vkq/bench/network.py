@@ -57,7 +57,7 @@ def at_batch(path: str, batch: int | None) -> str | bytes:
 
 
 class Network:
-    """A model that a device can run, with inputs: random values with a fixed seed.
+    """A model that a device can run, and its inputs, which are random values from a fixed seed.
 
     The model uses no memory of the device before its first run.
     """

@@ -70,7 +70,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     whole = parser()
     options, unknown = whole.parse_known_args(argv)
     several = getattr(options, "several", None)  # name of the argument that takes any number of words
-    # If options stand between these words, argparse returns the later words as unknown.
+    # If options come between these words, argparse returns the later words as unknown.
     if several and not any(word.startswith("-") for word in unknown):
         setattr(options, several, [*getattr(options, several), *unknown])
     elif unknown:

@@ -1,6 +1,6 @@
 """Try the machine's Vulkan drivers in a child process before this process loads them.
 
-The Vulkan loader loads every driver that has a manifest, so that one driver that crashes or hangs ends the
+The Vulkan loader loads every driver that has a manifest, so one driver that crashes or hangs stops the whole
 process. Unknown drivers are therefore first loaded and queried in a child process (trial.py): all at once,
 and if that fails, one by one. If drivers fail, this process sets ``VK_DRIVER_FILES`` to the good drivers, so
 that the loader does not load the others. The verdict on a driver is stored if the driver passed, or crashed

@@ -28,7 +28,7 @@ def loader() -> str:
     if sys.platform == "darwin":
         return "brew install vulkan-loader molten-vk (vkq was not tested on macOS)"
     if sys.platform == "win32":
-        return "your GPU vendor's driver brings vulkan-1.dll"
+        return "the driver of your GPU's vendor, which installs vulkan-1.dll"
     command, package, _ = _packages()
     return f"{command} {package}" if command else "your distribution's Vulkan loader (libvulkan.so.1)"
 

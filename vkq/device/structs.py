@@ -57,8 +57,8 @@ class Struct:
 
 
 def _flags(*names: str) -> dict[str, int]:
-    """Return the positions 0, 1, 2, ... of the fields *names*, which are all fields of the struct up to the
-    last of them, in order. Each is a VkBool32."""
+    """Return the positions 0, 1, 2, ... of the fields *names*. They must be the first fields of the struct,
+    in order, and each a VkBool32."""
     return {name: place for place, name in enumerate(names)}
 
 

@@ -142,7 +142,8 @@ def believe(c: Capabilities, report: Verdict) -> None:
 
 
 def known(c: Capabilities) -> Verdict | None:
-    """Return the device's report if this process has it, else None. In a child process, return None."""
+    """Return the device's report if this process has it, else None. In a child process, always return
+    None."""
     return None if spawn.in_child() else _reports.get(c.key)
 
 

@@ -57,8 +57,8 @@ def conv2d(
     """Return the exact 2-D convolution of x and w in integers. As in PyTorch's conv2d and ONNX ConvInteger,
     it is a cross-correlation:
 
-        y[n,o,i,j] = bias[o] + sum_{c,a,b} x[n, c, i*stride + a*dilation - pad, j*stride + b*dilation - pad] *
-        w[o,c,a,b]
+        y[n,o,i,j] = bias[o] + sum_{c,a,b} w[o,c,a,b] * x[n, c, row, column]
+        row = i*stride + a*dilation - pad; column = j*stride + b*dilation - pad
 
     Args:
         x: (N, C, H, W), int8, uint8, int16, uint16 or int32.

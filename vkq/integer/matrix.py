@@ -153,9 +153,9 @@ class Matrix:
         self.tiling: MatrixTiles | None = None
 
     def best(self, s: Sizes) -> MatrixTiles | None:
-        """Return the tiling with the lowest estimated cost, or None if the device can run no tiling. Of equal
-        estimates, the one with the smallest n of its matrices is preferred: it was up to 4 % faster
-        (benchmarks/log.md)."""
+        """Return the tiling with the lowest estimated cost, or None if the device can run no tiling. Of
+        tilings with equal estimates, the one whose matrices have the smallest n is returned: it was up to 4
+        % faster (benchmarks/log.md)."""
         if self.tiling is not None:
             return self.tiling
         c = self.device.capabilities

@@ -81,8 +81,9 @@ class Seen:
     window: int = 0
 
     def flags(self, queries: int, keys: int, places: Array | None = None) -> Array:
-        """Return Booleans, True if the query attends to the key: (queries, keys), or (batch, queries, keys)
-        with *places* (batch, queries), the positions of the queries among the keys."""
+        """Return a Boolean array, True where the query attends to the key. Its shape is (queries, keys), or,
+        with *places*, (batch, queries, keys). *places* (batch, queries): the positions of the queries among
+        the keys."""
         given = self.start + np.arange(queries) if places is None else places
         place, key = given[..., None], np.arange(keys)
         if not self.causal:

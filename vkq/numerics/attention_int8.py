@@ -70,7 +70,7 @@ def attention_int8(
     q is (B, S, H, d) in float32: batch elements, queries, heads, elements of a head. k and v are the words
     of a cache, (B, G, T, words): batch elements, heads of the cache, tokens, words of a vector. H is a
     multiple of G. lengths (B,): the number of tokens in the cache of each batch element. bias broadcasts to
-    (B, H, S, T). sink: (H,)."""
+    (B, H, S, T). sink: (H,), the scores of the sinks, or None."""
     (batch, queries, heads, d), (groups, keys) = q.shape, k.shape[1:3]
     lines, count = heads // groups * queries, batch * groups
     rows = q.transpose(0, 2, 1, 3).reshape(count, lines, d)

@@ -85,8 +85,8 @@ def gelu(x: Number) -> Number:
 
 
 def gelu_tanh(x: Number) -> Number:
-    """Return x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, within 0.8 ulp. With y = 2 sqrt(2 / pi) (x +
-    0.044715 x^3), it is computed as x / (1 + exp(-y))."""
+    """Return x (1 + tanh(y / 2)) / 2 with y = 2 sqrt(2 / pi) (x + 0.044715 x^3), within 0.8 ulp. It is
+    computed as x / (1 + exp(-y))."""
     y = clamped(x, -16.0, 16.0)
     square = exact_product(y, y)
     cube = pair_product(square, (x.of(TANH_CUBE[0]), x.of(TANH_CUBE[1])))

@@ -116,8 +116,8 @@ def check_accumulator(
     overflow. The error names the worst channel.
 
     weight: int8 or uint8, output channels first. x: parameters of the activation. bias: int32 (channels,).
-    w_zero_point: one integer, or one for each channel; None means 0. Channel n could overflow if this bound is at
-    least 2**31:
+    w_zero_point: one integer, or one for each channel; None means 0. Channel n could overflow if this
+    bound is at least 2**31:
 
         max(|qmin - x.zero_point|, |qmax - x.zero_point|) * sum_k |w[n,k] - w_zero_point[n]| + |bias[n]|
 

@@ -159,9 +159,8 @@ def _test_half_matrices(device: Device, form: str, ways: Sequence[str]) -> str |
 
 def _test_half_shape(device: Device, matrices: Matrices, way: str) -> str | None:
     """Test one shape of float matrices with integers whose sums are exact in float32 in any order, so every
-    bit must be correct. bfloat16 elements are the upper 16 bits of float32 numbers. *way*: how matrices are
-    loaded (a specialization constant; SMALL is a variant). With ALIKE, all rows are equal, and sums are
-    scaled by powers of two."""
+    bit must be correct. bfloat16 elements are the upper 16 bits of float32 numbers. *way*: a key of `WAYS`.
+    With ALIKE, the first row of x is read for every row, and output n is multiplied by 2^n."""
     x, w = (v.astype(np.int32) for v in matrix_cases(matrices))
     if matrices.form == BRAIN:
         x[:, 0] *= 32

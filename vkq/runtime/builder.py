@@ -20,7 +20,7 @@ EVERYWHERE = 4096  # loop iterations of an invocation that every driver allows
 
 def lets_loop(device: Device, rounds: int) -> bool:
     """Return True if the driver lets an invocation's loops run *rounds* iterations (`Variant.iterations`)."""
-    if rounds <= EVERYWHERE:  # every driver allows this many
+    if rounds <= EVERYWHERE:
         return True
     limit = device.loop_limit
     return limit is None or rounds <= limit

@@ -17,7 +17,7 @@ from ..device.watchdog import LONGEST_S
 from ..errors import ArgumentError, DTypeError, NoDeviceError
 
 OPERATIONS_BEFORE_SUBMIT = 256
-SUBMISSIONS_IN_FLIGHT = 4  # submissions in flight hold memory; with more than this, the host waits for one
+SUBMISSIONS_IN_FLIGHT = 4  # more would hold more memory, so the host then waits for one to finish
 
 
 class Closes(Protocol):

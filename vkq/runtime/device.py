@@ -44,7 +44,7 @@ class Device(OfOneProcess):
         which: an index, part of a name, or None. None opens the device that the environment variable
             VKQ_DEVICE names, or else the best device: discrete before integrated before virtual before CPU.
         staging: True copies through host memory even if the host can access the device's memory; None copies
-            through it only if necessary.
+            through it only if necessary; False raises ArgumentError if it is necessary.
         tune: "auto" uses the kernels that were fastest when this device was probed (`vkq devices` prints
             them). If vkq's own timings cover this kind of device, nothing is measured. "off" uses the
             defaults for this kind of device. With VKQ_TUNE=off in the environment, vkq neither measures nor

@@ -25,7 +25,7 @@ _named: dict[int | str, Device] = {}  # index or name -> device that `named_devi
 
 def named_device(which: int | str) -> Device:
     """Return the device with this index or part of its name, like ``Device(which)``. The first call opens it,
-    and later calls return this device. For the *device* argument of operators."""
+    and later calls return this device. Operators use it for their *device* argument."""
     with _default_lock:
         found = _named.get(which)
         if found is None or found.closed or found.context.lost:

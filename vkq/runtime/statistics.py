@@ -61,7 +61,7 @@ class Compiler:
     """A device opened only for compilation; a context manager.
 
     Raises:
-        NoDeviceError: no loader, no driver, or no device that fits.
+        NoDeviceError: no loader, no driver, or no device that matches.
         DeviceError: the device cannot run vkq.
     """
 

@@ -65,7 +65,7 @@ def with_float_controls(spirv: bytes, *, rte: bool, denorm_preserve: bool) -> by
 def _function(entry_point: Instruction) -> int:
     if len(entry_point.words) < 3:  # operands: execution model, function, name
         raise CompileError(
-            f"an entry point of the SPIR-V has {len(entry_point.words)} words; it has at least 3."
+            f"an entry point of the SPIR-V has {len(entry_point.words)} words; it must have at least 3."
         )
     return entry_point.words[1]
 

@@ -123,7 +123,7 @@ class Variant:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Tiles, depths and rows by name: the variant's sizes and its integer defines."""
+        """The variant's sizes and its integer defines, by name."""
         sizes = {name: int(c.default) for name, c in self.specialization.items() if c.declared is not None}
         return {**{name: value for name, value in self.defines.items() if isinstance(value, int)}, **sizes}
 
