@@ -183,8 +183,9 @@ class Executable:
         return [sum(times[first:end]) for _, first, end in self.steps]
 
     def memory(self) -> str:
-        """Return a text with these numbers of bytes: all intermediate values, the scratch memory that they
-        share, the lower bound of this memory, and what all dispatches read and write."""
+        """Return a text that states these numbers of bytes: the sum of all intermediate values, the scratch
+        memory that they share, the maximum in use at one step (a lower bound of the scratch memory), and the
+        bytes that all dispatches read and write."""
         total, shared = sum(life.bytes for life in self.lifetimes), self.plan.scratch_bytes
         read, written = self.plan.traffic
         return (

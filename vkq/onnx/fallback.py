@@ -100,8 +100,8 @@ class Mixed:
 
 
 def _kind_of(node: Node) -> int:
-    """Return the opset of a refused node, or 1 if LiteRT runs the node, which then has the attribute
-    ``part``."""
+    """Return the opset of a refused node. Return 1 for a node with the attribute ``part``, which LiteRT
+    runs."""
     return 1 if "part" in node.attributes else opset_of(node)
 
 

@@ -166,12 +166,13 @@ class _Cache:
         self._repeated = Repeated()
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Run the model on *tokens* and append their keys and values. The logits of these tokens, which no
-        one reads, are not computed: (tokens, vocabulary) numbers take much memory and time."""
+        """Run the model on *tokens* and append their keys and values. The logits (tokens, vocabulary) are not
+        computed: nothing reads them, and they would take much memory and time."""
         self._run(tokens, [])
 
     def logits(self, token: int) -> npt.NDArray[np.float32]:
-        """Run the model on *token* and append its keys and values. Return its logits, (vocabulary,)."""
+        """Run the model on *token* and append the token's keys and values. Return the logits
+        (vocabulary,)."""
         (self._logits,) = self._run([token], [self.config.logits])
         return np.asarray(self._logits.numpy()[0, -1], np.float32)
 

@@ -143,8 +143,8 @@ class SessionOptions(Entries):
 @dataclasses.dataclass
 class RunOptions(Entries):
     """The attributes of onnxruntime.RunOptions, with ONNX Runtime's defaults. If
-    ``only_execute_path_to_fetches`` is True, a run computes only nodes that the requested outputs need.
-    Values other than the defaults of the other attributes have no effect, and a session warns once."""
+    ``only_execute_path_to_fetches`` is True, a run computes only the nodes that the requested outputs need.
+    No other attribute has an effect: if its value is not the default, the session warns once."""
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0

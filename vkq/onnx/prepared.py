@@ -40,9 +40,9 @@ MOST_KEPT = 4096  # maximum number of cached shapes, because a cached shape also
 
 
 class Executables:
-    """The executables of one model, which share all weights. There is one for each combination of input
-    shapes, of values of the inputs in *constant*, and of outputs if a run computes only some of them.
-    layers: the cache of layers, if sessions share weights.
+    """The executables of one model, which share all weights. Each combination of the following has its own
+    executable: input shapes, values of the inputs in *constant*, and the outputs to compute. layers: the
+    cache of layers, if sessions share weights.
     whole: returns a CpuModel; called with the error if the model cannot run even in parts.
     """
 

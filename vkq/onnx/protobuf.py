@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from ..errors import ModelError
 
-# From onnx.proto: the keys of DATA_TYPES and NIBBLES are numbers of TensorProto.DataType. The keys of
-# ATTRIBUTES are numbers of AttributeProto.AttributeType; its values are the fields that hold the attribute.
+# From onnx.proto. The keys of DATA_TYPES and NIBBLES are numbers of TensorProto.DataType. ATTRIBUTES maps
+# numbers of AttributeProto.AttributeType to the names of the fields that hold the attribute's value.
 DATA_TYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool",
     10: "float16", 11: "float64", 12: "uint32", 13: "uint64",

@@ -132,8 +132,8 @@ def _hosted(model: Model, names: Container[str]) -> set[str]:
 
 
 def host_notes(model: Model, constant: Collection[str]) -> list[str]:
-    """Return a note on the nodes that the host computes because the inputs *constant* count as constants, or
-    no note if there are no such nodes."""
+    """Return a list with one note: the host computes nodes because the inputs *constant* count as constants.
+    Return an empty list if there are no such nodes."""
     count = len(_hosted(model, constant))
     note = (
         f"{count} nodes depend on {sorted(constant)} alone, which count as constants: the host computes them,"

@@ -101,7 +101,7 @@ def parse(model: Any, signature: str | None = None) -> File:
     """
     data = _bytes(model)
     if data[4:8] != IDENTIFIER:
-        raise ModelError(f"not a .tflite model: bytes 4 to 8 are {bytes(data[4:8])!r}, not {IDENTIFIER!r}")
+        raise ModelError(f"not a .tflite model: bytes 4 to 7 are {bytes(data[4:8])!r}, not {IDENTIFIER!r}")
     root = FlatTable(data, int.from_bytes(data[:4], "little"), "Model")
     graphs, buffers = root.tables("subgraphs"), root.tables("buffers")
     known = [

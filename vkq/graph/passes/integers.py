@@ -114,9 +114,9 @@ def _clamped(sweep: Sweep, name: str, q: QParams, bounds: Bounds, node: Node) ->
 
 
 def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
-    """Fuse the layer *made* and *node*, the quantize of the layer's result, into one layer with an int32 bias
-    and a result with the parameters q. If the types of x and of the result differ, keep both nodes and return
-    False."""
+    """Fuse *node*, which quantizes the result of the layer *made*, into this layer. The fused layer has an
+    int32 bias, and its result has the parameters q. If the types of x and of the result differ, keep both
+    nodes and return False."""
     attributes, inputs = dict(made.attributes), list(made.inputs)
     x: QParams | None = attributes["a" if made.op == "matmul" else "x"]
     if x is None or x.dtype != q.dtype:
