@@ -27,9 +27,9 @@ BLOCKS_PER_PART = 4  # minimum number of blocks of k that an invocation sums
 def max_rows(capabilities: Capabilities, int8: bool = True) -> int:
     """Return the largest number of rows for which a GEMV kernel is used.
 
-    An invocation of a matrix kernel computes a tile of blocks of four rows, and sums all of k. For one block
-    of rows, a matrix kernel reads each weight once, as a GEMV kernel does. For more blocks, the rows of a
-    tile share the weights that the invocation reads.
+    An invocation of a matrix kernel computes a tile of blocks of four rows, and sums all of k. For one
+    block of rows, a matrix kernel and a GEMV kernel both read each weight once. For more blocks, the rows
+    of a matrix kernel's tile share the weights that the invocation reads.
     """
     known = profile(capabilities)
     return known.gemv_rows if int8 else known.gemv_rows_float
