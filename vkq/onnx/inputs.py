@@ -28,8 +28,8 @@ _TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
 
 @dataclasses.dataclass(frozen=True)
 class NodeArg:
-    """An input or output: its name, its type, such as "tensor(float)", and its shape. In the shape, a free
-    dimension is its name, or None if it has no name."""
+    """An input or output: its name, its type, such as "tensor(float)", and its shape. The shape has the name
+    of each free dimension in place of its size, or None if the dimension has no name."""
 
     name: str
     type: str

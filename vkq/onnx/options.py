@@ -215,7 +215,7 @@ def asked_of(
 
     *device* may be the session options, which are ONNX Runtime's second argument. *fallback* may be the
     providers, its third argument. *runtime*: the name of the fallback. *more*: keywords in `ARGUMENTS`.
-    Raises ArgumentError for lists of providers that ONNX Runtime refuses, too."""
+    Raises ArgumentError for lists of providers that ONNX Runtime also refuses."""
     more = more or {}
     for name in set(more) - set(ARGUMENTS):
         raise DTypeError(f"InferenceSession has no argument {name!r}{did_you_mean(name, KEYWORDS)}")

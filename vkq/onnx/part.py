@@ -166,7 +166,7 @@ def _graph_types(part: Graph, node: Node) -> dict[str, str]:
 
 def _nodes(node: Node, part: Graph, opset: int) -> list[Any]:
     """Return a node of the graph as ONNX nodes. Casts before and after the node convert types that ONNX does
-    not allow there."""
+    not allow for its operator."""
     taken, given = _required_types(part, node), _graph_types(part, node)
     inputs = {x: f"{node.outputs[0]}/{x}/{to}" for x, to in taken.items()}
     outputs = {x: f"{x}/given" for x in given}

@@ -30,8 +30,8 @@ ATTRIBUTES = {
     1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 9: "tensors", 10: "graphs",
     11: "sparse_tensor", 12: "sparse_tensors", 13: "tp", 14: "type_protos",
 }  # fmt: skip
-# Without raw_data, a tensor's elements are in a field that depends on their dtype: (field, dtype of the
-# field). Types that are not listed use int32_data.
+# Maps a dtype to (field, dtype of the field): the field that has the elements of a tensor without raw_data.
+# All other dtypes use int32_data.
 _FIELDS = {
     "float32": ("float_data", "float32"), "float64": ("double_data", "float64"),
     "int64": ("int64_data", "int64"), "uint32": ("uint64_data", "uint64"),

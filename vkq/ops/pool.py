@@ -63,7 +63,7 @@ def max_pool2d(
     x: (N, C, H, W), int8 or uint8, a NumPy array or a Tensor (the result is the same kind, with the same
     qparams). kernel, stride (by default the kernel), dilation: an int or (vertical, horizontal); padding:
     also (top, left, bottom, right). Padding is never the maximum. ceil_mode: OH and OW are rounded up, not
-    down. The same as ONNX MaxPool (https://onnx.ai/onnx/operators/onnx__MaxPool.html) and
+    down. The results equal those of ONNX MaxPool (https://onnx.ai/onnx/operators/onnx__MaxPool.html) and
     torch.nn.functional.max_pool2d.
 
     Raises ArgumentError for a window that is invalid for x, DTypeError for another type.

@@ -25,7 +25,8 @@ Array = npt.NDArray[Any]
 def quantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> Value:
     """Add ``saturate(round_half_even(x / scale) + zero_point)`` of float32 x to a plan. scale and zero_point
     broadcast to x: for example, they have one value for each channel (shape (C, 1, 1)), or one for each
-    element. The result has the zero point's type. The same as ONNX QuantizeLinear with an axis or blocks."""
+    element. The result has the zero point's type. The result equals that of ONNX QuantizeLinear with an axis
+    or blocks."""
     y = b.new(Spec(x.spec.shape, zero_point.dtype.name))
     if y.spec.size:
         scales, zeros = _parameters(b, x.spec.shape, scale, zero_point)
@@ -35,7 +36,7 @@ def quantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> Val
 
 def dequantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> Value:
     """Add ``(x - zero_point) * scale`` of 8-bit x, in float32, to a plan. scale and zero_point broadcast to
-    x. The same as ONNX DequantizeLinear with an axis or blocks."""
+    x. The result equals that of ONNX DequantizeLinear with an axis or blocks."""
     y = b.new(Spec(x.spec.shape, "float32"))
     if y.spec.size:
         scales, zeros = _parameters(b, x.spec.shape, scale, zero_point)
@@ -46,7 +47,8 @@ def dequantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> V
 def quantized_dynamically(b: Builder, x: Value) -> tuple[Value, Value, Value]:
     """Add a quantization of float32 x to uint8 to a plan, and return (result, scale, zero point). The
     parameters follow from the range of x, extended to contain 0; NaN is ignored. The scale is at least
-    2**-126; it is infinite if the range is infinite. The same as ONNX DynamicQuantizeLinear."""
+    2**-126; it is infinite if the range is infinite. The results equal those of ONNX
+    DynamicQuantizeLinear."""
     packed, parameters = quantize_rows(b, x, 1, x.spec.size, MATRIX, infinities=True)
     y = reshaped(b, b.view(packed, Spec((1, x.spec.size), "uint8", MATRIX)), x.spec.shape)
     zero = Spec((), "uint8")  # one word, whose lowest byte is the zero point as int8

@@ -105,8 +105,9 @@ def resized_as(b: Builder, x: Value, how: Resize, real: tuple[QParams, QParams] 
 
 def _table(how: Resize) -> npt.NDArray[np.int32]:
     """Return an int32 array (OH + OW, 4) with an entry for each row of the result, and then for each column.
-    An entry has the first and the second source index, and the float32 bits of the distances from them. For
-    rounding "fixed", the third number of an entry is the integer weight of the second index."""
+    An entry has four numbers: the first and the second source index, and the distances from these two as the
+    bits of float32 numbers. For rounding "fixed", the third number is the integer weight of the second
+    index."""
     parts = []
     for axis in (0, 1):
         part = np.zeros((how.size[axis], 4), np.int32)

@@ -101,8 +101,8 @@ def pad(
     """Pad x with elements of one value.
 
     pads: (before, after) for each axis, each 0 or more, as in numpy.pad. value: an integer of x's type; by
-    default the zero point, the code of 0.0 (from x_qparams or a Tensor's own qparams). The same as ONNX Pad
-    with the mode "constant".
+    default the zero point, the code of 0.0 (from x_qparams or a Tensor's own qparams). The result equals that
+    of ONNX Pad with the mode "constant".
 
     >>> import numpy as np
     >>> pad(np.array([[1, 2]], np.int8), [(0, 1), (2, 0)], -7)
@@ -143,8 +143,8 @@ def transpose(
 ) -> Any:
     """Permute the axes: axis i of the result is axis ``axes[i]`` of x. By default, the axes are reversed.
 
-    x: int8 or uint8, a NumPy array or a Tensor (the result has the same layout). The same as ONNX Transpose
-    and numpy.transpose.
+    x: int8 or uint8, a NumPy array or a Tensor (the result has the same layout). The result equals those of
+    ONNX Transpose and numpy.transpose.
 
     >>> import numpy as np
     >>> transpose(np.array([[1, 2, 3]], np.int8)).tolist()

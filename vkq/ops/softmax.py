@@ -32,7 +32,8 @@ LONGEST = 1 << 17  # a row of at least this length gets twice as many invocation
 LONG = 512
 THREADS = 32  # maximum invocations for a row: a workgroup computes the four rows of a block
 CHANNELS, COLUMNS = 1, 3  # the axes of a layout's extent along which its words may be packed
-# Pairs of layout and axis for which each vector holds elements of four rows.
+# Pairs (layout, axis): if the softmax runs along this axis, each vector of the layout holds elements of four
+# rows.
 FOURS = ((MATRIX, COLUMNS), (IMAGE, CHANNELS))
 KEPT = 8  # maximum number of vectors with elements of four rows that one invocation reads
 MOST = 4 * KEPT * INVOCATIONS  # maximum length of a row for the kernel that reads these vectors

@@ -167,7 +167,7 @@ def slice_(
     """Return ``x[slices]``, a part of x. The steps may be any integers except 0.
 
     x: int8 or uint8 (float32, float16 and int32 too), a NumPy array or a Tensor. slices: Python slices, one
-    for each of the first axes. The same as ONNX Slice. The public name is ``vkq.slice``.
+    for each of the first axes. The result equals that of ONNX Slice. The public name is ``vkq.slice``.
 
     >>> slice_(np.array([[1, 2, 3], [4, 5, 6]], np.int8), [slice(None), slice(2, 0, -1)])
     array([[3, 2],
@@ -218,8 +218,8 @@ def sliced(b: Builder, x: Value, parts: Sequence[range]) -> Value:
 def split(
     x: Operand, sizes: Sequence[int], axis: int, *, device: Device | int | str | None = None
 ) -> list[Any]:
-    """Split x along an axis into parts of these sizes, which must add up to the length of the axis. The same
-    as ONNX Split.
+    """Split x along an axis into parts of these sizes, which must add up to the length of the axis. The
+    results equal those of ONNX Split.
 
     >>> [part.tolist() for part in split(np.array([[1, 2, 3]], np.int8), [1, 2], 1)]
     [[[1]], [[2, 3]]]

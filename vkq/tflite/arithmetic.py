@@ -146,7 +146,7 @@ def rounding_shift(values: Array, shift: int, up: bool = False) -> Array:
 
 def requantized(x: QParams, y: QParams) -> Array:
     """Return XNNPACK's conversion from x's scale to y's scale as a table; x and y have the same type. The
-    multiplier is the ratio of the scales with 8 fraction bits, negated as in XNNPACK."""
+    multiplier is the negative ratio of the scales with 8 fraction bits, for x_zp - x_q."""
     factor = int(np.rint(np.float32(-256) * (np.float32(x.scale) / np.float32(y.scale))))
     return stored(_eighths((x.zero_point - every(x)) << 7, factor) + y.zero_point, y)
 

@@ -278,4 +278,4 @@ def _given(x: Inputs) -> list[Spec]:
 
 
 def _nothing(node: Node, arrays: Sequence[Array | None]) -> None:
-    """Return None: nodes with this evaluator are never constant-folded."""
+    """Return None, so that a node with this function as its attribute ``compute`` is never folded."""

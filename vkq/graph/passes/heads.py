@@ -29,7 +29,7 @@ class FoundPart:
     - tokens: (batch, tokens)
     - end: the name of the part's result
     - nodes: the nodes that compute the result from x, the last one first
-    - place: the index in the graph of that node whose operator is in ENDS
+    - place: the index in the graph of the one of these nodes whose operator is in ENDS
     - angles: the names of cosines and sines, or ()
     - cache: the names of the start and the past cache, or ()"""
 
