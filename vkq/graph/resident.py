@@ -114,7 +114,7 @@ def run(
             slots[slot] = target.buffer if target is not None and fits else device.allocate(spec.nbytes)
     if plan.steps:
         given, made = [x.buffer for x in inputs], [slots[slot] for slot in plan.outputs]
-        if repeated is not None and not bound:  # each run gets other memory: nothing to replay
+        if repeated is not None and not bound:  # other memory in each run: no replay is possible
             repeated.forget()
         if repeated is None or not bound or not repeated.replay(device, plan, given, made):
             device.add(plan, given, made)

@@ -104,8 +104,8 @@ def _stored(reading: Reading, node: Node, x: str, scale: str, zero: str, **attri
 
 
 def _channels_first(rule: Spelling) -> Spelling:
-    """Return a rule that also accepts ``channels_last``: it adds Transposes around *rule*, which expects
-    (N, C, ...)."""
+    """Return a rule that also accepts ``channels_last``. In that case, it emits a Transpose to (N, C, ...),
+    the nodes of *rule*, and a Transpose back."""
 
     def both(reading: Reading, node: Node) -> None:
         if not node.attributes.get("channels_last", 0):

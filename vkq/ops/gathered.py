@@ -20,7 +20,7 @@ def combined_rows(
 ) -> Value | None:  # fmt: skip
     """Add ``op(np.take(x, ids, 0), z)`` to a plan, for a matrix x of 8-bit numbers and int32 *ids* (see
     `take.gathered`). *second*: the rows of x are the second operand. Return None if the kernel does not
-    support the operands:
+    support the operands. Two of its conditions:
 
     - z must have the result's shape, or broadcast to this shape along leading axes only, with whole blocks of
       four rows

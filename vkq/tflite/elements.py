@@ -1,6 +1,6 @@
-"""Translates the element-wise operators of a file. An operator on 8-bit values becomes vkq's operator if this
-gives LiteRT's results, and otherwise a table of LiteRT's results. An operator on floats becomes the graph's
-operator."""
+"""Translates the element-wise operators of a file. An operator on 8-bit values becomes vkq's operator if that
+operator gives LiteRT's results, and otherwise a lookup in a table of LiteRT's results. An operator on floats
+becomes the graph's operator."""
 
 from __future__ import annotations
 

@@ -175,8 +175,8 @@ class Lowering:
         return True
 
     def spend(self, count: int) -> None:
-        """Count *count* bytes of a computed constant. Raises ModelError if all computed constants take more
-        than a limit, which no network reaches. Without a limit, a small file with many operators could fill
+        """Count *count* bytes of a computed constant. Raises ModelError if all computed constants together
+        exceed a limit that no network reaches. Without a limit, a small file with many operators could fill
         the memory."""
         self.room -= count
         if self.room < 0:

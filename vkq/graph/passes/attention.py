@@ -170,8 +170,8 @@ def _fused(sweep: Sweep, node: Node, weights: Softmaxed, shape: Sequence[int]) -
 
 
 def gains(sizes: AttentionSizes) -> bool:
-    """Return True if the fused kernel supports attention of these sizes, and if such attention is to be fused
-    (the module's docstring states the conditions)."""
+    """Return True if attention of these sizes should be fused: the fused kernel supports the sizes, and the
+    conditions in the module's docstring hold."""
     held = 4 * sizes.batch * sizes.heads * sizes.queries * sizes.keys
     if not held or not sizes.depth * sizes.groups or sizes.heads % sizes.groups:
         return False

@@ -210,7 +210,7 @@ class _Chains:
                 held = zip(node.outputs, node.attributes["gives"], strict=True)
                 specs.update((name, Spec(dtype, node.attributes["shape"])) for name, dtype in held)
             elif any(specs[name].dtype == "bool" for name in node.outputs if name):
-                for name in node.outputs:  # a Boolean input may be stored as uint8 now
+                for name in node.outputs:  # a Boolean input may have become uint8, and so the output
                     specs.pop(name, None)
         specs.update((name, Spec.of(array)) for name, array in self.constants.items())
         constants = {**self.graph.constants, **self.constants}

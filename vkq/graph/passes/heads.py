@@ -194,7 +194,8 @@ class _Parts:
         return without_dead(dataclasses.replace(graph, nodes=nodes))
 
     def _placed(self, left: Sequence[Node], made: Sequence[Sequence[Node]]) -> list[Node]:
-        """Return the nodes, with each list of new nodes before the first reader of one of its results."""
+        """Return the nodes *left*. Insert each list in *made* before the first node that reads a result of
+        the list."""
         waiting = {name: new for new in made for name in new[-1].outputs}
         nodes, done = list[Node](), set[int]()
         for node in left:

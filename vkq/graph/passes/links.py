@@ -46,7 +46,7 @@ class Writer:
         if node.op == "Clip":
             bounds = zip(("min", "max"), (node.input(1), node.input(2)), strict=True)
             attributes["bounds"] = tuple(which for which, name in bounds if name)
-        # convert to an integer first, and back: kernels store bytes from float32 values
+        # Kernels store bytes from float32 values, so cast to an integer, and then to float32.
         if node.op == "Cast" and element.result in BYTES:
             whole = self._link("Cast", operands, element.dtype, "int32", {"to": "int32"})
             made = self._link("Cast", [whole], "int32", "float32", {"to": "float32"})

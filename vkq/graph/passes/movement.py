@@ -1,5 +1,5 @@
-"""Makes movement operators work on 8-bit elements: each dequantize before a movement operator goes after it,
-and each quantize after a movement operator goes before it.
+"""Makes movement operators work on 8-bit elements: each dequantize before a movement operator moves behind
+the operator, and each quantize after a movement operator moves before the operator.
 
 The results stay the same, because movement, including the maximum of a window, commutes with an increasing
 function. A quantize cancels a dequantize with the same parameters. If the parameters differ, a table

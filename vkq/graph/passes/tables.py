@@ -199,9 +199,9 @@ def _ones_except(rank: int, sizes: dict[int, int]) -> tuple[int, ...]:
 
 
 def _all_values(dtype: str, rank: int, axis: int, shape: tuple[int, ...]) -> Array:
-    """Return all 256 values of an 8-bit type, as a 1-D array if *axis* is negative. Otherwise constants
-    differ along *axis*: return an array of *rank* axes that has the values along another axis, repeated along
-    *axis*."""
+    """Return all 256 values of an 8-bit type. If *axis* is negative, return a 1-D array. Otherwise return an
+    array of *rank* axes, because constants differ along *axis*: the values are along another axis, repeated
+    for each index along *axis*."""
     info = np.iinfo(dtype)
     numbers = np.arange(info.min, info.max + 1).astype(dtype)
     if axis < 0:
