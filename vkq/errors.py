@@ -24,7 +24,7 @@ class MethodError(ArgumentError):
 
 
 class AccumulatorOverflowError(VkqError, OverflowError):
-    """The int32 accumulator of an int8 operation could overflow with the weights given."""
+    """The int32 accumulator of an int8 operation could overflow with the given weights."""
 
 
 class SpecError(VkqError, ValueError):

@@ -313,7 +313,7 @@ def test_what_a_run_refuses(any_device: vkq.Device, digits: bytes, tmp_path: Pat
         assert played.device == any_device.name
         with pytest.raises(ArgumentError, match=r"there are no outputs \['z'\]"):
             played.run(["z"], {"x": x})
-        with pytest.raises(ArgumentError, match="it takes"):
+        with pytest.raises(ArgumentError, match="the model takes"):
             played.run(None, {})
         with pytest.raises(ArgumentError, match=r"shape \(8, 8\); the file takes \(1, 1, 8, 8\)"):
             played.run(None, {"x": x[0, 0]})

@@ -146,7 +146,8 @@ SEED: Mapping[str, Any] = {
     "matrix_gathered_cycles": _tiles("128x128 128x64 64x64 64x64_deep", 3.0, 0.25, 1),
     "matrix_gathered_part_cycles": (213, 928, 2723),
     "matrix_gathered_once": 2900,
-    # Infinite costs: on devices where dot products were not measured, they never replace matrix units.
+    # Infinite, so that dot products never replace matrix units on a device where dot products were not
+    # measured.
     "as_given_cycles": CostTable(dot=(math.inf, math.inf), repack=(0, 0)),
     "integer_tile_cycles": _tiles("16x8x128 16x8x64 16x8x32 16x16x64 16x16x32", 2.5),
     "integer_costs": CostTable(tiles=62, multiply=2.1, chunk=54, part=0.125),

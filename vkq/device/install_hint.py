@@ -54,7 +54,7 @@ def driver() -> str:
             " mesa-vulkan-icd-swrast for the CPU"
         )
     if TEGRA.exists():
-        return "NVIDIA's, which JetPack brings: apt-get install nvidia-l4t-core nvidia-l4t-3d-core"
+        return "NVIDIA's, a part of JetPack: apt-get install nvidia-l4t-core nvidia-l4t-3d-core"
     if sys.platform == "darwin":
         return "brew install molten-vk (vkq was not tested on macOS)"
     if sys.platform == "win32":

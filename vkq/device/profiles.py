@@ -64,7 +64,7 @@ class Profile(costs.Costs):
     busy_workgroups: int
     cache_bytes: int
     multiprocessors: int
-    matrix_subgroup: int | None  # None: the subgroup size equals the rows of a matrix
+    matrix_subgroup: int | None  # None: the subgroup size equals the number of rows of a matrix
     transform_element_macs: int
     matrix_pairs: bool
     matrix_literals: str | None

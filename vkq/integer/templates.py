@@ -146,7 +146,7 @@ class Templates:
         method is "ssd". Large arrays are processed in chunks."""
         p = self.problem(shape)
         if 0 in p.y_shape:
-            raise ArgumentError(f"Templates.best: the result has shape {p.y_shape}, and no place")
+            raise ArgumentError(f"Templates.best: the result has shape {p.y_shape}, and no positions")
         if ssd:
             self._check_ssd(p)
         rows, columns = op.axes(p)

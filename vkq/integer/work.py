@@ -59,7 +59,8 @@ class DigitArithmetic:
 
     @property
     def w_offset(self) -> int:
-        """The factor of the window sums of the shifted x, which the kernel adds to the result."""
+        """The factor by which the kernel multiplies the window sums of the shifted x. It adds the product to
+        the result."""
         return self.w.offset - (128 * self.w.ones if self.form == "u8u8" else 0)
 
     @property

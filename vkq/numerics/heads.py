@@ -35,7 +35,7 @@ class Part:
     order: Order
 
     def shape(self, batch: int, tokens: int, rows: int = 0) -> tuple[int, ...]:
-        """Return the shape of the result. rows: the rows of the cache."""
+        """Return the shape of the result. rows: the number of rows of the cache."""
         if self.order == "tokens":
             return (batch, tokens, self.heads, self.width)
         return (batch, self.heads, rows if self.order == "cache" else tokens, self.width)

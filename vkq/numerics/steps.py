@@ -273,8 +273,8 @@ def quick_sum(a: Number, b: Number) -> tuple[Number, Number]:
 
 
 def exact_product(a: Number, b: Number) -> tuple[Number, Number]:
-    """Return (a * b rounded, its rounding error), if no part of the error is below the normal range
-    (Dekker)."""
+    """Return (a * b rounded, its rounding error), by Dekker's method. The error is exact if no part of it is
+    below the normal range."""
     total = a * b
     ah, bh = a & 0xFFFFF000, b & 0xFFFFF000
     al, bl = a - ah, b - bh

@@ -156,7 +156,9 @@ class PlayedModel(OfOneProcess):
         if unknown := [name for name in names if name not in self.outputs]:
             raise ArgumentError(f"there are no outputs {unknown}; there are {list(self.outputs)}")
         if set(input_feed) != set(self.inputs):
-            raise ArgumentError(f"inputs are given for {sorted(input_feed)}; it takes {list(self.inputs)}")
+            raise ArgumentError(
+                f"inputs are given for {sorted(input_feed)}; the model takes {list(self.inputs)}"
+            )
         given = [self._given(name, input_feed[name]) for name in self.inputs]
         model, outputs = self._shaped({name: x.shape for name, x in zip(self.inputs, given, strict=True)})
         results = {name: np.empty(shape, dtype) for name, (dtype, shape) in outputs.items()}

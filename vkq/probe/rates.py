@@ -33,8 +33,8 @@ DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """Operations per second by dot form and for ``fma`` (a multiply-add is two), and bytes per second (read
-    plus written) for ``copy``.
+    """Operations per second by dot form and for ``fma`` (a multiply-add counts as two operations), and bytes
+    per second (read plus written) for ``copy``.
 
     ``clock``: "gpu" (timestamps), "host", or "cpu": the processor time of this process, for devices that run
     on the CPU. Processor time excludes the time that other programs take, and the rates measured with it are

@@ -93,7 +93,8 @@ class ResizedAxis:
 
 
 def _weight(x: npt.NDArray[np.float64], cubic: bool, a: float) -> npt.NDArray[np.float64]:
-    """Return the weight of an element at this distance."""
+    """Return the weight of an input element whose distance from the result's coordinate is *x* elements.
+    *a*: the coefficient of the cubic kernel."""
     x = np.abs(x)
     if not cubic:
         return np.clip(1 - x, 0, None)

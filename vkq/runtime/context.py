@@ -17,7 +17,8 @@ from ..device.watchdog import LONGEST_S
 from ..errors import ArgumentError, DTypeError, NoDeviceError
 
 OPERATIONS_BEFORE_SUBMIT = 256
-SUBMISSIONS_IN_FLIGHT = 4  # more would hold more memory, so the host then waits for one to finish
+# With more submissions in flight, the host waits until one is finished, because each holds memory.
+SUBMISSIONS_IN_FLIGHT = 4
 
 
 class Closes(Protocol):

@@ -139,7 +139,7 @@ class Tensor(OfOneProcess):
         if data.shape != self.shape or data.dtype.newbyteorder("=").name != self.dtype:
             raise ArgumentError(
                 f"Tensor.write: the array is {data.dtype} {data.shape}, the tensor {self.dtype} {self.shape};"
-                " they must be equal"
+                " dtype and shape must be equal"
             )
         put(self.device, self.buffer, self.spec, data)
 

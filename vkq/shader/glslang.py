@@ -42,8 +42,8 @@ class Compiler(Protocol):
     name: str
 
     def compile(self, source: str, path: str) -> bytes:
-        """Return the SPIR-V of the GLSL text *source*. *path*: its name in messages about lines above the
-        first ``#line``.
+        """Return the SPIR-V of the GLSL text *source*. *path*: the name of the text in messages about lines
+        above the first ``#line``.
 
         Raises:
             CompileError: the compiler's own messages, ``file:line: what``, one on a line.

@@ -105,7 +105,9 @@ class _Folding:
         """Return the replacement of the instruction at this word; None if it stays."""
         op, operands = self._words[at] & 0xFFFF, self._words[at + 1 : at + length]
         if length < _READ[op] + (op == OP_DECORATE and operands[1:2] == _SPEC_ID):
-            raise CompileError(f"the SPIR-V instruction at word {at} has length {length}; it has more words.")
+            raise CompileError(
+                f"the SPIR-V instruction at word {at} has length {length}; its opcode needs more words."
+            )
         if op == OP_DECORATE and operands[1] == SPEC_ID:
             stays = operands[2] not in self._given
             if stays:
