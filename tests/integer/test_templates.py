@@ -147,7 +147,7 @@ def test_nothing_to_do(any_device: vkq.Device) -> None:
         4,
         4,
     )
-    with pytest.raises(vkq.ArgumentError, match=r"\(0, 3, 4, 4\), and no place"):
+    with pytest.raises(vkq.ArgumentError, match=r"\(0, 3, 4, 4\), and no positions"):
         templates.best(np.zeros((0, 1, 5, 5), np.uint8))
 
 
