@@ -2,9 +2,9 @@
 devices use the same description (`vkq.numerics.steps`).
 
 The order of a sum depends only on the row's length. Neighbouring elements form runs of four, and *lanes*
-invocations (lanes) share the row. A lane adds the elements of every lanes-th run, one after the other, and
-also sums the rounding errors. Then, in each step, the lower half of the lanes adds the sums of the upper
-half, until one lane is left.
+invocations (called lanes) share the row. Lane i adds the elements of the runs i, i + lanes, i + 2 lanes,
+..., one after the other, and also sums the rounding errors. Then, in each step, the lower half of the lanes
+adds the sums of the upper half, until one lane is left.
 The error of a sum is at most (2 + log2(lanes)) * 2^-24 times the sum of the magnitudes, plus 2^-100 for each
 element.
 """

@@ -93,7 +93,7 @@ def table_of(function: str | Function, x: QParams, y: QParams) -> Array:
 
 @functools.lru_cache(maxsize=64)
 def exponentials(scale: float) -> npt.NDArray[np.int32]:
-    """Return ``round_half_even(exp(-d * scale) * 2**30)`` for d = 0 to 255. The bits do not depend on the
+    """Return ``round_half_even(exp(-d * scale) * 2**30)`` for d = 0 to 255. The values are the same on every
     host.
 
     >>> exponentials(1.0)[:2].tolist()
