@@ -131,8 +131,17 @@ def integers(*nodes: Node, **constants: Any) -> Graph:
             (-(1 << 24), (1 << 24) - 1),
         ),
         ([Node("Gather", ("c", "x"), ("y",))], {"c": range(9)}, (-9, 8)),
+        (
+            [
+                Node("CumSum", ("x", "c"), ("a",)),
+                Node("Mul", ("a", "x"), ("b",)),
+                Node("Mul", ("b", "x"), ("y",)),
+            ],
+            {"c": 1},
+            (-(1 << 8), (1 << 8) - 1),
+        ),
     ],
-    ids=["plus one", "plus zero", "square", "negative", "rows"],
+    ids=["plus one", "plus zero", "square", "negative", "rows", "positions"],
 )
 def test_inputs_are_bounded_so_that_int32_holds(
     nodes: list[Node], constants: dict[str, Any], bound: tuple[int, int]
@@ -148,6 +157,7 @@ def test_arithmetic_that_could_leave_int32_stays_wide() -> None:
     assert [one.op for one in held.nodes] == ["Cast", "Mul"]
     assert "may exceed int32" in held.nodes[0].attributes["why"]
     assert held.specs["y"].dtype == "int64"
+    assert held.bounds == {"x": (-(1 << 31), (1 << 31) - 1)}  # no narrower range would help
 
 
 def test_wide_arithmetic_is_refused_by_name_or_the_fallbacks(any_device: vkq.Device) -> None:
@@ -242,6 +252,53 @@ def test_whole_numbers(any_device: vkq.Device, nodes: list[Any]) -> None:
     assert got.dtype == np.int64
     assert not session._constant
     assert not isinstance(next(iter(session._executables.kept.values())), CpuModel)
+
+
+POSITIONS: dict[str, list[Any]] = {  # RoBERTa's, OPT's and CLIP's
+    "of words": [
+        node("Equal", "i pad", "e"), node("Not", "e", "n"), node("Cast", "n", "m", to=6),
+        node("CumSum", "m one", "s"), node("Mul", "s m", "p"), node("Cast", "p", "w", to=7),
+        node("Add", "w pad", "q"), node("Gather", "table q"),
+    ],
+    "of a mask": [
+        node("CumSum", "i one", "s"), node("Mul", "s i", "p"), node("Add", "p pad", "q"),
+        node("Gather", "table q"),
+    ],
+    "of the largest id": [
+        node("Cast", "i", "n", to=6), node("ArgMax", "n", "q", axis=1), node("Gather", "table q"),
+    ],
+    "of a choice": [
+        node("Equal", "i pad", "e"), node("Where", "e one pad", "q"), node("Gather", "table q"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("nodes", POSITIONS.values(), ids=POSITIONS.keys())
+def test_positions_are_counted_on_the_device(device: vkq.Device, nodes: list[Any]) -> None:
+    """Positions that a model counts from ids or a mask are rows of a table, without a fallback. The ids do
+    not become constants, so a new text prepares nothing."""
+    constants = {
+        "pad": np.array(2),
+        "one": np.array(1),
+        "table": np.arange(60, dtype=np.float32).reshape(20, 3),
+    }
+    feed = {"i": np.array([[1, 1, 1, 0, 1], [0, 1, 1, 1, 2]])}
+    data = model(nodes, feed, constants, "float32")
+    session = vkq.onnx.InferenceSession(data, device)
+    np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(data, feed)[0])
+    assert not session._constant
+
+
+def test_a_mask_narrows_no_ids(any_device: vkq.Device) -> None:
+    """A product of a mask and its sums narrows the range of the mask alone."""
+    nodes = [node("CumSum", "m one", "s"), node("Mul", "s m", "p"), node("Gather", "table p", "rows")]
+    nodes += [node("Cast", "i", "f", to=1), node("Add", "rows f")]
+    feed = {"m": np.array([[1, 1, 0]]), "i": np.array([[1 << 30, 2, 3]])}
+    constants = {"one": np.array(1), "table": np.arange(5, dtype=np.float32)}
+    data = model(nodes, feed, constants, "float32")
+    session = vkq.onnx.InferenceSession(data, any_device)
+    np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(data, feed)[0])
+    assert not session._constant
 
 
 FLAGS: dict[str, list[Any]] = {

@@ -111,7 +111,8 @@ class Graph:
             if given is not None and given.size and not (low <= given.min() and given.max() <= high):
                 raise ArgumentError(
                     f"input {name!r} holds {given.min()} to {given.max()}; this model takes {low} to {high}:"
-                    " other values would read rows that do not exist, or overflow int32"
+                    " other values would read rows that do not exist, or overflow int32 (the host computes in"
+                    f" int64 with an input of constant_inputs=[{name!r}])"
                 )
 
     def verify(self) -> None:

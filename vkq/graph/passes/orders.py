@@ -1,4 +1,4 @@
-"""Rewrites operators that find or sort the largest floats: ArgMax, ArgMin, Hardmax, TopK."""
+"""Rewrites operators that find or sort the largest elements: ArgMax, ArgMin, Hardmax, TopK."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...kernels.rows import MOST_LENGTH
 from ..graph import Node
 from ..operators.movement import moves
 from ..operators.operator import axis_of
-from .words import FLOATS, Words
+from .words import FLOATS, INTEGERS, Words
 
 MOST_EXACT = 1 << 24  # float32 represents every integer from 0 to this value
 
@@ -32,9 +32,13 @@ def _extreme_index(w: Words, axis: int, smallest: bool, last: bool) -> str:
     axis."""
     x, spec = w.node.inputs[0], w.spec(0)
     rank, length = len(spec.shape), spec.shape[axis]
-    x = w.wide(x)
     kept = tuple(1 if i == axis else d for i, d in enumerate(spec.shape))
-    best = w.reshape(w.rows("ReduceMin" if smallest else "ReduceMax", x, axis), kept)
+    function = "ReduceMin" if smallest else "ReduceMax"
+    if spec.dtype in INTEGERS:
+        best = w.emit(function, [x, w.constant([axis], "int64")], keepdims=1)
+    else:
+        x = w.wide(x)
+        best = w.reshape(w.rows(function, x, axis), kept)
     apart = w.emit("Less", [best, x] if smallest else [x, best])
     line = w.along(np.arange(length), axis, rank, "float32")
     beyond_all = w.constant(-1.0 if last else float(length), "float32")
@@ -42,16 +46,18 @@ def _extreme_index(w: Words, axis: int, smallest: bool, last: bool) -> str:
     return w.reshape(w.rows("ReduceMax" if last else "ReduceMin", places, axis), kept)
 
 
-def _can(w: Words, axis: int) -> bool:
+def _can(w: Words, axis: int, *dtypes: str) -> bool:
     spec = w.spec(0)
     length = spec.shape[axis] if spec.shape else 0
-    return spec.dtype in FLOATS and 0 not in spec.shape and 0 < length < min(MOST_EXACT, MOST_LENGTH)
+    return (
+        spec.dtype in (*FLOATS, *dtypes) and 0 not in spec.shape and 0 < length < min(MOST_EXACT, MOST_LENGTH)
+    )
 
 
 def arg_max(w: Words) -> bool:
     shape = w.spec(0).shape
     axis = axis_of(w.node, len(shape), int(w.attributes.get("axis", 0)), "")
-    if not _can(w, axis) or _dequantized(w, w.node.inputs[0]):
+    if not _can(w, axis, *INTEGERS) or _dequantized(w, w.node.inputs[0]):
         return False
     op = w.attributes.get("op", w.node.op)
     place = _extreme_index(w, axis, op == "ArgMin", bool(w.attributes.get("select_last_index", 0)))

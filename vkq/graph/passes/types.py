@@ -8,7 +8,7 @@ reason; a device refuses these Casts."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -19,9 +19,17 @@ from .constants import HELD
 from .ranges import INT32, Range, fits, result_range
 from .sweep import Sweep
 
-# Candidate ranges [-half, half) of integer inputs, the widest first. The pass chooses the first candidate
-# for which no arithmetic can overflow int32.
-WIDEST = (1 << 31, 1 << 24, 1 << 16, 1 << 15)
+# Candidate ranges [-half, half) of integer inputs, the widest first. For each input, the pass chooses the
+# first candidate for which no arithmetic that reads the input can overflow int32. The last one is for masks:
+# a product of a mask and its sums over up to 2^15 elements (positions) stays in int32.
+WIDEST = (1 << 31, 1 << 24, 1 << 16, 1 << 15, 1 << 8)
+# Types whose elements are always in a range that int32 holds.
+SHORT: dict[str, Range] = {
+    "bool": (0, 1),
+    "uint8": (0, 255),
+    "int8": (-128, 127),
+    "int16": (-(1 << 15), (1 << 15) - 1),
+}
 CARRIED = {"Cast", "Identity", *movement.OPERATORS} - {"Concat", "Pad", "Split"}
 
 
@@ -33,11 +41,7 @@ def hold_types(graph: Graph) -> Graph:
     replaces = not found.isdisjoint((*HELD, "int64"))
     if not replaces and all(graph.specs[name].dtype != "int32" for name in graph.inputs):
         return graph
-    for half in WIDEST:
-        types = _Types(graph, half)
-        held = types.sweep.run(types.visit)
-        if not types.wide or half == WIDEST[-1]:
-            break
+    types, held = _narrowed(graph)
     if types.wide and not replaces:
         return graph  # int32 arithmetic may wrap, so the ranges of its results are unknown
     bounds = {name: types.bounds[name] for name in graph.inputs if name in types.bounds}
@@ -47,19 +51,40 @@ def hold_types(graph: Graph) -> Graph:
     return dataclasses.replace(held, bounds=bounds)
 
 
-class _Types:
-    """Runs the pass under the assumption that all integer inputs are in [-half, half). ``wide`` collects the
-    nodes whose results could overflow int32."""
+def _narrowed(graph: Graph) -> tuple[_Types, Graph]:
+    """Run the pass with narrower and narrower ranges of the inputs that wide nodes read. If a node is wide
+    even with the narrowest ranges, it narrows no input."""
+    steps, hopeless = dict.fromkeys(graph.inputs, 0), set[str]()
+    while True:
+        types = _Types(graph, {name: WIDEST[step] for name, step in steps.items()})
+        held = types.sweep.run(types.visit)
+        wide = {name: inputs for name, inputs in types.wide.items() if inputs and name not in hopeless}
+        if not wide:
+            return types, held
+        blamed = frozenset[str]().union(*wide.values())
+        narrower = {name: min(step + (name in blamed), len(WIDEST) - 1) for name, step in steps.items()}
+        if narrower == steps:
+            steps, hopeless = dict.fromkeys(steps, 0), hopeless | wide.keys()
+        else:
+            steps = narrower
 
-    def __init__(self, graph: Graph, half: int):
+
+class _Types:
+    """Runs the pass under the assumption that each integer input is in [-half, half). ``wide`` has the nodes
+    whose results could overflow int32: it maps a node's first result to the graph inputs that decide its
+    range."""
+
+    def __init__(self, graph: Graph, halves: Mapping[str, int]):
         self.sweep = Sweep(graph)
-        self.wide: list[Node] = []
+        self.wide: dict[str, frozenset[str]] = {}
         self.bounds: dict[str, Range] = {}  # allowed ranges of the graph's inputs
         self.ranges: dict[str, Range] = {}
         self.origin: dict[str, str] = {}  # maps a value to the graph input whose elements it contains
+        self.sources: dict[str, frozenset[str]] = {}  # maps a value to the graph inputs that decide its range
         for name in graph.inputs:
-            spec = graph.specs[name]
+            spec, half = graph.specs[name], halves[name]
             if spec.dtype in ("int64", "int32"):
+                self.sources[name] = frozenset((name,))
                 self.bounds[name] = self.ranges[name] = (-half, half - 1)
                 self.origin[name] = name
             to = "int32" if spec.dtype == "int64" else HELD.get(spec.dtype, spec.dtype)
@@ -79,22 +104,33 @@ class _Types:
             self.sweep.keep(dataclasses.replace(node, inputs=tuple(map(self._byte, node.inputs))))
             return True
         whole = self._integer_operands(node)
+        self._trace(node, whole)
         if node.op == "Cast" and node.attributes["to"] == "int64":
             return self._cast(node, whole)
-        if not any(x in self.ranges for x in whole):
-            return False
         ranges = [self._range(name) for name in whole]
-        found = None if None in ranges else result_range(node, [r for r in ranges if r], sweep.specs)
         gives = sweep.old.specs[node.outputs[0]].dtype
+        if node.op == "Cast" and gives == "int32" and not whole:
+            self.ranges[node.outputs[0]] = SHORT.get(sweep.old.specs[node.inputs[0]].dtype, INT32)
+        # A node whose integer operands are all constants is kept in int32, too: Where has a condition.
+        if not ranges or (None in ranges and not any(x in self.ranges for x in whole)):
+            return False
+        found = None if None in ranges else result_range(node, [r for r in ranges if r], sweep.specs)
         if gives == "int64" and (found is None or not fits(found)):
             return self._stays_wide(node, found)
         if any(r is None for r in ranges):  # an operand stays int64
             return self._stays_wide(node, None)
         self._keep(node, whole)
+        if gives == "int32" and not (found and fits(found)):
+            found = INT32  # the model's own int32 arithmetic wraps
         if gives in ("int64", "int32") and found is not None:
             self.ranges |= {name: found for name in node.outputs if name}
         self._note(node)
         return True
+
+    def _trace(self, node: Node, whole: Sequence[str]) -> None:
+        """Record which graph inputs decide the ranges of a node's results."""
+        found = frozenset[str]().union(*(self.sources.get(name, ()) for name in whole))
+        self.sources |= {name: found for name in node.outputs if name and found}
 
     def _byte(self, name: str) -> str:
         """Convert a Boolean value to uint8, by a Cast or as a new constant. Return the result's name. Other
@@ -118,7 +154,7 @@ class _Types:
         array = self.sweep.array(name)
         if array is not None:
             return (int(array.min()), int(array.max())) if array.size else (0, 0)
-        return self.ranges.get(name)
+        return self.ranges.get(name, INT32 if self.sweep.old.specs[name].dtype == "int32" else None)
 
     def _keep(self, node: Node, whole: Sequence[str]) -> None:
         """Keep a node, and let it compute in int32. *whole*: the integer inputs that the node computes
@@ -137,13 +173,7 @@ class _Types:
         """Replace a Cast to int64 by a Cast to int32 if the values fit into int32. Boolean values and shorter
         integers always fit. Floats may not fit: their Cast stays, with the reason why a device refuses it."""
         name, dtype = node.inputs[0], self.sweep.specs[node.inputs[0]].dtype
-        limits = {
-            "bool": (0, 1),
-            "uint8": (0, 255),
-            "int8": (-128, 127),
-            "int16": (-(1 << 15), (1 << 15) - 1),
-        }
-        found = self._range(name) if whole else limits.get(dtype)
+        found = self._range(name) if whole else SHORT.get(dtype)
         if found is None and (whole or name in self.sweep.constants):
             return False
         if found is None:
@@ -158,7 +188,7 @@ class _Types:
     def _stays_wide(self, node: Node, found: Range | None) -> bool:
         """Keep a node in int64. Cast its int32 inputs to int64; these Casts state why a device refuses them.
         *found*: the range of the node's results, or None if it is unknown."""
-        self.wide.append(node)
+        self.wide[node.outputs[0]] = self.sources.get(node.outputs[0], frozenset())
         said = f"from {found[0]} to {found[1]}" if found else "of an unknown range"
         why = f"{node}: its results, {said}, may exceed int32, and a device has no int64"
         inputs = tuple(
