@@ -44,6 +44,8 @@ Q = QParams(0.05, 3)
 class Planned(vkq.Device):
     """A device that has only capabilities: it can plan, but not run."""
 
+    converts = False
+
     def __init__(self, name: str):
         self.capabilities = reported(name)
         self._soft_float = self.doctored = False

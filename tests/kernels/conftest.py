@@ -18,6 +18,14 @@ def found_nothing_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(verdict._reports, reported("nvidia-h200").key, found)
 
 
+@pytest.fixture(params=["by instructions", "in integers"])
+def conversions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a test twice: as the device converts float16 by default (in integers if its instructions failed
+    their test), and in integers."""
+    if request.param == "in integers":
+        monkeypatch.setattr(vkq.Device, "converts", False)
+
+
 @pytest.fixture
 def matrices(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
     """Return a device with matrix units: real ones if it has them, else emulated ones."""

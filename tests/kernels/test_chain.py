@@ -70,7 +70,8 @@ def test_real(device: vkq.Device, op: str) -> None:
     compared(device, chain, *(reals(i, 1501) for i in range(len(chain.inputs))))
 
 
-@pytest.mark.parametrize("op", ["Add", "Div", "Gelu", "Less", "Round", *ARCS])
+@pytest.mark.usefixtures("conversions")
+@pytest.mark.parametrize("op", ["Add", "Div", "Gelu", "Less", "Round", "Sigmoid", *ARCS])
 def test_half(device: vkq.Device, op: str) -> None:
     """Operators give NumPy's bits for every float16 except the last. The number of elements is odd, so
     half of the last word is unused."""
@@ -149,6 +150,7 @@ def test_broadcast(device: vkq.Device, shapes: list[tuple[int, ...]]) -> None:
     compared(device, gelu_by_hand(), x, z, r.random(shapes[2]) < 0.5)
 
 
+@pytest.mark.usefixtures("conversions")
 def test_many(device: vkq.Device) -> None:
     """Each invocation computes several elements; the first shape has an odd number of elements. A chain
     with a float32 and a float16 result gives NumPy's bits."""
@@ -211,6 +213,7 @@ def test_what_is_described() -> None:
         assert not takes(op, dtype)
 
 
+@pytest.mark.usefixtures("conversions")
 def test_whole_vectors_of_every_type(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long arrays are read and written in vectors of four: arrays of one type, arrays of several types, and
     arrays with a scalar operand. Results have NumPy's bits."""

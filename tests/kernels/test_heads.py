@@ -61,6 +61,7 @@ def check(
             assert got.tobytes() == want.tobytes()
 
 
+@pytest.mark.usefixtures("conversions")
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("dtype", [HALF, FLOAT])
 @pytest.mark.parametrize("pairs", [WIDTH // 2, 8])

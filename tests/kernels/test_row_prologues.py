@@ -76,6 +76,7 @@ def check(
         np.testing.assert_array_equal(y.view(width), np.ascontiguousarray(array).view(width))
 
 
+@pytest.mark.usefixtures("conversions")
 @pytest.mark.parametrize("length", [12, 48, 784, 2052])
 @pytest.mark.parametrize("dtype", [HALF, FLOAT])
 def test_residuals(device: vkq.Device, dtype: str, length: int) -> None:
@@ -106,6 +107,7 @@ def test_broadcast_operands(device: vkq.Device) -> None:
     check(device, "normalize", ends, arrays, (4, 40))
 
 
+@pytest.mark.usefixtures("conversions")
 def test_in_turn(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device with few registers computes the input again in each pass, and stores it once."""
     changed = dataclasses.replace(device.capabilities, choices=(("registers", "few"),))

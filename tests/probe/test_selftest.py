@@ -25,9 +25,9 @@ def test_every_stage_passes_under_the_validation_layer(device: Device) -> None:
         name for name, form in selftest.HALVES.items() if not lacking_half(device.capabilities, form)
     ]
     features = ["texels", "shuffles"]
-    rest = ["requantize", "requantize_soft", "quantize", *features, "loops", "rates"]
+    rest = ["requantize", "requantize_soft", "quantize", "conversions", *features, "loops", "rates"]
     assert list(stages) == [*forms, *matrices, *rest]
-    tests = list(stages)[:-2]
+    tests = [name for name in stages if name not in ("conversions", "loops", "rates")]  # test_conversions.py
     assert {name: stages[name]() for name in tests} == dict.fromkeys(tests)
 
 
@@ -48,10 +48,10 @@ def test_kept_reports_are_of_these_tests(any_device: Device, monkeypatch: pytest
     monkeypatch.setattr(any_device, "capabilities", whole)
     # as if the device had matrices of float16 and bfloat16
     monkeypatch.setattr(selftest, "lacking_half", lambda *_: None)
-    assert (FORMAT, list(selftest.stages(any_device))) == (22, [
+    assert (FORMAT, list(selftest.stages(any_device))) == (23, [
         "s8s8", "u8s8", "u8u8", "float", "matrices", "matrices_half", "matrix_pairs", "matrix_small",
         "matrices_brain", "matrix_pairs_brain", "matrix_small_brain", "float16", "requantize",
-        "requantize_soft", "quantize", "texels", "shuffles", "loops", "rates",
+        "requantize_soft", "quantize", "conversions", "texels", "shuffles", "loops", "rates",
     ])  # fmt: skip
 
 

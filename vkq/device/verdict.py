@@ -23,16 +23,25 @@ from . import first_sight, tuner
 from .capabilities import Capabilities
 from .cores import told_cores
 
-FORMAT = 22  # version of the stored reports; raise it if a test or a rate changes
+FORMAT = 23  # version of the stored reports; raise it if a test or a rate changes
 TIMEOUT_S = 60.0  # maximum number of seconds of a child process
 RESTARTS = 4  # maximum number of new child processes after stages in which a child died
 OPENING = "open"  # the stage that loads the driver, opens the device and compiles the shaders
 CLEARLY = 1.25  # new rates replace stored rates only if another arithmetic is now faster by this factor
 RATES, LOOPS = "rates", "loops"  # the stages that measure rates and the loop limit; they test nothing
+CONVERSIONS = "conversions"  # a device that fails this stage is used, but converts float16 in integers
 FORMS = ("s8s8", "u8s8", "u8u8", "float")
 REQUANTIZE, SOFT = "requantize", "requantize_soft"  # a device must pass one of these two stages
 LEAST_LOOPS = 65_535  # the loop limit that is assumed if it could not be measured
-ALWAYS = ("float", REQUANTIZE, SOFT, "quantize", LOOPS, RATES)  # the stages that every device has
+ALWAYS = (
+    "float",
+    REQUANTIZE,
+    SOFT,
+    "quantize",
+    CONVERSIONS,
+    LOOPS,
+    RATES,
+)  # the stages that every device has
 _VERDICTS = ("wrong", "crashed")  # the kinds of outcomes that are the driver's fault
 
 
@@ -45,7 +54,8 @@ class Verdict:
     ``soft_float``: whether shaders must round floats in integer arithmetic. ``rates``, ``clock``: see
     `vkq.probe.rates.Rates`; empty if they were not measured. ``isolated``: whether the probe ran in a child
     process. ``cores``: the measured number of cores, or None. ``loop_limit``: the number of iterations after
-    which the driver ends the loops of an invocation; None if there is no such limit.
+    which the driver ends the loops of an invocation; None if there is no such limit. ``converts``: whether
+    the device's instructions convert between float16 and float32 with the right bits.
     """
 
     failures: Mapping[str, str]
@@ -55,6 +65,7 @@ class Verdict:
     isolated: bool = False
     cores: int | None = None
     loop_limit: int | None = None
+    converts: bool = False
 
     @property
     def refusal(self) -> str | None:
@@ -80,7 +91,7 @@ class Verdict:
             and isinstance(rates, dict)
             and all(isinstance(r, float) and math.isfinite(r) and r > 0 for r in rates.values())
             and value["clock"] in ("", "gpu", "host", "cpu")
-            and all(isinstance(value[name], bool) for name in ("soft_float", "isolated"))
+            and all(isinstance(value[name], bool) for name in ("soft_float", "isolated", "converts"))
             and (value["cores"] is None or (type(value["cores"]) is int and value["cores"] > 0))
             and (value["loop_limit"] is None or type(value["loop_limit"]) is int)
         )
@@ -171,7 +182,7 @@ def verdict(results: Mapping[str, Any], failed: Mapping[str, str], isolated: boo
     """Make the report of a probe. *results*: a dict from each completed stage to its result; the result of a
     test is an error text, or None if it passed. *failed*: a dict from each stage that did not complete to the
     reason. *isolated*: whether the probe ran in a child process."""
-    own = (RATES, REQUANTIZE, SOFT, LOOPS)
+    own = (RATES, REQUANTIZE, SOFT, CONVERSIONS, LOOPS)
     failures = {name: str(said) for name, said in results.items() if said is not None and name not in own}
     failures |= {name: why for name, why in failed.items() if name not in own or name == LOOPS}
     silent = "the probe gave no result for it"
@@ -181,7 +192,8 @@ def verdict(results: Mapping[str, Any], failed: Mapping[str, str], isolated: boo
     rates = results.get(RATES) or {"per_second": {}, "clock": "", "cores": None}
     per_second, clock, cores = (rates[name] for name in ("per_second", "clock", "cores"))
     limit = results.get(LOOPS, LEAST_LOOPS)
-    return Verdict(failures, plain is not None, per_second, clock, isolated, cores, loop_limit=limit)
+    converts = CONVERSIONS in results and results[CONVERSIONS] is None
+    return Verdict(failures, plain is not None, per_second, clock, isolated, cores, limit, converts)
 
 
 def _place(c: Capabilities) -> Path:

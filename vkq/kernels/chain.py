@@ -50,7 +50,7 @@ def chained(
         vectors = bool(inputs) and not rank and not any(held) and size % per_turn(chain, True) == 0
         fours = words >= MANY and vectors
         turns = TURNS if words >= MANY and not fours else 1
-        form = Form(ways, rank, turns, b.device.soft_float, fours, held)
+        form = Form(ways, rank, turns, b.device.soft_float, b.device.converts, fours, held)
         program = b.device.program(written(chain, form))
         numbers = [*sizes[1:]] if rank else []
         numbers += [s for way, own in zip(ways, strides, strict=True) if way == "strided" for s in own]

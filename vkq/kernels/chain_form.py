@@ -77,7 +77,7 @@ class Form:
       the input has one element; "strided": by strides.
     - rank: the number of axes.
     - turns: the number of words (vectors of four words if *fours*) that an invocation computes.
-    - soft: True if the kernel computes float arithmetic with integer instructions.
+    - soft, converts: as in `vkq.shader.assembler.KernelWriter`.
     - fours: True if an invocation computes vectors of four words.
     - held: for each result, the 8-bit type in which it is packed (kPackedInt8_4H4W); "" for a result that
       keeps its type."""
@@ -86,6 +86,7 @@ class Form:
     rank: int
     turns: int
     soft: bool
+    converts: bool
     fours: bool
     held: tuple[str, ...] = ()
 

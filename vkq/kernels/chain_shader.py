@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..numerics.elementary import from_half, to_half, to_int
+from ..numerics.elementary import from_half, from_halves, to_halves, to_int
 from ..numerics.steps import Number, flushed, is_nan
 from ..shader.assembler import KernelWriter
 from ..shader.expression import Expression
@@ -36,7 +36,7 @@ def written(chain: Chain, form: Form) -> Written:
 
 def _module(chain: Chain, form: Form) -> bytes:
     buffers = (*(False for _ in chain.inputs), *(True for _ in chain.results))
-    k = KernelWriter(buffers, 2 + _numbers(form), LOCAL, form.soft)
+    k = KernelWriter(buffers, 2 + _numbers(form), LOCAL, form.soft, converts=form.converts)
     per, types = per_word(chain, form.held), chain.types
     first = k.workgroup() * (LOCAL * form.turns) + k.lane()
     made: list[tuple[Number, list[list[Number]]]] = []
@@ -97,7 +97,8 @@ def _by_fours(chain: Chain, form: Form) -> bytes:
     fours = {i for i, way in enumerate(form.ways) if way == "own"}
     results = range(first_result, first_result + len(chain.results))
     buffers = (*(False for _ in chain.inputs), *(True for _ in results))
-    k = KernelWriter(buffers, 2, LOCAL, form.soft, fours=frozenset({*fours, *results}))
+    vectors = frozenset({*fours, *results})
+    k = KernelWriter(buffers, 2, LOCAL, form.soft, fours=vectors, converts=form.converts)
     at, count = k.workgroup() * LOCAL + k.lane(), k.word(1) >> (per.bit_length() - 1)
     # invocations beyond the end compute the last vector and do not store it
     here = (count - 1 < at).where(count - 1, at)
@@ -117,7 +118,7 @@ def loaded(k: KernelWriter, buffer: int, dtype: str, at: Number, per: int) -> li
     count = per // (8 if dtype == "float16" else 4)
     words = [word for v in range(count) for word in k.load_four(buffer, at * count + v)]
     if dtype == "float16":
-        return [from_half((word >> shift) & 0xFFFF) for word in words for shift in (0, 16)]
+        return [x for word in words for x in from_halves(word)]
     return [number(dtype, word) for word in words]
 
 
@@ -125,7 +126,7 @@ def store_vectors(k: KernelWriter, buffer: int, dtype: str, at: Number, values: 
     """Store *values*, which fill whole vectors. *at* is their index in units of len(*values*)."""
     if dtype == "float16":
         pairs = zip(values[::2], values[1::2], strict=True)
-        words = [to_half(low) | (to_half(high) << 16) for low, high in pairs]
+        words = [to_halves(low, high) for low, high in pairs]
     else:
         words = [stored(dtype, value) for value in values]
     count = len(words) // 4
@@ -178,8 +179,7 @@ def stored(dtype: str, value: Number) -> Number:
 def keep(k: KernelWriter, buffer: int, dtype: str, word: Number, values: Sequence[Number], per: int) -> None:
     """Store *values*, the *per* results that belong to word number *word*."""
     if dtype == "float16":
-        low, high = map(to_half, values)
-        return k.store(buffer, word, low | (high << 16))
+        return k.store(buffer, word, to_halves(*values))
     for j, value in enumerate(values):
         value = stored(dtype, value)
         at = word * per + j

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from ..layout.extent import Spec
-from ..numerics.elementary import from_half, to_half
+from ..numerics.elementary import from_halves, to_halves
 from ..numerics.heads import VECTOR, Part
 from ..numerics.rotary import first_of, second_of
 from ..numerics.steps import Number
@@ -28,8 +28,8 @@ WORDS = ("first_group", "count", "tokens", "rows", "span", "turns")
 class HeadsForm:
     """The properties for which a kernel is compiled. columns, dtype: the number of columns and the dtype of
     x. pairs: the number of pairs of elements of a head that are rotated. interleaved: a pair is two
-    neighbouring elements; False: elements i and i + *pairs*. soft: the kernel computes float arithmetic with
-    integer instructions."""
+    neighbouring elements; False: elements i and i + *pairs*. soft, converts: as in
+    `vkq.shader.assembler.KernelWriter`."""
 
     parts: tuple[Part, ...]
     columns: int
@@ -37,6 +37,7 @@ class HeadsForm:
     pairs: int
     interleaved: bool
     soft: bool
+    converts: bool
 
     @property
     def reads(self) -> list[str]:
@@ -68,7 +69,8 @@ def headed(
     batch, tokens, columns = x.spec.shape
     rows = pasts[0].spec.shape[2] if pasts else 0
     pairs = angles[0].spec.shape[3] if angles else 0
-    form = HeadsForm(tuple(parts), columns, x.spec.dtype, pairs, interleaved, b.device.soft_float)
+    device = b.device.soft_float, b.device.converts
+    form = HeadsForm(tuple(parts), columns, x.spec.dtype, pairs, interleaved, *device)
     results = [b.new(Spec(part.shape(batch, tokens, rows), part.dtype)) for part in parts]
     push = {"tokens": tokens, "rows": rows, "turns": math.prod(angles[0].spec.shape[:2]) if angles else 1}
     slots = [x, *angles, *([] if start is None else [start]), *pasts, *results]
@@ -99,7 +101,7 @@ def fits(part: Part, columns: int, pairs: int, interleaved: bool) -> bool:
 
 def buffers(parts: Sequence[Part]) -> int:
     """Return how many arrays the kernel of these parts reads and writes."""
-    return len(HeadsForm(tuple(parts), 0, "", 0, False, False).reads) + len(parts)
+    return len(HeadsForm(tuple(parts), 0, "", 0, False, False, False).reads) + len(parts)
 
 
 @functools.lru_cache(256)
@@ -124,7 +126,7 @@ class _Heads:
         self.form, self.reads = form, form.reads
         writes = (*(False for _ in self.reads), *(True for _ in form.parts))
         fours = frozenset(i for i in range(len(writes)) if i >= len(self.reads) or self.reads[i] != "start")
-        self.k = KernelWriter(writes, len(form.words), LOCAL, form.soft, fours=fours)
+        self.k = KernelWriter(writes, len(form.words), LOCAL, form.soft, 0, fours, form.converts)
 
     def word(self, name: str) -> Number:
         return self.k.word(self.form.words.index(name))
@@ -173,7 +175,7 @@ class _Heads:
         words = self.words(buffer, dtype, at)
         if dtype == "float32":
             return [word.f for word in words]
-        return [from_half((word >> shift) & 0xFFFF) for word in words for shift in (0, 16)]
+        return [x for word in words for x in from_halves(word)]
 
     def store(self, n: int, part: Part, at: Number, words: Sequence[Number]) -> None:
         for j in range(len(words) // 4):
@@ -192,9 +194,7 @@ class _Heads:
             found = self.numbers(0, self.form.dtype, at)
         if part.dtype == "float32":
             return [x.u for x in found]
-        return [
-            to_half(low) | (to_half(high) << 16) for low, high in zip(found[::2], found[1::2], strict=True)
-        ]
+        return [to_halves(low, high) for low, high in zip(found[::2], found[1::2], strict=True)]
 
     def rotated(self, part: Part, token: Number, column: Number, at: Number) -> list[Number]:
         """Return vector number *at* of x, rotated."""

@@ -29,7 +29,7 @@ class RowForm:
     - divides: see `Quantizer`.
     - normal: no subnormal floats occur outside the chain.
     - x, y: the layouts of x and y.
-    - soft: the kernel computes float arithmetic with integer instructions.
+    - soft, converts: as in `vkq.shader.assembler.KernelWriter`.
     - prologue: a chain whose first result is x. The kernel stores the prologue's second result, if any.
     - reads: the kind of each input of the prologue."""
 
@@ -50,6 +50,7 @@ class RowForm:
     x: str
     y: str
     soft: bool
+    converts: bool
     prologue: Chain | None = None
     reads: tuple[int, ...] = ()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..layout.extent import BLOCKED
 from ..numerics.bytes import dequantized
-from ..numerics.elementary import from_half
+from ..numerics.elementary import from_halves
 from ..numerics.rows import RUN
 from ..numerics.steps import Number, flushed
 from ..shader.assembler import KernelWriter
@@ -136,7 +136,7 @@ class RowRuns:
             return [flushed(word.f) for word in k.load_four(buffer, (first >> 2) + run.index)]
         if dtype == "float16" and self.form.fours:
             words = [k.load(buffer, (first >> 1) + (run.index << 1) + j) for j in range(RUN // 2)]
-            return [from_half((word >> shift) & 0xFFFF) for word in words for shift in (0, 16)]
+            return [x for word in words for x in from_halves(word)]
         return [
             element(k, buffer, dtype, first + (c * self.inner if way == LIKE else c))
             for c in self.places(run)

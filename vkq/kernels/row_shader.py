@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..numerics.bytes import Quantizer, dequantized
-from ..numerics.elementary import to_half
+from ..numerics.elementary import to_halves
 from ..numerics.rows import FUNCTIONS, IDENTITY, MOST_LANES, RUN, Got, finished, gathered, lane_result
 from ..numerics.steps import Number, is_nan
 from ..shader.assembler import KernelWriter
@@ -49,7 +49,7 @@ def written(form: RowForm) -> Written:
 
 def _module(form: RowForm) -> bytes:
     buffers = (*(False,) * form.y_buffer, *(True,) * len(form.stores))
-    k = KernelWriter(buffers, len(WORDS), MOST_LANES, form.soft, 2 * MOST_LANES, form.vectors)
+    k = KernelWriter(buffers, len(WORDS), MOST_LANES, form.soft, 2 * MOST_LANES, form.vectors, form.converts)
     r = _Row(k, form)
     k.flushes = not form.normal
     function = FUNCTIONS[form.name]
@@ -158,7 +158,7 @@ class _Row(RowRuns):
             if dtype == "float16":
                 at = (self.first >> 1) + (run.index << 1)
                 for j, (low, high) in enumerate(zip(values[::2], values[1::2], strict=True)):
-                    k.store(buffer, at + j, to_half(low) | (to_half(high) << 16))
+                    k.store(buffer, at + j, to_halves(low, high))
             else:
                 k.store_four(buffer, (self.first >> 2) + run.index, [stored(dtype, x) for x in values])
 

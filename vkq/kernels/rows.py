@@ -82,7 +82,8 @@ def rows_after(
         name, lanes, ahead, min(ahead, whole), inner > 1, inner == 1 and length % RUN == 0, epsilon,
         ends.chain, ends.operands, ends.x is not None, ends.y is not None, ends.real,
         ends.y is not None and divides(ends.y), _normal(name, length, epsilon, ends), x,
-        layout if quantizes else CONTIGUOUS, b.device.soft_float, ends.prologue, ends.reads,
+        layout if quantizes else CONTIGUOUS, b.device.soft_float, b.device.converts, ends.prologue,
+        ends.reads,
     )  # fmt: skip
     first = Spec(kept, ends.y.dtype, layout, ends.y) if quantizes and ends.y else Spec(kept, form.stores[0])
     results = [b.new(first), *(b.new(Spec(tuple(shape), dtype)) for dtype in form.stores[1:])]

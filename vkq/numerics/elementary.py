@@ -125,6 +125,8 @@ def thresholded_relu(x: Number, alpha: float = 1.0) -> Number:
 
 def from_half(h: Number) -> Number:
     """Return a float16, given as its 16 bits, as float32."""
+    if h.converts:
+        return h.emit("lowhalf", "f", h)
     large = ((h & 0x7FFF) << 13) + (112 << 23)
     small = (large + (1 << 23)).f - 2.0**-14  # an exact difference: a subnormal float16 as float32
     found = (large < (113 << 23)).where(small.u, (large < (143 << 23)).where(large, large + (112 << 23)))
@@ -134,6 +136,8 @@ def from_half(h: Number) -> Number:
 def to_half(x: Number) -> Number:
     """Return the 16 bits of the nearest float16, ties to even. Subnormal float16 results are not flushed."""
     x = x.unrounded or x
+    if x.converts:
+        return is_nan(x).where(0x7E00, x.emit("tohalves", "u", x, x.of(0.0)))
     a = magnitude(x)
     near = a.u - (112 << 23)
     large = (near + 0xFFF + ((near >> 13) & 1)) >> 13
@@ -144,14 +148,34 @@ def to_half(x: Number) -> Number:
 
 def halved(x: Number) -> Number:
     """Return x rounded to float16, as float32."""
-    a = magnitude(x)
-    power = a.u & INFINITY
-    # Adding this power of 2 rounds x to a multiple of the distance between the float16 values next to x.
-    step = ((power < (113 << 23)).where(113 << 23, power) + (13 << 23)).f
-    found = (a.u > INFINITY).where(a, (a.u < LEAST_INFINITE).where((a + step) - step, np.inf))
-    found = found | (x.u & SIGN)
+    if x.converts:
+        found = from_half(x.emit("tohalves", "u", x, x.of(0.0)))
+    else:
+        a = magnitude(x)
+        power = a.u & INFINITY
+        # Adding this power of 2 rounds x to a multiple of the distance between the float16 values next to x.
+        step = ((power < (113 << 23)).where(113 << 23, power) + (13 << 23)).f
+        found = (a.u > INFINITY).where(a, (a.u < LEAST_INFINITE).where((a + step) - step, np.inf))
+        found = found | (x.u & SIGN)
     found.unrounded = x
     return found
+
+
+def from_halves(word: Number) -> list[Number]:
+    """Return the two float16 values of a word as float32, the one in the lower 16 bits first."""
+    if word.converts:
+        return [word.emit(half, "f", word) for half in ("lowhalf", "highhalf")]
+    return [from_half((word >> shift) & 0xFFFF) for shift in (0, 16)]
+
+
+def to_halves(low: Number, high: Number) -> Number:
+    """Return two values, rounded to float16, as one word (`to_half`)."""
+    if not low.converts:
+        return to_half(low) | (to_half(high) << 16)
+    low, high = low.unrounded or low, high.unrounded or high
+    word = low.emit("tohalves", "u", low, high)
+    word = is_nan(low).where((word & 0xFFFF0000) | 0x7E00, word)
+    return is_nan(high).where((word & 0xFFFF) | 0x7E000000, word)
 
 
 def from_int(v: Number) -> Number:

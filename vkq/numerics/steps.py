@@ -35,6 +35,8 @@ class Number(abc.ABC):
     kind: Kind
     # True if functions must flush floats. A kernel sets it to False if flushing changes none of its results.
     flushes = True
+    # True if the operations "lowhalf", "highhalf" and "tohalves" may be used (`vkq.probe.conversions`).
+    converts = False
     # The value before it was rounded to float16 (`vkq.numerics.elementary.halved`); None for other values.
     unrounded: Number | None = None
 
@@ -177,15 +179,17 @@ def _shift(left: bool) -> Callable[[Array, Array], Array]:
     return shift
 
 
-def _high(a: Array, b: Array) -> Array:
-    product: Array = (a.astype(np.uint64) * b.astype(np.uint64)) >> np.uint64(32)
-    return product.astype(np.uint32)
-
-
 def _cut(a: Array) -> Array:
     """Truncate float32 to int32. For values out of range, NumPy and devices may differ."""
     found: Array = np.clip(np.nan_to_num(a), -(2.0**31), 2147483520)
     return found.astype(np.int32)
+
+
+def _halves(*numbers: Array) -> Array:
+    """Return two float32 arrays, rounded to float16, as words; the first is in the lower 16 bits."""
+    low, high = (np.asarray(x, np.float16).view(np.uint16).astype(np.uint32) for x in numbers)
+    found: Array = low | (high << 16)
+    return found
 
 
 def _view(dtype: Any) -> Callable[[Array], Array]:
@@ -199,8 +203,11 @@ OF_WHOLE: dict[str, Callable[..., Any]] = {
 NUMPY: dict[str, Callable[..., Any]] = {
     "fadd": np.add, "fsub": np.subtract, "fmul": np.multiply, "flt": np.less,
     "itof": lambda a: a.astype(np.float32), "ftoi": _cut,
+    "lowhalf": lambda a: a.astype(np.uint16).view(np.float16).astype(np.float32),
+    "highhalf": lambda a: NUMPY["lowhalf"](a >> 16), "tohalves": _halves,
     "bnot": np.logical_not, "band": np.logical_and, "bor": np.logical_or, "bxor": np.logical_xor,
-    "uhigh": _high, "umod": np.remainder, "udiv": np.floor_divide,
+    "uhigh": lambda a, b: (a.astype(np.uint64) * b >> np.uint64(32)).astype(np.uint32),
+    "umod": np.remainder, "udiv": np.floor_divide,
     **{f"{kind}{op}": f for kind in "ui" for op, f in OF_WHOLE.items()},
     **{f"{kind}select": np.where for kind in "fuib"},
     **{f"{a}as{b}": _view(DTYPES[b]) for a in "fui" for b in "fui" if a != b},

@@ -29,7 +29,7 @@ from ..runtime import device as runtime_device
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
-from . import features, float16, loops, rates
+from . import conversions, features, float16, loops, rates
 from .matrices import BRAIN, HALF, Matrices, advertised, advertised_half, lacking, lacking_half
 
 __all__ = ["OPENING", "Verdict", "probe_again", "report", "report_of", "run", "stages"]
@@ -102,6 +102,7 @@ def stages(device: Device) -> dict[str, Callable[[], Any]]:
     tests["requantize"] = partial(_test_requantize, device, soft_float=False)
     tests["requantize_soft"] = partial(_test_requantize, device, soft_float=True)
     tests["quantize"] = partial(_test_quantize, device)
+    tests[verdict.CONVERSIONS] = partial(conversions.test, device)
     tests |= features.stages(device)
     tests["loops"] = partial(loops.measure, device)
     tests["rates"] = lambda: dataclasses.asdict(rates.measure(device))

@@ -46,17 +46,15 @@ class Device(OfOneProcess):
         staging: True copies through host memory even if the host can access the device's memory; None copies
             through it only if necessary; False raises ArgumentError if it is necessary.
         tune: "auto" uses the kernels that were fastest when this device was probed (`vkq devices` prints
-            them). If vkq's own timings cover this kind of device, nothing is measured. "off" uses the
-            defaults for this kind of device. With VKQ_TUNE=off in the environment, vkq neither measures nor
-            uses measurements. All settings give the same bits.
+            them); nothing is measured if vkq's own timings cover this kind of device. "off", like
+            VKQ_TUNE=off in the environment, uses this kind's defaults. Both give the same bits.
         capabilities: for tests: capabilities to use instead of those that Vulkan reports (features that are
             false are not enabled). Their index chooses the device if *which* is None.
 
     Work is submitted when a result is read (``Tensor.numpy``): a chain of layers is one submission. Threads
     may share a Device. It is a context manager; ``close`` frees everything and may be called twice.
 
-    Raises:
-        NoDeviceError: no loader, no driver or no suitable device; the message lists the devices found.
+    Raises NoDeviceError if there is no loader, no driver or no suitable device, and lists the devices found.
 
     >>> with Device() as device:
     ...     device.name != ""
@@ -133,10 +131,8 @@ class Device(OfOneProcess):
 
     def upload(self, target: Buffer, data: npt.NDArray[Any]) -> None:
         """Copy a contiguous array to the beginning of *target*, after all earlier operations and before all
-        later ones. The caller may change the array after this call.
-
-        A copy is never part of a ``record`` block: running the recording again does not repeat it.
-        """
+        later ones. The caller may change the array after this call. A copy is never part of a ``record``
+        block: running the recording again does not repeat it."""
         if data.nbytes == 0:
             return self.check_usable()
         self.queue.upload(target, data.reshape(-1).view(np.uint8))
@@ -154,11 +150,15 @@ class Device(OfOneProcess):
 
     @property
     def soft_float(self) -> bool:
-        """True if shaders must round floats with integer arithmetic (SOFT_FLOAT), because the device does not
-        round to nearest even."""
+        """True if the device does not round to nearest even: shaders round in integers (SOFT_FLOAT)."""
         if self._soft_float is None:
             self._soft_float = probed(self).soft_float
         return self._soft_float
+
+    @property
+    def converts(self) -> bool:
+        """True if generated kernels convert float16 with instructions (`vkq.probe.conversions`)."""
+        return probed(self).converts
 
     @property
     def loop_limit(self) -> int | None:

@@ -29,6 +29,8 @@ SOFT: dict[str, Callable[[Number, Number], Number]] = {
     "fadd": soft_sum, "fsub": soft_difference, "fmul": soft_product,
 }  # fmt: skip
 NO_CONTRACTION, MUL_EXTENDED, COMPOSE, EXTRACT, DONT_UNROLL = 42, 151, 80, 81, 2
+# PackHalf2x16 and UnpackHalf2x16 of GLSL.std.450; the component of the unpacked vector for each operation
+PACK_HALVES, UNPACK_HALVES, HALVES = 58, 62, {"lowhalf": 0, "highhalf": 1}
 WORKGROUP_SCOPE, SHARED_MEMORY = 2, 0x108  # semantics of a barrier: acquire and release of shared memory
 
 
@@ -44,6 +46,10 @@ class Emitted(Number):
     def flushes(self) -> bool:  # type: ignore[override]
         return self.kernel.flushes
 
+    @property
+    def converts(self) -> bool:  # type: ignore[override]
+        return self.kernel.converts
+
     def emit(self, op: str, kind: Kind, *operands: Number) -> Number:
         return self.kernel.step(op, kind, *operands)
 
@@ -52,7 +58,8 @@ class Emitted(Number):
 
 
 class KernelWriter(ModuleWriter):
-    """Writes the SPIR-V module of a kernel, operation by operation."""
+    """Writes the SPIR-V module of a kernel, operation by operation. *soft*: compute float sums and products
+    with integers. *converts*: convert between float16 and float32 with the device's instructions."""
 
     def __init__(
         self,
@@ -62,9 +69,10 @@ class KernelWriter(ModuleWriter):
         soft: bool,
         shared: int = 0,
         fours: frozenset[int] = frozenset(),
+        converts: bool = False,
     ):
         super().__init__(buffers, words, local, shared, fours)
-        self.flushes = True
+        self.flushes, self.converts = True, converts
         self._soft, self._current = soft, 0  # _current: the label of the current block
         self._block: dict[tuple[object, ...], Number] = {}  # operations of the current block
         self._label()
@@ -97,10 +105,23 @@ class KernelWriter(ModuleWriter):
         if op == "uhigh":
             pair = self._op(MUL_EXTENDED, self._new(30, result_type, result_type), *ids)
             return self._op(EXTRACT, result_type, pair, 1)
+        if op in HALVES:
+            return self._op(EXTRACT, result_type, self._unpacked(*ids), HALVES[op])
+        if op == "tohalves":
+            pair = self._op(COMPOSE, self._pair(), *ids)
+            return self._op(12, result_type, self._extended(), PACK_HALVES, pair)
         result = self._op(OPCODES[op], result_type, *ids)
         if op in SOFT:
             put(self._decorations, 71, result, NO_CONTRACTION)
         return result
+
+    def _unpacked(self, word: int) -> int:
+        """Return the id of the two float16 values of a word, as a vector of two float32."""
+        key = ("unpacked", word)
+        if key not in self._block:
+            pair = self._op(12, self._pair(), self._extended(), UNPACK_HALVES, word)
+            self._block[key] = Emitted(self, pair, "f")
+        return self._id(self._block[key])
 
     def _op(self, op: int, kind: int, *operands: int) -> int:
         result = self._fresh()

@@ -82,6 +82,16 @@ class ModuleWriter:
             put(self._decorations, 72, found, i, 35, offset)
         return found
 
+    def _extended(self) -> int:
+        """Return the id of the instruction set GLSL.std.450."""
+        if ("extended",) not in self._known:
+            self._known["extended",] = self._fresh()
+        return self._known["extended",]
+
+    def _pair(self) -> int:
+        """Return the id of the type "vector of two floats"."""
+        return self._new(23, self._type("f"), 2)
+
     def _four(self) -> int:
         """Return the id of the type "vector of four uints"."""
         return self._new(23, self._type("u"), 4)
@@ -127,6 +137,8 @@ class ModuleWriter:
         signature, main = self._new(33, void), self._fresh()
         head: list[int] = []
         put(head, 17, 1)  # capability Shader
+        if ("extended",) in self._known:
+            put(head, 11, self._extended(), *struct.unpack("<4I", b"GLSL.std.450\0\0\0\0"))
         put(head, 14, 0, 1)  # addressing model Logical, memory model GLSL450
         interface = self._ids.values()
         put(head, 15, 5, main, *struct.unpack("<2I", b"main\0\0\0\0"), *interface)
