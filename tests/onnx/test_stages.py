@@ -242,6 +242,18 @@ def test_open_sizes_of_paddle(any_device: vkq.Device, sizes: tuple[Any, ...]) ->
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.maximum(x, 0))
 
 
+def test_sizes_of_a_resize_that_the_cpu_runs(any_device: vkq.Device) -> None:
+    """The size of a Resize is a float32 product, as in ONNX Runtime: 0.7 * 30 is 21. In float64 it would be
+    less than 21, because the float32 nearest to 0.7 is."""
+    x = np.random.default_rng(0).integers(0, 256, (1, 30, 4, 3)).astype(np.uint8)
+    scales = {"none": np.zeros(0, np.float32), "scales": np.float32([1, 0.7, 1, 1])}
+    # the device interpolates bytes along the last two axes only
+    nodes = [node("Resize", "x none scales", "r", mode="linear"), node("Cast", "r", to=FLOAT)]
+    data = model(nodes, {"x": x}, scales, "float32")
+    check(any_device, data, {"x": x})
+    assert onnxruntime_results(data, {"x": x})[0].shape == (1, 21, 4, 3)
+
+
 def test_dead_nodes_may_be_anything(any_device: vkq.Device) -> None:
     nodes = [node("Relu", "x"), node("Reshape", "x far", "dead"), node("Conv", "x x x", "dead2")]
     data = model(nodes, {"x": X}, {"far": np.array([7, 7])}, "float32")

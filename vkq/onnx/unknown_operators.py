@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import ModelError
 from ..graph.graph import Array, Node, Spec
 from ..graph.operators.operator import Inputs, OpenShape
+from ..graph.passes.sizes import axes_of
 from .alone import computed, in_onnx, is_graph, runtime_specs, type_of
 from .protobuf import package
 from .tensors import NEWEST, Argument, argument_of
@@ -62,6 +63,8 @@ def _foreign_specs(x: Inputs) -> list[Spec]:
     a = x.node.attributes
     if not a["domain"] and a["op"] in LIKE_X:
         return [x.spec(0)]
+    if not a["domain"] and a["op"] == "Resize":
+        return [_resized(x)]
     refusal = f"{x.node}: {a['why']}"
     try:
         found, why = None if has_graphs(x.node) else _inferred(x), ""
@@ -75,6 +78,16 @@ def _foreign_specs(x: Inputs) -> list[Spec]:
         raise OpenShape(f"{refusal}, and {error}") from error
     except ModelError as error:
         raise ModelError(f"{refusal}{why}; {error}") from error
+
+
+def _resized(x: Inputs) -> Spec:
+    """Return the spec of the result of a Resize. The product of a scale and a size is rounded to float32, as
+    in ONNX Runtime; onnx does not round it, and so may infer a size less by one."""
+    shape = list(x.spec(0).shape)
+    given = [None, x.array(2), x.array(3)]  # the sizes do not depend on roi
+    for i, axis in axes_of(x.node, x.node.attributes["attributes"], shape, given).items():
+        shape[i] = axis.size
+    return Spec(x.spec(0).dtype, tuple(shape))
 
 
 def _inferred(x: Inputs) -> list[Spec] | None:

@@ -3,11 +3,14 @@ rewritten: those that interpolate floats, and those in a form that the graph's R
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
 from ...errors import ModelError
 from ...problem.taps import COORDINATES, NEAREST, ResizedAxis
-from ..graph import Graph, Node
+from ..graph import Array, Graph, Node
 from ..operators.images import resize_of
 from ..operators.operator import UnsupportedForm
 from .sweep import Sweep, swept
@@ -48,7 +51,7 @@ def resized(w: Words) -> bool:
         return False
     if coordinates == "tf_crop_and_resize" and w.node.input(1) and w.given(1) is None:
         return False
-    axes = _axes(w, coordinates)
+    axes = axes_of(w.node, a, spec.shape, [w.given(i) for i in range(1, 4)])
     x = w.node.inputs[0]
     x = x if mode == "nearest" else w.wide(x)
     for number, axis in axes.items():
@@ -66,14 +69,16 @@ def resized(w: Words) -> bool:
     return w.result(_outside(w, x, axes) if coordinates == "tf_crop_and_resize" else x)
 
 
-def _axes(w: Words, coordinates: str) -> dict[int, ResizedAxis]:
-    """Return the parameters of each resized axis, by the index of the axis."""
-    shape, a = w.spec(0).shape, w.attributes
-    roi, scales, sizes = (w.given(i) for i in (1, 2, 3))
+def axes_of(
+    node: Node, a: Mapping[str, Any], shape: Sequence[int], arrays: Sequence[Array | None]
+) -> dict[int, ResizedAxis]:
+    """Return the parameters of each resized axis, by the index of the axis. *a*: the attributes of the Resize
+    *node*. *arrays*: its roi, scales and sizes."""
+    roi, scales, sizes = arrays
     numbers = [int(v) % len(shape) for v in a.get("axes", range(len(shape)))]
     chosen = scales if scales is not None and scales.size else sizes
     if chosen is None or chosen.size != len(numbers):
-        raise ModelError(f"{w.node}: it must have a constant size or scale for each of its axes {numbers}")
+        raise ModelError(f"{node}: it must have a constant size or scale for each of its axes {numbers}")
     given = [shape[i] for i in numbers]
     if chosen is scales:
         factors = [np.float32(v) for v in scales.reshape(-1)]
@@ -87,8 +92,8 @@ def _axes(w: Words, coordinates: str) -> dict[int, ResizedAxis]:
             factors = [one] * len(factors)
             out = [int(np.floor(float(one) * d + 0.5)) for d in given]
     if min(out) < 1 or min(factors) <= 0:
-        raise ModelError(f"{w.node}: the result would have sizes {out}; each must be at least 1")
-    found = {}
+        raise ModelError(f"{node}: the result would have sizes {out}; each must be at least 1")
+    found, coordinates = {}, a.get("coordinate_transformation_mode", "half_pixel")
     for i, number in enumerate(numbers):
         ends = (float(roi[i]), float(roi[i + len(numbers)])) if roi is not None and roi.size else (0.0, 1.0)
         found[number] = ResizedAxis(given[i], out[i], float(factors[i]), coordinates, ends)
