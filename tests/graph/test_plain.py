@@ -415,6 +415,18 @@ def test_a_resize_between_quantized_values_has_bytes() -> None:
     assert ops == ["quantize", "Resize", "dequantize"]
 
 
+@pytest.mark.parametrize("to", [TensorProto.INT8, TensorProto.UINT8], ids=["int8", "uint8"])
+def test_casts_to_8_bits_wrap(device: vkq.Device, to: int) -> None:
+    """A Cast to 8 bits truncates floats and keeps the lowest 8 bits of integers, as ONNX defines for integers
+    and as ONNX Runtime does for floats, too. Numbers lie on both sides of the limits of both types."""
+    x = np.float32([0, -0.9, -1, 127.9, 128, -128.5, -129, 255.9, 256, 300.7, 511, -255.5, -256, 70000, 1e6])
+    nodes = [
+        op("Neg", "x", "n"), op("Cast", "n", "y", to=to), op("Cast", "n", "i", to=TensorProto.INT32),
+        op("Add", "i i", "j"), op("Cast", "j", "z", to=to),
+    ]  # fmt: skip
+    checked(device, nodes, {"x": x}, {"y": to, "z": to})
+
+
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_recurrent_layers(device: vkq.Device, kind: str, direction: str) -> None:

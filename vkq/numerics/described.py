@@ -37,6 +37,7 @@ from .steps import DTYPES, INFINITY, Array, Computed, Kind, Number, flushed, is_
 Attributes = Mapping[str, Any]
 Function = Callable[..., Number]  # called with (attributes, operand, operand, ...)
 KINDS: dict[str, Kind] = {"float32": "f", "float16": "f", "int32": "i", "bool": "b"}
+CASTS = (*KINDS, "int8", "uint8")  # the types that `cast` converts to
 
 
 def _plain(f: Callable[..., Number]) -> Function:
@@ -189,7 +190,11 @@ def applied(op: str, attributes: Attributes, dtype: str, *x: Number) -> Number:
 
 def cast(x: Number, dtype: str, to: str) -> Number:
     """Convert x from the type *dtype* to the type *to*. A float becomes an int32 by truncation toward zero.
-    As bool, every value but 0 becomes True."""
+    As bool, every value but 0 becomes True. As int8 or uint8, an int32 keeps its lowest 8 bits, as in ONNX;
+    the result is a float32, because kernels store bytes from floats."""
+    if to in ("int8", "uint8"):
+        whole, low = cast(x, dtype, "int32"), -128 if to == "int8" else 0
+        return (((whole - low) & 0xFF) + low).as_float()
     if KINDS[dtype] == "b":
         x = x.where(1, 0, "i")
         dtype = "int32"
@@ -217,6 +222,6 @@ def array_of(value: Number, dtype: str) -> Array:
     """Return a `Number` as an array of type *dtype*. All NaNs get the same bit pattern."""
     assert isinstance(value, Computed)
     array = value.array
-    if KINDS[dtype] == "f":
+    if KINDS.get(dtype) == "f":
         array = np.where(np.isnan(array), np.float32(np.nan), array)
     return array.astype(dtype)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelError
-from ...numerics.described import TESTS, WHOLE_TESTS, applied, array_of, number_of, takes
+from ...numerics.described import CASTS, TESTS, WHOLE_TESTS, applied, array_of, number_of, takes
 from ..graph import Array, Node, Spec
 from .operator import Inputs, Operator, broadcast, one, same, there
 
@@ -118,7 +118,7 @@ def _described(op: str, otherwise: Callable[[Node, list[Array]], Any], first: in
         dtype = there(x[first]).dtype.name
         with np.errstate(all="ignore"):
             alike = len({v.dtype for v in given[first:]}) == 1
-            known = alike and takes(op, dtype) and (op != "Cast" or takes(op, attributes["to"]))
+            known = alike and takes(op, dtype) and (op != "Cast" or attributes["to"] in CASTS)
             if not known:
                 return one(otherwise(node, given))
             if op == "Clip":

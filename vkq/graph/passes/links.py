@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from ...kernels.chain import Chain, Link, named
-from ...numerics.described import LOGIC, TESTS, WHOLE_TESTS, takes
+from ...numerics.described import CASTS, LOGIC, TESTS, WHOLE_TESTS, takes
 from ..graph import Graph, Node
 
 BYTES = ("int8", "uint8")
@@ -46,12 +46,9 @@ class Writer:
         if node.op == "Clip":
             bounds = zip(("min", "max"), (node.input(1), node.input(2)), strict=True)
             attributes["bounds"] = tuple(which for which, name in bounds if name)
-        # Kernels store bytes from float32 values, so cast to an integer, and then to float32.
-        if node.op == "Cast" and element.result in BYTES:
-            whole = self._link("Cast", operands, element.dtype, "int32", {"to": "int32"})
-            made = self._link("Cast", [whole], "int32", "float32", {"to": "float32"})
-        else:
-            made = self._link(node.op, operands, element.dtype, element.result, attributes)
+        # Kernels store bytes from float32 values.
+        held = "float32" if element.result in BYTES else element.result
+        made = self._link(node.op, operands, element.dtype, held, attributes)
         self.values[node.outputs[0]] = made, element.result
 
     def _operand(self, name: str, dtype: str) -> tuple[str, int]:
@@ -107,7 +104,7 @@ def element_of(graph: Graph, node: Node) -> Element | None:
         return None
     if node.op == "Cast":
         dtype = "float32" if types[0] in BYTES else types[0]
-        known = takes("Cast", dtype) and (takes("Cast", result) or result in BYTES)
+        known = takes("Cast", dtype) and result in CASTS
         return Element(node, dtype, (dtype,), result) if known else None
     if node.op == "Where":
         flags = types[0] in ("bool", *BYTES) and types[1] == types[2] and takes("Where", types[1])
