@@ -136,6 +136,7 @@ def test_caches_stay_in_place(
     want, _ = by_onnx_runtime(path, PROMPT, 64)
     with vkq.onnx.LanguageModel(path, device, kv_cache=kv_cache) as model:
         caches = _Cache(model, 71).past
+        assert not any(x.numpy().any() for x in caches)
         row = 4 * SIZES.width if kv_cache is None else SIZES.width + 4
         assert {x.nbytes for x in caches} == {SIZES.kv_heads * 128 * row}
         sizes, allocate = [], device.allocate

@@ -22,7 +22,7 @@ from .options import RunOptions
 from .session import InferenceSession
 
 ONLY = RunOptions(only_execute_path_to_fetches=True)
-LONGEST = 256  # maximum number of prompt tokens that one run reads
+LONGEST = 512  # maximum number of prompt tokens that one run reads
 LEAST = 64  # minimum length of a cache. Lengths are powers of two, so the model is prepared for few shapes.
 
 
@@ -159,9 +159,13 @@ class _Cache:
         room = max(LEAST, 1 << (length - 1).bit_length())
         self.room = min(room, self.config.context) if self.config.shares else 0
         shape, inputs = (1, self.config.heads, self.room, model._cache_width), model._inputs
-        self.past: list[Any] = [np.zeros(shape, inputs[name].dtype) for name in self.config.past]
+        types, device = [inputs[name].dtype for name in self.config.past], model.session.device
+        self.past: list[Any] = [] if self.room else [np.zeros(shape, dtype) for dtype in types]
         if self.room:  # each run overwrites the past keys and values with the present ones
-            self.past = [Tensor.from_numpy(x, model.session.device) for x in self.past]
+            self.past = [Tensor(device, shape, dtype) for dtype in types]
+            with device.operation() as recording:
+                for x in self.past:
+                    recording.fill(x.buffer, 0)
         self._logits: Tensor | None = None  # the logits of the last token, which the next run overwrites
         self._repeated = Repeated()
 
