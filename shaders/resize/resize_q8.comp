@@ -8,7 +8,8 @@
 //              each of the two terms is added whole if neither n nor c is the last index of its axis, as
 //              two halves if one of them is, and as four quarters if both are
 //   FIXED      weights are multiples of 2**-11: y = (t 2**11 + (b - t) dy + 2**21) >> 22,
-//              t = x11 2**11 + (x12 - x11) dx, and b likewise in the lower row
+//              t = x11 2**11 + (x12 - x11) dx, and b likewise in the lower row;
+//              with AWAY, halves are rounded away from zero
 //   REAL 1     the formula of LINEAR 1 for real numbers (x - x_zero) * x_scale; then y is quantized
 //
 // Memory    x: int8, read as words, or in kPackedInt8_16C as vectors; y: int8, written as vectors of pixels
@@ -24,6 +25,7 @@ layout(constant_id = 0) const uint LOCAL_X = 128;
 layout(constant_id = 2) const bool EVEN = false;
 layout(constant_id = 3) const bool LINES = false;
 layout(constant_id = 4) const bool FIXED = false;
+layout(constant_id = 5) const bool AWAY = false;
 #endif
 
 #if BLOCKED
@@ -87,7 +89,9 @@ Int8x4 fixed_point(Int8x4 word11, Int8x4 word12, Int8x4 word21, Int8x4 word22, i
   ivec4 a = int8x4_unpack(word11), c = int8x4_unpack(word21);
   ivec4 top = (a << 11) + (int8x4_unpack(word12) - a) * dx;
   ivec4 low = (c << 11) + (int8x4_unpack(word22) - c) * dx;
-  return int8x4_pack(((top << 11) + (low - top) * dy + (1 << 21)) >> 22);
+  ivec4 total = (top << 11) + (low - top) * dy;
+  if (AWAY) total += total >> 31;
+  return int8x4_pack((total + (1 << 21)) >> 22);
 }
 
 // Compute one result of four channels. `channel` is the index of the first of them.

@@ -15,7 +15,7 @@ from vkq import QParams, Tensor
 from vkq.layout.pack import activation_layouts
 from vkq.ops import operand
 from vkq.ops.resize import resized_as
-from vkq.problem.resize import Coordinates, NearestMode, Resize
+from vkq.problem.resize import Coordinates, NearestMode, Resize, Rounding
 from vkq.reference.resize import resize, resize_real
 
 from ..onnx.networks import onnxruntime_results
@@ -125,7 +125,7 @@ def test_device(device: vkq.Device, coordinates: Coordinates, dtype: str) -> Non
     for (shape, arguments), reason in CASES.items():
         x = np.random.default_rng(51).integers(0, 256, shape).astype(np.uint8).view(dtype)
         options: list[dict[str, Any]] = [{"nearest_mode": m} for m in NEAREST]
-        options += [{"mode": "linear", "rounding": r} for r in ("truncate", "even", "fixed")]
+        options += [{"mode": "linear", "rounding": r} for r in get_args(Rounding)]
         for option in options:
             how = dict(arguments) | option | {"coordinates": coordinates}
             got = vkq.resize(x, **how, device=device)

@@ -12,6 +12,7 @@ OPERATORS = {
 # Operators without a uint8 form in LiteRT or in vkq.
 INT8_ALONE = (
     "DEPTHWISE_CONV_2D", "ELU", "ELU-ties", "ABS", "SQRT", "HARD_SWISH", "HARD_SWISH-beyond", "EXP", "LOG",
+    "RESIZE_BILINEAR-computed",
     *narrow.NARROW,
 )  # fmt: skip
 

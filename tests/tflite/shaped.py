@@ -61,6 +61,24 @@ def known(rng: Random, dtype: str) -> Case:
     return one.case(whole, y)
 
 
+def resize_by_computed_size(rng: Random, dtype: str) -> Case:
+    """Return a model of a RESIZE_BILINEAR whose size is the size of another input's image. uint8 has no such
+    case, because vkq refuses it."""
+    one = One(rng, dtype)
+    shape, other, scale, zero = one.shape(), one.shape(1, 20), one.scale(), one.zero()
+    x, like = one.input(shape, scale, zero), one.input(other, scale, zero)
+    sizes, size = one.w.tensor((4,), "int32"), one.w.tensor((2,), "int32")
+    one.w.operator("SHAPE", [like], [sizes], "ShapeOptions", out_type=2)
+    one.w.operator("SLICE", [sizes, *(one.w.constant(np.array([v], np.int32)) for v in (1, 2))], [size])
+    y = one.output((shape[0], *other[1:3], shape[3]), scale, zero)
+    corners = int(rng.integers(0, 3))
+    one.w.operator(
+        "RESIZE_BILINEAR", [x, size], [y], "ResizeBilinearOptions", 3, align_corners=int(corners == 1),
+        half_pixel_centers=int(corners == 2),
+    )  # fmt: skip
+    return one.case(y)
+
+
 SHAPED: dict[str, Callable[[Random, str], Case]] = {
     "EXP": unary("EXP", "", 2), "LOG": unary("LOG", "", 2), "TILE": tile, "BROADCAST_TO": broadcast_to,
     "SQUEEZE": squeeze, "SHAPE": known, "ADD-beyond": binary("ADD", 10, 12),
@@ -68,4 +86,5 @@ SHAPED: dict[str, Callable[[Random, str], Case]] = {
     "QUANTIZE-beyond": unary("QUANTIZE", "", 2, 9, 8.1),
     "LEAKY_RELU-beyond": unary("LEAKY_RELU", "LeakyReluOptions", 2, 3, alpha=(1e-4, 4e-4)),
     "HARD_SWISH-beyond": unary("HARD_SWISH", "", 1, 12, 8),
+    "RESIZE_BILINEAR-computed": resize_by_computed_size,
 }  # fmt: skip

@@ -50,7 +50,8 @@ def resize(
     distances from these rows and columns. By default, the result's fraction is truncated, as in ONNX Runtime
     for 8-bit data. Modes "nearest" and "linear" then equal ONNX Runtime byte for byte. With rounding="even",
     the result is rounded half to even, which is closer to the real result. With rounding="fixed", weights are
-    integers in units of 2**-11, and halves are rounded up, as in XNNPACK.
+    integers in units of 2**-11, and halves are rounded up, as in XNNPACK. With rounding="fixed_10", the units
+    are 2**-10, and halves are rounded away from zero, as in LiteRT's own kernel of int8.
 
     Raises ArgumentError for an unknown option, and unless exactly one of size and scale is given.
 
@@ -88,7 +89,8 @@ def resized_as(b: Builder, x: Value, how: Resize, real: tuple[QParams, QParams] 
         constants: dict[str, Constant] = {}
         if how.mode == "linear":
             constants |= {
-                "EVEN": how.rounding == "even", "LINES": how.lines, "FIXED": how.rounding == "fixed",
+                "EVEN": how.rounding == "even", "LINES": how.lines, "FIXED": how.rounding.startswith("fixed"),
+                "AWAY": how.rounding == "fixed_10" and x.spec.dtype == "int8",
             }  # fmt: skip
         n, c, h, w = x.spec.shape
         push: dict[str, int | float] = {
@@ -113,7 +115,7 @@ def _table(how: Resize) -> npt.NDArray[np.int32]:
         part = np.zeros((how.size[axis], 4), np.int32)
         if how.mode == "nearest":
             part[:, 0] = how.nearest(axis)
-        elif how.rounding == "fixed":
+        elif how.rounding.startswith("fixed"):
             part[:, 0], part[:, 1], part[:, 2] = how.fixed(axis)
         else:
             first, second, d1, d2 = how.linear(axis)

@@ -19,8 +19,8 @@ Float32 = npt.NDArray[np.float32]
 Coordinates = Literal["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"]
 NearestMode = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
 ResizeMode = Literal["nearest", "linear"]
-Rounding = Literal["truncate", "even", "fixed"]
-FIXED_BITS = 11  # fraction bits of a fixed-point weight
+Rounding = Literal["truncate", "even", "fixed", "fixed_10"]
+FIXED_BITS = 11  # fraction bits of a fixed-point weight; of "fixed_10", the last is always 0
 
 # A coordinate this close to the middle of two pixels is treated as the middle, because quotients of sizes
 # are not exact in float32. ONNX Runtime 1.31 does this; earlier versions used the coordinate unchanged.
@@ -147,9 +147,17 @@ class Resize:
     def fixed(self, axis: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Return (index of the first input row or column, index of the second, weight of the second in units
         of 2**-11) for each output row or column, as in XNNPACK: coordinates are multiples of the rounded
-        quotient of the sizes."""
+        quotient of the sizes. With "fixed_10", the quotient and the coordinates are multiples of 2**-10, as
+        in LiteRT's own kernel."""
         given, out, half = self.x_shape[2 + axis], self.size[axis], np.float32(0.5)
         ends = 1 if self.coordinates == "align_corners" and out > 1 else 0
+        if self.rounding == "fixed_10":
+            unit = ((given - ends << 10) + (out - ends) // 2) // (out - ends)
+            places = np.arange(out, dtype=np.int32) * unit
+            if "half_pixel" in self.coordinates:
+                places = np.maximum(places + unit // 2 - 512, 0)
+            first = np.minimum(places >> 10, given - 1)
+            return first, np.minimum(first + 1, given - 1), (places & 1023) << 1
         step, at = np.float32(given - ends) / np.float32(out - ends), np.arange(out, dtype=np.float32)
         at = at * step
         if "half_pixel" in self.coordinates:

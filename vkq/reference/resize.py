@@ -21,7 +21,8 @@ def resize(x: Array, how: Resize) -> Array:
 
     linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the left.
     Then the rounding "truncate", which is ONNX Runtime's, cuts off the fraction; "even" rounds half to
-    even. With the rounding "fixed", the weights are multiples of 2**-11, as in XNNPACK.
+    even. With the rounding "fixed", the weights are multiples of 2**-11, as in XNNPACK; with "fixed_10", they
+    are multiples of 2**-10, as in LiteRT's own kernel.
 
     >>> resize(np.array([[[[0, 10]]]], np.int8), Resize.of((1, 1, 1, 2), (1, 4), mode="linear")).tolist()
     [[[[0, 2, 7, 10]]]]
@@ -30,7 +31,7 @@ def resize(x: Array, how: Resize) -> Array:
         return np.array(x)
     if how.mode == "nearest":
         return np.asarray(x[:, :, how.nearest(0)][..., how.nearest(1)])
-    if how.rounding == "fixed":
+    if how.rounding.startswith("fixed"):
         return _fixed(x, how)
     value = interpolate(x, how)
     info = np.iinfo(x.dtype)
@@ -39,12 +40,14 @@ def resize(x: Array, how: Resize) -> Array:
 
 
 def _fixed(x: Array, how: Resize) -> Array:
-    """Return the image resized linearly with integer weights of 11 bits. Halves are rounded up."""
+    """Return the image resized linearly with integer weights of 11 bits. Halves are rounded up, or away from
+    zero with the rounding "fixed_10"."""
     (y1, y2, dy), (x1, x2, dx) = how.fixed(0), how.fixed(1)
     whole, bits = x.astype(np.int64), FIXED_BITS
     lines: Array = (whole[..., x1] << bits) + (whole[..., x2] - whole[..., x1]) * dx
     total: Array = (lines[:, :, y1] << bits) + (lines[:, :, y2] - lines[:, :, y1]) * dy[:, None]
-    return np.asarray(((total + (1 << (2 * bits - 1))) >> (2 * bits)).astype(x.dtype))
+    down = (total < 0) & (how.rounding == "fixed_10")
+    return np.asarray(((total + (1 << (2 * bits - 1)) - down) >> (2 * bits)).astype(x.dtype))
 
 
 def resize_real(x: Array, how: Resize, xq: QParams, yq: QParams) -> Array:

@@ -192,17 +192,21 @@ def softmax(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def bilinear(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower RESIZE_BILINEAR. 8-bit values are interpolated as in XNNPACK, with weights of 11 bits."""
+    """Lower RESIZE_BILINEAR. 8-bit values are interpolated as in XNNPACK, with weights of 11 bits. XNNPACK
+    refuses a size that an operator computes; LiteRT's own kernel then uses weights of 10 bits."""
     x, y, o = operator.inputs[0], operator.outputs[0], operator.options
     if low.dtype(x) in BYTES:
         _same_parameters(low, operator)
+    computed = low.file.tensors[operator.inputs[1]].data is None
+    if computed and low.dtype(x) == "uint8":
+        raise Unsupported("its size is computed; vkq does not know LiteRT's formula of that for uint8")
     where = (
         "align_corners" if o["align_corners"] else "half_pixel" if o["half_pixel_centers"] else "asymmetric"
     )
     sizes = _sizes(low, operator)
     name = low.emit(
         "Resize", [low.first_of(x), "", "", sizes], mode="linear", coordinate_transformation_mode=where,
-        rounding="fixed",
+        rounding="fixed_10" if computed else "fixed",
     )  # fmt: skip
     low.give(y, name, first=True)
 
