@@ -125,6 +125,20 @@ def test_softmax_and_products(device: vkq.Device) -> None:
     np.testing.assert_allclose(got, e / e.sum(-1, keepdims=True), rtol=1e-5)
 
 
+def test_vector(device: vkq.Device) -> None:
+    """FULLY_CONNECTED of a vector gives a vector if it keeps the number of axes, otherwise one row."""
+    w, given, weight = Writer(), numbers((6,)), numbers((4, 6), 1)
+    x, vector, row = (w.tensor(shape, "float32") for shape in ((6,), (4,), (1, 4)))
+    for y, keep in ((vector, 1), (row, 0)):
+        w.operator(
+            "FULLY_CONNECTED", [x, w.constant(weight)], [y], "FullyConnectedOptions", 5, keep_num_dims=keep
+        )
+    one, two = run(w, [x], [vector, row], device, given)
+    assert (one.shape, two.shape) == ((4,), (1, 4))
+    np.testing.assert_allclose(one, weight @ given, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(two[0], one)
+
+
 def test_slices_chosen(device: vkq.Device) -> None:
     """SELECT with one flag per slice selects along the first axis, also if the last axis has the
     same size."""

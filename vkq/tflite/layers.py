@@ -267,8 +267,8 @@ def fully_connected(low: Lowering, operator: FileOperator, activation: str) -> N
     size = int(np.prod(shape))
     if not k or size % k or (operator.options.get("keep_num_dims") and shape[-1] != k):
         raise ModelError(f"{operator}: x has shape {shape} and its weight {weight.shape}; it must be (N, K)")
-    name = low.last_of(x)
-    wanted = shape if operator.options.get("keep_num_dims") and len(shape) > 1 else (size // k, k)
+    name, keep = low.last_of(x), operator.options.get("keep_num_dims")
+    wanted = shape if keep and len(shape) > 1 else (size // k, k)
     inputs = [low.reshape(name, wanted), low.constant(weight, low.names[w])]
     if low.dtype(x) in BYTES:
         more = _quantized(low, operator, activation, inputs, weight, 0)
@@ -279,7 +279,7 @@ def fully_connected(low: Lowering, operator: FileOperator, activation: str) -> N
     else:
         name = _real_product(low, operator, inputs, weight)
         name = activated(low, name, real_range(operator, activation))
-    low.give(y, name)
+    low.give(y, low.reshape(name, (*shape[:-1], weight.shape[0])) if keep else name)
 
 
 def _real_product(low: Lowering, operator: FileOperator, inputs: list[str], weight: Array) -> str:
