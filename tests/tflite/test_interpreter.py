@@ -14,6 +14,7 @@ import pytest
 import vkq
 from vkq.cli import main
 from vkq.errors import ArgumentError, DTypeError, ModelError, UnsupportedModelError
+from vkq.onnx.fallback import FallbackWarning
 from vkq.tflite import InferenceSession, Interpreter, read
 from vkq.tflite.file import parse
 
@@ -124,13 +125,20 @@ class Stand:
         pass
 
     def set_tensor(self, number: int, value: np.ndarray) -> None:
+        if value.dtype.name != self.file.tensors[number].dtype:
+            raise ValueError(f"Got value of type {value.dtype}")
         self.values[number] = value
 
     def invoke(self) -> None:
         for one in self.file.operators:
             more = self.values[one.inputs[0]] + 1 if one.op == "Something" else 0
-            shape = self.file.tensors[one.outputs[0]].shape
-            self.values[one.outputs[0]] = (np.zeros(shape, np.int8) + more).astype(np.int8)
+            tensor = self.file.tensors[one.outputs[0]]
+            if one.op == "Twice":
+                self.values[one.outputs[0]] = np.repeat(self.values[one.inputs[0]], 2, 1)
+            else:
+                self.values[one.outputs[0]] = (np.zeros(tensor.shape) + np.real(more)).astype(
+                    tensor.dtype or "complex64"
+                )
 
     def get_tensor(self, number: int) -> np.ndarray:
         return self.values[number]
@@ -173,6 +181,53 @@ def test_fallback(any_device: vkq.Device, litert: None) -> None:
         InferenceSession(unknown(), any_device, fallback="onnxruntime")
     whole = InferenceSession(small(), any_device, fallback="litert")  # this model needs no fallback
     np.testing.assert_array_equal(whole.run(None, {"a:0": A, "b:0": B})[1], RELU)
+
+
+def test_fallback_of_other_types(any_device: vkq.Device, litert: None) -> None:
+    """LiteRT gets bool and int64 from the device as bool and int64. Values of a type that vkq does not have
+    (complex64) go from one part of LiteRT to the next."""
+    w = Writer()
+    x, flags, some, wide, more, out = (
+        w.tensor((1, 3), dtype) for dtype in ("float32", "bool", "bool", "int64", "int64", "float32")
+    )
+    waves = w.tensor((1, 3), "float32", type=8)
+    w.operator("GREATER", [x, w.constant(np.zeros(1, np.float32))], [flags])
+    w.operator("Something", [flags], [some])
+    w.operator("CAST", [flags], [wide], "CastOptions")
+    w.operator("Something", [wide], [more])
+    w.operator("Something", [x], [waves])
+    w.operator("Something", [waves], [out])
+    session = InferenceSession(w.file([x], [some, more, out]), any_device, fallback="litert")
+    with pytest.warns(UserWarning, match="4 of 6 nodes run on the CPU"):
+        got = session.run(None, {"t0": np.array([[-1, 2, 3]], np.float32)})
+    assert [one.dtype.name for one in got] == ["bool", "int64", "float32"]
+    np.testing.assert_array_equal(got[1], [[1, 2, 2]])
+    np.testing.assert_array_equal(got[2], [[1, 4, 5]])
+
+
+def test_shape_of_the_run(any_device: vkq.Device, litert: None) -> None:
+    """If LiteRT gives a result another shape than the file, the whole model runs in LiteRT, also later."""
+    w = Writer()
+    x, y, z = (w.tensor((1, 3), "int8", 0.5) for _ in range(3))
+    w.operator("RELU", [x], [y])
+    w.operator("Twice", [y], [z])
+    session = InferenceSession(w.file([x], [z]), any_device, fallback="litert")
+    with pytest.warns(FallbackWarning) as told:
+        (got,) = session.run(None, {"t0": A})
+    whole = "the whole model runs on the CPU through LiteRT: LiteRT gives 't2' the shape (1, 6)"
+    assert whole in str(told[1].message)
+    np.testing.assert_array_equal(got, np.zeros((1, 6)))  # the fake LiteRT's RELU returns zeros
+    (again,) = session.run(None, {"t0": A})
+    np.testing.assert_array_equal(again, got)
+
+
+def test_constant_result(any_device: vkq.Device) -> None:
+    w = Writer()
+    x, y = (w.tensor((1, 3), "int8", 0.5) for _ in range(2))
+    w.operator("RELU", [x], [y])
+    session = InferenceSession(w.file([x], [w.constant(B), y]), any_device)
+    got = session.run(None, {"t0": A})
+    np.testing.assert_array_equal(got, [B, [[3, 5, 0]]])
 
 
 def several(op: str = "") -> bytes:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ModelError
 from ..graph.executable import Executable, RefusedNode, refusals
 from ..graph.graph import Array, Graph, Node, Spec
 from ..log import LOG
@@ -28,12 +29,17 @@ class FallbackWarning(UserWarning):
     """Warning: nodes of a model run on the CPU."""
 
 
+class OtherShapeError(ModelError):
+    """A part on the CPU gives a result another shape than the one for which the other parts are planned."""
+
+
 class Mixed:
     """A graph divided into parts that run on the device and on the CPU. Its interface is that of
     `Executable`.
 
     own: the model's constants by name. Each session of ONNX Runtime contains the constants that its nodes
-    read. layers: the cache of the sessions; a session serves all input shapes.
+    read. layers: the cache of the sessions; a session serves all input shapes. whole: a function that is
+    called with an OtherShapeError, and returns the model on the CPU, which then runs instead of the parts.
     """
 
     def __init__(
@@ -43,6 +49,7 @@ class Mixed:
         layers: dict[Hashable, Any],
         own: Mapping[str, Array],
         progress: Progress | None = None,
+        whole: Callable[[ModelError], Any] | None = None,
     ):
         refused = {id(node): _kind_of(node) for node, _ in refusals(graph)}
         self.graph = graph
@@ -62,6 +69,8 @@ class Mixed:
         self.crossing_bytes = sum(graph.specs[name].nbytes for name in crossing)
         self._lock = Turns("running a model")
         self._results: dict[str, Array] = {}
+        self._whole = whole
+        self._instead: Any = None  # the model on the CPU, after an OtherShapeError
         ops = sorted({str(node.attributes.get("op", node.op)) for node in graph.nodes if id(node) in refused})
         where = "LiteRT" if any("part" in node.attributes for node in graph.nodes) else "ONNX Runtime"
         warn(
@@ -78,15 +87,22 @@ class Mixed:
 
     def start(self, inputs: Mapping[str, Array]) -> None:
         """Run all parts one after the other, and wait for each."""
+        try:
+            self._results = self._instead.run(inputs) if self._instead else self._of_parts(inputs)
+        except OtherShapeError as error:
+            if self._whole is None:
+                raise
+            self._instead = self._whole(error)
+            self._results = self._instead.run(inputs)
+
+    def _of_parts(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         self.graph.check_bounds(inputs)
         given = {**self.graph.constants, **inputs}
         values = dict(given)
         for _, part, run in self.parts:
             values.update(run({name: _given(values[name], part.specs[name]) for name in part.inputs}))
         # A caller may write to the results, so copy results that are constants or inputs of the model.
-        self._results = {
-            name: values[name].copy() if name in given else values[name] for name in self.graph.outputs
-        }
+        return {name: values[name].copy() if name in given else values[name] for name in self.graph.outputs}
 
     def finish(self) -> dict[str, Array]:
         """Return the results of the last `start`."""

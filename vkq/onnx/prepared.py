@@ -154,7 +154,8 @@ class Executables:
     def one(self, graph: Graph) -> Executable | Mixed:
         """Return the executable of a graph with known shapes; refused nodes run on the CPU."""
         if refusals(graph):
-            return Mixed(graph, self.device, self.layers, self.model.constants, self._progress)
+            more = self.layers, self.model.constants, self._progress, self.whole
+            return Mixed(graph, self.device, *more)
         return Executable(graph, self.device, self.layers, progress=self._progress)
 
     def after(self, model: Model, constant: set[str]) -> Executables:

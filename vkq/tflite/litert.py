@@ -16,7 +16,7 @@ from ..onnx.reader import Model
 from ..onnx.tensors import Argument
 from .file import File
 from .lowering import names_of
-from .part import interpreter_of
+from .part import interpreter_of, stored
 from .reader import parsed
 
 
@@ -72,5 +72,7 @@ class LitertCpuModel(CpuModel):
         return Model(inputs, outputs, (), {}, 0)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        outputs = [self.litert.names[n] for n in self.litert.file.outputs]
-        return dict(zip(outputs, self.litert.run(outputs, inputs), strict=True))
+        file, names = self.litert.file, self.litert.names
+        given = {names[n]: stored(inputs[names[n]], file.tensors[n].dtype) for n in file.inputs}
+        outputs = [names[n] for n in file.outputs]
+        return dict(zip(outputs, self.litert.run(outputs, given), strict=True))

@@ -238,7 +238,8 @@ class Lowering:
     def foreign(self, operator: FileOperator, why: str) -> None:
         """Emit an operator that cannot run on a device as a ``foreign`` node, so that the list of refused
         operators is complete and a fallback can run the operator."""
-        read = [n for n in operator.inputs if n >= 0 and not self.file.tensors[n].why]
+        made = {*self.plain, *self.first}
+        read = [n for n in operator.inputs if n in made or (n >= 0 and not self.file.tensors[n].why)]
         inputs = [self.last_of(n) for n in read]
         outputs = tuple(self.fresh(f"{self.names[n]}/foreign") for n in operator.outputs)
         tensors = (*read, *operator.outputs)

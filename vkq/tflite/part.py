@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph.graph import Array, Graph
+from ..onnx.fallback import OtherShapeError
 from .file import File
 from .flatbuffer import WORD, FlatTable
 
@@ -56,6 +57,11 @@ def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Se
     return bytes(out)
 
 
+def stored(value: Any, dtype: str) -> Array:
+    """Return a value as LiteRT stores it: bool and int64, for which a device stores uint8 and int32."""
+    return np.asarray(value, dtype if dtype in ("bool", "int64") else None, order="C")
+
+
 class LitertPart:
     """Runs some operators of a file in LiteRT. *inputs* and *outputs* map names of values in the graph to
     numbers of tensors in the file."""
@@ -63,7 +69,7 @@ class LitertPart:
     def __init__(
         self, file: File, operators: Sequence[int], inputs: Mapping[str, int], outputs: Mapping[str, int]
     ):
-        self.inputs, self.outputs = dict(inputs), dict(outputs)
+        self.file, self.inputs, self.outputs = file, dict(inputs), dict(outputs)
         data = cut(file, operators, list(self.inputs.values()), list(self.outputs.values()))
         self.interpreter = interpreter_of(data, "fallback='litert'")
 
@@ -108,7 +114,7 @@ class LitertPart:
         self.sized({name: inputs[name].shape for name in self.inputs})
         try:
             for name, number in self.inputs.items():
-                self.interpreter.set_tensor(number, np.asarray(inputs[name], order="C"))
+                self.interpreter.set_tensor(number, stored(inputs[name], self.file.tensors[number].dtype))
             self.interpreter.invoke()
             found = {
                 name: np.array(self.interpreter.get_tensor(number)) for name, number in self.outputs.items()
@@ -117,7 +123,7 @@ class LitertPart:
             raise ModelError(f"LiteRT cannot run its part: {str(error)[:500]}") from error
         for name, array in found.items():
             if array.shape != tuple(self.shapes[name]):
-                raise ModelError(
+                raise OtherShapeError(
                     f"LiteRT gives {name!r} the shape {array.shape}, which its operator computes at run time;"
                     f" the device's part is made for the file's shape, {self.shapes[name]}"
                 )

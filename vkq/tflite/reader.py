@@ -148,6 +148,7 @@ def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[s
     )
     nodes = needed(low.nodes, outputs)
     read_by = {name for node in nodes for name in (*node.inputs, *node.outputs)}
+    read_by |= {argument.name for argument in outputs}
     constants = {name: array for name, array in low.constants.items() if name in read_by}
     return Model(inputs, outputs, tuple(nodes), constants, 0, file.name)
 
