@@ -13,7 +13,7 @@ import vkq
 import vkq.onnx
 from vkq.onnx import alone
 from vkq.onnx.fallback import FallbackWarning, Mixed
-from vkq.onnx.prepared import Staged
+from vkq.onnx.prepared import Executable, Staged
 
 from .networks import onnxruntime_results
 from .test_operators import MICROSOFT, model
@@ -48,17 +48,39 @@ def check(device: vkq.Device, data: bytes, *feeds: dict[str, np.ndarray]) -> Any
 
 @pytest.mark.parametrize("flag", [False, True])
 def test_a_branch_that_an_input_decides(any_device: vkq.Device, flag: bool) -> None:
-    """An If whose condition is an input runs on the CPU; its branches read a value computed on the
-    device."""
+    """An If whose condition is an input becomes the nodes of the chosen branch, which run on the device."""
     nodes = [
         node("Relu", "x", "r"),
         node("If", "c", "b", then_branch=branch("Sinh", "t"), else_branch=branch("Cosh", "e")),
         node("Add", "b r"),
     ]
     data = model(nodes, {"c": np.array(flag), "x": X}, {}, "float32")
-    made = check(any_device, data, {"c": np.array(flag), "x": X})
-    assert isinstance(made, Mixed)
-    assert [cpu for cpu, _, _ in made.parts] == [False, True, False]
+    session = vkq.onnx.InferenceSession(data, any_device)
+    for c in (flag, not flag, flag):
+        feed = {"c": np.array(c), "x": X}
+        np.testing.assert_allclose(session.run(None, feed)[0], onnxruntime_results(data, feed)[0], rtol=1e-5)
+    assert len(session._executables.kept) == 2  # one for each branch
+    assert all(isinstance(made, Executable) for made in session._executables.kept.values())
+
+
+def test_a_branch_that_data_decide(any_device: vkq.Device) -> None:
+    """The condition of an If is computed first. Then the nodes of the chosen branch and all nodes after the
+    If are planned, once for each branch, and run on the device. Values computed before the If are kept."""
+    nodes = [
+        node("Relu", "x", "r"), node("ReduceSum", "x", "s", keepdims=0), node("Less", "s zero", "c"),
+        node("If", "c", "b", then_branch=branch("Sinh", "t"), else_branch=branch("Cosh", "e")),
+        node("Add", "b r"),
+    ]  # fmt: skip
+    data = model(nodes, {"x": X}, {"zero": np.float32(0)}, "float32")
+    session = vkq.onnx.InferenceSession(data, any_device)
+    for x in (X - 9, X + 9, X - 8, X + 8):
+        want = onnxruntime_results(data, {"x": x})[0]
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], want, rtol=1e-5)
+    (made,) = session._executables.kept.values()
+    assert isinstance(made, Staged)
+    (then,) = made._then.values()
+    assert len(then.kept) == 2
+    assert all(isinstance(one, Executable) for one in then.kept.values())
 
 
 def test_a_loop_whose_results_grow(any_device: vkq.Device) -> None:

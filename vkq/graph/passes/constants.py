@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -100,6 +101,8 @@ def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
         refused = error
     if _in_others(sweep, node, otherwise):
         return True
+    if node.op == "foreign" and (flag := _condition(sweep, node)):
+        raise OpenShape(f"{node}: its condition {flag!r} must be known, to choose the branch", flag)
     try:
         if refused:
             raise refused
@@ -146,6 +149,14 @@ def _in_others(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
     except OpenShape:
         del sweep.nodes[count:]
         return False
+
+
+def _condition(sweep: Sweep, node: Node) -> str:
+    """Return the name of the condition of an If, if it is one flag computed at run time; else ""."""
+    if node.attributes["domain"] or node.attributes["op"] != "If":
+        return ""
+    name = node.inputs[0]
+    return name if name not in sweep.constants and math.prod(sweep.specs[name].shape) == 1 else ""
 
 
 def _defined(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
