@@ -285,6 +285,7 @@ def test_spectrograms(device: vkq.Device) -> None:
     node = op("STFT", "x step window", "y")
     got = transformed(device, node, x, 17, step=step, window=window)
     assert got.shape == (2, 10, 9, 2)
+    np.testing.assert_array_equal(transformed(device, node, x[:, :, 0], 17, step=step, window=window), got)
     frame = x[1, 15:31, 0].astype(np.float64) * window
     want = np.fft.rfft(frame)
     np.testing.assert_allclose(got[1, 3, :, 0] + 1j * got[1, 3, :, 1], want, rtol=0, atol=1e-5)
@@ -450,6 +451,26 @@ def test_recurrent_layers(device: vkq.Device, kind: str, direction: str) -> None
         want = ort.InferenceSession(data.SerializeToString()).run(None, inputs)
         for one, other in zip(got, want, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["run", "constant"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_sequences_of_several_lengths(device: vkq.Device, kind: str, known: bool) -> None:
+    """After the end of a sequence, a recurrent layer gives zeros and keeps its state. Backwards, it begins
+    at the end of the sequence. One sequence is whole, one has a single time step, one has none."""
+    steps, batch, inner, hidden, g = 4, 4, 3, 5, {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
+    constants = {"w": normal(56, 2, g * hidden, inner) / 4, "r": normal(57, 2, g * hidden, hidden) / 4}
+    inputs = {"x": normal(58, steps, batch, inner), "h": normal(59, 2, batch, hidden)}
+    (constants if known else inputs)["lengths"] = np.int32([3, 4, 1, 0])
+    results = ["y", "last"] + ["cell"] * (kind == "LSTM")
+    names = ["x", "w", "r", "", "lengths", "h"]
+    nodes = [helper.make_node(kind, names, results, direction="bidirectional", hidden_size=hidden)]
+    data = model(nodes, inputs, dict.fromkeys(results, FLOAT), **constants)
+    session = vkq.onnx.InferenceSession(data, device)
+    want = ort.InferenceSession(data.SerializeToString()).run(None, inputs)
+    for one, other in zip(session.run(None, inputs), want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    assert not session._constant
 
 
 @pytest.mark.parametrize("mode", ["linear", "nearest"])

@@ -76,9 +76,9 @@ def stft(w: Words) -> bool:
     spec, step, own = w.spec(0), w.given(1), w.node.input(2)
     window = w.given(2) if own else None
     asked = w.given(3) if w.node.input(3) else np.array(w.spec(2).shape[0] if own else 0)
-    if step is None or asked is None or len(spec.shape) != 3 or 0 in spec.shape:
+    if step is None or asked is None or len(spec.shape) not in (2, 3) or 0 in spec.shape:
         return False
-    batch, samples, parts = spec.shape
+    batch, samples, parts = (*spec.shape, 1)[:3]  # real samples may lack the last axis
     length, stride = int(asked.reshape(-1)[0]), int(step.reshape(-1)[0])
     half = bool(w.attributes.get("onesided", 1))
     results = length // 2 + 1 if half else length

@@ -28,14 +28,15 @@ def recurrent(w: Words) -> bool:
     names = a.get("activations") or ACTIVATIONS[op] * directions
     plain = not (a.get("clip") or a.get("input_forget", 0) or w.node.input(7))
     known = plain and all(name in ALONE for name in names) and w.spec(0).dtype in FLOATS
-    if not known or not 0 < steps <= MOST_STEPS or 0 in w.spec(0).shape or not _full_length(w, steps):
+    if not known or not 0 < steps <= MOST_STEPS or 0 in w.spec(0).shape:
         return False
     x = w.emit("Transpose", [x], perm=(1, 0, 2)) if a.get("layout", 0) else x
+    lengths = _lengths(w, steps)
     lines, states = [], []
     each = len(names) // directions
     for d in range(directions):
         backwards = d == 1 or a.get("direction") == "reverse"
-        made = _Direction(w, x, d, directions, tuple(names[d * each : (d + 1) * each]), backwards)
+        made = _Direction(w, x, d, directions, tuple(names[d * each : (d + 1) * each]), backwards, lengths)
         line, state = made.run()
         lines.append(line)
         states.append(state)
@@ -43,20 +44,24 @@ def recurrent(w: Words) -> bool:
     return True
 
 
-def _full_length(w: Words, steps: int) -> bool:
-    """Return True if all sequences of the batch are known to have the full number of time steps."""
-    lengths = w.given(4)
-    return not w.node.input(4) or (lengths is not None and bool((lengths == steps).all()))
+def _lengths(w: Words, steps: int) -> str:
+    """Return the name of the lengths of the sequences, as int32 of shape (batch, 1); "" if all sequences are
+    known to have the full number of time steps."""
+    known = w.given(4)
+    if not w.node.input(4) or (known is not None and bool((known == steps).all())):
+        return ""
+    return w.reshape(w.node.inputs[4], (*w.spec(4).shape, 1))
 
 
 class _Direction:
     """The computation of one direction, forwards or backwards in time."""
 
     def __init__(
-        self, w: Words, x: str, d: int, count: int, activations: Sequence[str], backwards: bool
+        self, w: Words, x: str, d: int, count: int, activations: Sequence[str], backwards: bool,
+        lengths: str,
     ):  # fmt: skip
         self.w, self.x, self.d, self.activations, self.backwards = w, x, d, activations, backwards
-        self.op = w.node.attributes["op"]
+        self.op, self.lengths = w.node.attributes["op"], lengths
         self.steps, self.batch, self.inner = w.of(x).shape
         self.hidden = w.spec(2).shape[2]
         self.count = count
@@ -90,14 +95,29 @@ class _Direction:
             products = w.emit("Add", [products, one])
             self.bias = two
         state = [self._state(5)] + ([self._state(6)] if self.op == "LSTM" else [])
+        if self.lengths:  # as in ONNX Runtime, an empty sequence ends in zeros
+            state = [self._where(0, value, w.number(0.0, value)) for value in state]
         step: Step = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[self.op]
         line: dict[int, str] = {}
         for t in range(self.steps)[:: -1 if self.backwards else 1]:
             one = w.reshape(w.part(products, 0, t, t + 1), (self.batch, gates))
-            state = step(one, state)
-            line[t] = w.reshape(state[0], (1, 1, self.batch, self.hidden))
+            shown, state = self._within(t, step(one, state), state)
+            line[t] = w.reshape(shown, (1, 1, self.batch, self.hidden))
         parts = [line[t] for t in range(self.steps)]
         return (w.emit("Concat", parts, axis=0) if len(parts) > 1 else parts[0]), state
+
+    def _within(self, t: int, new: list[str], old: list[str]) -> tuple[str, list[str]]:
+        """Return (the hidden state to show for step t, the state after it). Beyond the end of a sequence, the
+        state does not change, and zeros are shown."""
+        if not self.lengths:
+            return new[0], new
+        shown = self._where(t, new[0], self.w.number(0.0, new[0]))
+        return shown, [self._where(t, *pair) for pair in zip(new, old, strict=True)]
+
+    def _where(self, t: int, inside: str, beyond: str) -> str:
+        """Emit a choice between two values: *inside* for sequences that have a step t, *beyond* for others."""
+        flags = self.w.emit("Greater", [self.lengths, self.w.number(t, self.lengths)])
+        return self.w.emit("Where", [flags, inside, beyond])
 
     def _product(self, h: str) -> str:
         y = self.w.emit("MatMul", [h, self.r])
