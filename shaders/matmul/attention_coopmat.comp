@@ -37,6 +37,7 @@ layout(constant_id = 7) const bool CAUSAL = false;
 layout(constant_id = 8) const bool PLACED = false;   // `places` has the positions of the queries
 layout(constant_id = 9) const bool GUARDED = false;  // results of lines that attend to no key are 0, not NaN
 layout(constant_id = 14) const bool KV_HALF = true;
+layout(constant_id = 15) const bool Y_HALF = false;
 #include "coopmat_half_types.glslh"
 
 layout(set = 0, binding = 0) readonly buffer Q { uvec4 q[]; };
@@ -44,7 +45,7 @@ layout(set = 0, binding = 1) readonly buffer K { uvec4 k[]; };
 layout(set = 0, binding = 2) readonly buffer V { uvec4 v[]; };
 layout(set = 0, binding = 3) readonly buffer Bias { float bias[]; };
 layout(set = 0, binding = 4) readonly buffer Places { uint places[]; };
-layout(set = 0, binding = 5) writeonly buffer Y { vec4 y[]; };
+layout(set = 0, binding = 5) writeonly buffer Y { uvec2 y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"

@@ -27,10 +27,11 @@ def operands(sizes: AttentionSizes, dtype: str = "float32", seed: int = 0) -> li
 
 def run(
     device: vkq.Device, sizes: AttentionSizes, given: list[np.ndarray], seen: Seen, bias: np.ndarray | None,
-    scale: float, tokens_first: bool = False, places: np.ndarray | None = None,
+    scale: float, tokens_first: bool = False, places: np.ndarray | None = None, to: str = "float32",
 ) -> Any:  # fmt: skip
     """Run attention on a device. *tokens_first*: operands and result are (batch, tokens, heads,
-    elements). *places*: positions of the queries; with *places*, *bias* must be None."""
+    elements). *places*: positions of the queries; with *places*, *bias* must be None. *to*: the type of the
+    result that is asked for."""
     s = sizes
     shapes = [x.shape for x in given] + [(s.batch, s.heads, s.queries, s.width)]
     steps = [Strides.of(shape) for shape in shapes]
@@ -43,7 +44,7 @@ def run(
     def build(b: Any, q: Any, k: Any, v: Any, more: Any = None) -> Any:
         added = (more, Strides.of(bias.shape)) if bias is not None else None
         at = more if places is not None else None
-        return attended(b, (q, k, v), tuple(steps), s, Spec(result, "float32"), scale, seen, added, False, at)  # type: ignore[arg-type]
+        return attended(b, (q, k, v), tuple(steps), s, Spec(result, to), scale, seen, added, False, at)  # type: ignore[arg-type]
 
     named = dict(zip("qkvb", [*given, *[x for x in (bias, places) if x is not None]], strict=False))
     y = operand.apply("attention", build, named, (), device, None, ("float32", "float16", "int32"))
@@ -84,6 +85,25 @@ def test_bits(device: vkq.Device, name: str, dtype: str) -> None:
     given, scale = operands(sizes, dtype), float(np.float32(sizes.depth**-0.5))
     want = attention(*(x.astype(np.float32) for x in given), scale, seen, bias)
     same(run(device, sizes, given, seen, bias, scale, tokens_first=dtype == "float16"), want)
+
+
+@pytest.mark.usefixtures("conversions")
+@pytest.mark.parametrize("name", ["one query", "two rows", "one token, a window within one part", "wide"])
+def test_float16_results(device: vkq.Device, name: str) -> None:
+    """The dispatch that combines parts of the keys rounds results to float16, if it is asked to. A kernel of
+    one dispatch returns float32 instead. NaN has the bits 0x7E00."""
+    sizes, seen, _ = CASES[name]
+    given, scale = operands(sizes), float(np.float32(sizes.depth**-0.5))
+    given[0][0, 0, 0, 0] = np.nan
+    given[2] *= 1e6  # some results are infinite in float16
+    want = attention(*given, scale, seen, None)
+    got = run(device, sizes, given, seen, None, scale, tokens_first=True, to="float16")
+    if name == "wide":
+        return same(got, want)
+    with np.errstate(over="ignore"):
+        rounded = np.where(np.isnan(want), np.float16(np.nan), want.astype(np.float16))
+    assert (np.isinf(rounded).any(), np.isnan(rounded).any()) == (True, True)
+    np.testing.assert_array_equal(np.ascontiguousarray(got).view(np.uint16), rounded.view(np.uint16))
 
 
 def test_hidden_keys_infinities_and_nan(device: vkq.Device) -> None:

@@ -47,10 +47,10 @@ def units(
 
 def run(
     device: vkq.Device, sizes: AttentionSizes, given: list[np.ndarray], seen: Seen, more: Any, scale: float,
-    guarded: bool = False,
+    guarded: bool = False, to: str = "float32",
 ) -> np.ndarray:  # fmt: skip
     """Run attention on q, k and v, which become (batch, tokens, heads, elements). *more*: a float32 bias,
-    int32 positions of the queries, or None."""
+    int32 positions of the queries, or None. *to*: the type of the result that is asked for."""
     s = sizes
     shapes = [x.shape for x in given] + [(s.batch, s.heads, s.queries, s.width)]
     moved = [Strides.of((b, t, h, c)) for b, h, t, c in shapes]
@@ -64,7 +64,7 @@ def run(
         whole = (1,) * (4 - len(shape)) + shape
         bias = (more, Strides.of(whole)) if more and more.spec.dtype == "float32" else None
         places = more if more and bias is None else None
-        y = Spec((s.batch, s.queries, s.heads, s.width), "float32")
+        y = Spec((s.batch, s.queries, s.heads, s.width), to)
         return units.build(b, (q, k, v), steps, s, y, scale, seen, bias, guarded, places)
 
     named = {"q": q, "k": k, "v": v} | ({} if more is None else {"more": more})
@@ -145,6 +145,18 @@ def test_hidden_keys_infinities_and_nan(units: vkq.Device) -> None:
             np.testing.assert_allclose(got[0, 2, query], mean, atol=2e-3)
     fed = [given[0][:, :1], given[1][:, :1, :3], given[2][:, :1, :3]]
     within_the_bound(got[:, :1], fed, 0.25, np.ones((16, 3), np.bool_), None)
+
+
+def test_float16_results(units: vkq.Device) -> None:
+    """Float16 results are the float32 results, rounded. A device that may round wrongly returns float32."""
+    sizes, seen = AttentionSizes(1, 5, 5, 16, 140, 16, 16), Seen(True, 84)
+    given, bias = operands(sizes, "float16"), np.zeros((1, 5, 1, 140), np.float32)
+    bias[0, 1] = -np.inf  # all keys of this head are hidden, so its results are NaN
+    given[2][0, 0] *= 2.0**-12  # subnormal results
+    wide, found = (run(units, sizes, given, seen, bias, 0.25, to=to) for to in ("float32", "float16"))
+    assert found.dtype == ("float16" if units.converts else "float32")
+    np.testing.assert_array_equal(found, wide.astype(found.dtype))
+    assert np.isnan(found[0, 1]).all()
 
 
 def test_replays(units: vkq.Device) -> None:

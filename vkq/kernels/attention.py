@@ -70,14 +70,16 @@ def attended(
     """Add attention to a plan. q, k and v are float32 or float16. *strides*: the strides of q, k, v and y,
     in this order. *bias* is float32 and is added to the scores. *places*: optional positions of the queries
     among the keys, int32 (batch or 1, queries), at least 0. These positions replace the positions of
-    *seen*, which must be causal. *guarded*: a query with NaN weights gets the result 0."""
-    result = b.new(y)
-    if not y.size:
-        return result
-    q, k, v = operands
+    *seen*, which must be causal. *guarded*: a query with NaN weights gets the result 0. *y*: the spec of the
+    result. If *y* is float16, the result is float32 nevertheless, unless a second dispatch combines parts
+    and *width* is even."""
     lines, span = sizes.lines, span_of(sizes.lines, sizes.width)
     parts = -(-sizes.keys // span)
     apart = parts > 1
+    result = b.new(y if apart and sizes.width % 2 == 0 else Spec(y.shape, "float32"))
+    if not y.size:
+        return result
+    q, k, v = operands
     form = AttentionForm(
         sizes.depth, sizes.width, Tile.of(lines, sizes.width), (q.spec.dtype, k.spec.dtype, v.spec.dtype),
         seen.causal, bias is not None, guarded, b.device.soft_float, span if apart else 0, apart,
@@ -116,8 +118,10 @@ def joined_parts(
     the number of parts, and whether a query with NaN weights gets the result 0. *strides*: the strides of y.
     *sink*: float32 (heads,)."""
     parts, guarded = form
-    joined = JoinForm(sizes.width, sink is not None, guarded, b.device.soft_float)
-    push = {"count": y.spec.size, "queries": sizes.queries, "groups": sizes.groups, "lines": sizes.lines}
+    half, how = y.spec.dtype == "float16", (b.device.soft_float, b.device.converts)
+    joined = JoinForm(sizes.width, sink is not None, guarded, half, *how)
+    push = {"count": y.spec.size >> half, "queries": sizes.queries, "groups": sizes.groups}
+    push["lines"] = sizes.lines
     push |= {"parts": parts, **{f"y_{stride}": getattr(strides, stride) for stride in STRIDES}}
     slots = [sums, *([sink] if sink else []), y]
     b.dispatch(b.device.program(written_join(joined)), slots, push, macs=y.spec.size * parts * 32)
@@ -170,6 +174,7 @@ def written_join(form: JoinForm) -> Written:
     bindings.append(Binding(len(bindings), "y", "write", "uint"))
     push = tuple(PushConstant(name, "uint", 4 * i) for i, name in enumerate(JOIN_WORDS))
     about = f"attention__join:{form.width}" + ".sink" * form.sunk + ".guarded" * form.guarded
+    about += ".float16" * form.half
     return Written(
         "attention__join", about,
         "parts of attention joined", tuple(bindings), push, LANES,

@@ -110,11 +110,13 @@ class HalfAttention:
         places: Value | None,
     ) -> Value:
         """Add the dispatch to a plan, and return the result. The arguments are those of
-        `vkq.kernels.attention.attended`."""
-        result = b.new(y)
+        `vkq.kernels.attention.attended`. If *y* is float16, the result is float32 nevertheless on devices
+        that may round wrongly to float16."""
+        half = y.dtype == "float16" and self.device.converts
+        result = b.new(y if half else Spec(y.shape, "float32"))
         how: dict[str, Constant] = {
             "BIASED": bias is not None, "CAUSAL": seen.causal, "PLACED": places is not None,
-            "GUARDED": guarded,
+            "GUARDED": guarded, "Y_HALF": half,
         }  # fmt: skip
         program = self.device.program(catalog().find(SHADER), self.constants | how, self.matrices.subgroup)
         push = numbers(sizes, (*strides, bias[1] if bias else None), scale * LOG2E, seen, places)

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable
 
 from ..numerics.attention import HIDDEN, LANES, base, weighed, weight
-from ..numerics.elementary import maximum
+from ..numerics.elementary import maximum, to_halves
 from ..numerics.rational import add, divide, multiply
 from ..numerics.steps import Number
 from ..shader.assembler import KernelWriter
@@ -22,24 +22,29 @@ JOIN_WORDS = (
 @dataclasses.dataclass(frozen=True)
 class JoinForm:
     """The properties for which a kernel is compiled. width: the number of elements of a value vector. sunk:
-    the kernel reads a buffer of sinks (heads,). guarded: a query with NaN weights gets the result 0. soft:
-    the kernel computes float arithmetic with integer instructions."""
+    the kernel reads a buffer of sinks (heads,). guarded: a query with NaN weights gets the result 0. half:
+    the result is float16; then *width* and the strides of the result are even. soft, converts: as in
+    `vkq.shader.assembler.KernelWriter`."""
 
     width: int
     sunk: bool
     guarded: bool
+    half: bool
     soft: bool
+    converts: bool
 
 
 def join_module(form: JoinForm) -> bytes:
-    """Write the kernel that combines the parts. Each invocation computes one element of the result; the
-    strides of the result are push constants. The input is float32 (batch, groups, parts, lines, width + 2):
-    for each row of a part, the weighted sums of the values, then the largest score and the sum of weights."""
-    k = KernelWriter((False, *[False] * form.sunk, True), len(JOIN_WORDS), LANES, form.soft)
+    """Write the kernel that combines the parts. Each invocation computes one word of the result: an element,
+    or two float16 elements. The strides of the result are push constants. The input is float32 (batch,
+    groups, parts, lines, width + 2): for each row of a part, the weighted sums of the values, then the
+    largest score and the sum of weights."""
+    buffers = (False, *[False] * form.sunk, True)
+    k = KernelWriter(buffers, len(JOIN_WORDS), LANES, form.soft, converts=form.converts)
     count, queries, groups, lines, parts = (k.word(i) for i in range(1, 6))
-    at, width = k.workgroup() * LANES + k.lane(), form.width
-    # invocations beyond the end compute the last number and do not store it
-    here = (at < count).where(at, count - 1)
+    at, width, per_word = k.workgroup() * LANES + k.lane(), form.width, 1 + form.half
+    # invocations beyond the end compute the last word and do not store it
+    here = (at < count).where(at, count - 1) * per_word
     row = here.divided(width)
     column, matrix = here - row * width, row.divided(lines)
     line, batch = row - matrix * lines, matrix.divided(groups)
@@ -57,14 +62,21 @@ def join_module(form: JoinForm) -> bytes:
 
     def join(state: tuple[Number, ...], x: list[Number]) -> tuple[Number, ...]:
         factor = weight(x[0], subtracted)
-        return add(state[0], multiply(x[1], factor)), state[1] + x[2] * factor
+        sums = (sum_ + value * factor for sum_, value in zip(state[1:], x[2:], strict=True))
+        return add(state[0], multiply(x[1], factor)), *sums
 
     first = weight(sink, subtracted) if form.sunk else nothing
-    total, found = _over_parts(k, place, parts, (*ends, column), (first, nothing), join)
+    offsets = (*ends, *(column + i for i in range(per_word)))
+    total, *found = _over_parts(k, place, parts, offsets, (first, *[nothing] * per_word), join)
     by_batch, by_head, by_row = (k.word(i) for i in range(6, 9))
     to = batch * by_batch + head * by_head + (line - shared * queries) * by_row + column
+    inverse = divide(total.of(1.0), total)
+    results = [weighed(sum_, inverse, form.guarded) for sum_ in found]
     with k.when(at < count):
-        k.store(1 + form.sunk, to, weighed(found, divide(total.of(1.0), total), form.guarded))
+        if form.half:
+            k.store(1 + form.sunk, to >> 1, to_halves(*results))
+        else:
+            k.store(1 + form.sunk, to, *results)
     return k.finish()
 
 

@@ -10,6 +10,7 @@ from ...kernels.attention import AttentionSizes, Strides, attended
 from ...kernels.attention_cache import appended
 from ...kernels.attention_half import HalfAttention
 from ...kernels.attention_int8 import Int8Operands, attended_int8
+from ...kernels.chain import Chain, Link, chained
 from ...kernels.heads import buffers, headed
 from ...kernels.lines import placed_rows
 from ...kernels.rotary import rotated
@@ -21,6 +22,8 @@ from ..graph import Node
 from ..operators.attention import Axes, moved
 from .context import BUFFERS, BYTES, Context, DeviceOperator, anything, unnamed
 from .layouts import wanted
+
+ROUND = Chain(("float32",), (), (Link("Cast", (0,), "float32", "float16", (("to", "float16"),)),), (1,))
 
 
 def _strides(shape: Sequence[int], axes: Axes) -> Strides:
@@ -47,13 +50,15 @@ def _attention(context: Context, node: Node) -> Value:
     bias, places = (context.value(node.input(i)) if node.input(i) else None for i in (3, 4))
     added = None if bias is None else (bias, _broadcast(bias.spec.shape))
     q, k, v = operands
-    rest = sizes, Spec(shapes[3], "float32"), a["scale"], a["seen"], added, a["guarded"], places
+    rest = sizes, Spec(shapes[3], a["dtype"]), a["scale"], a["seen"], added, a["guarded"], places
     units = HalfAttention.of(
         b.device, (q.spec.dtype, k.spec.dtype, v.spec.dtype), strides, sizes, context.compute == "float16"
     )
     if isinstance(units, HalfAttention):
-        return units.build(b, (q, k, v), strides, *rest)
-    return attended(b, (q, k, v), (strides[0], strides[1], strides[2], strides[3]), *rest)
+        y = units.build(b, (q, k, v), strides, *rest)
+    else:
+        y = attended(b, (q, k, v), (strides[0], strides[1], strides[2], strides[3]), *rest)
+    return y if y.spec.dtype == a["dtype"] else chained(b, ROUND, [y], y.spec.shape)[0]
 
 
 def _append_cache(context: Context, node: Node) -> Value:

@@ -3,8 +3,9 @@
 attention: inputs q, k, v, an optional bias, which is added to scores, and optional int32 positions of the
 queries (batch or 1, queries). The attributes ``scale``, ``seen`` and ``guarded`` are explained in
 `vkq.numerics.attention.attention`. ``axes`` has four permutations, for q, k, v and the result. Each brings
-the axes of its array into the order (batch, heads, tokens, features). The result is float32. ``fused``: why
-this node was fused, as a text for reports.
+the axes of its array into the order (batch, heads, tokens, features). ``dtype``: the type of the result,
+float32 or float16; a float16 result is the float32 result, rounded. ``fused``: why this node was fused, as a
+text for reports.
 
 append_cache: inputs x (batch, tokens, heads, elements) in float32, an optional int32 start (batch,), and an
 optional past cache (batch, heads, keys, words). The result is an int8 cache for ``total`` keys. From position
@@ -32,6 +33,7 @@ import numpy as np
 from ...numerics.attention import attention
 from ...numerics.attention_cache import packed, unpacked, words_of
 from ...numerics.attention_int8 import attention_int8
+from ...numerics.described import array_of, number_of
 from ...numerics.rotary import rotated
 from ..graph import Array, Node, Spec
 from .operator import Inputs, Operator, one, same, there
@@ -52,7 +54,8 @@ def result_shape(node: Node, q: Sequence[int], v: Sequence[int]) -> tuple[int, .
 
 
 def _infer(x: Inputs) -> list[Spec]:
-    return [Spec("float32", result_shape(x.node, x.spec(0).shape, x.spec(2).shape))]
+    shape = result_shape(x.node, x.spec(0).shape, x.spec(2).shape)
+    return [Spec(x.node.attributes["dtype"], shape)]
 
 
 def _compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
@@ -60,7 +63,8 @@ def _compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     q, k, v = (there(x[i]).astype(np.float32).transpose(a["axes"][i]) for i in range(3))
     bias, places = (x[i] if i < len(x) else None for i in (3, 4))
     y = attention(q, k, v, a["scale"], a["seen"], bias, a["guarded"], places)
-    return one(y.transpose([a["axes"][3].index(i) for i in range(4)]))
+    y = y.transpose([a["axes"][3].index(i) for i in range(4)])
+    return one(y if a["dtype"] == "float32" else array_of(number_of(y), a["dtype"]))
 
 
 def _infer_append(x: Inputs) -> list[Spec]:

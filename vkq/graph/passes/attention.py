@@ -158,14 +158,15 @@ def _fused(sweep: Sweep, node: Node, weights: Softmaxed, shape: Sequence[int]) -
     seen, bias, places = masks(sweep, weights.added, whole)
     inputs = [q.name, k.name, v.name, *([bias, places] if places else [bias] if bias else [])]
     old = sweep.old.specs[node.outputs[0]]
-    direct = old.dtype == "float32" and old.shape == (batch, heads, queries, sizes.width)
+    direct = old.shape == (batch, heads, queries, sizes.width)
     y = sweep.emit(
         "attention", inputs, node.outputs[0] if direct else "", node.source or weights.product.source,
         axes=(q.axes, k.axes, v.axes, ONE_BY_ONE), scale=weights.scale, seen=seen, guarded=weights.guarded,
+        dtype=old.dtype,
         fused=f"one kernel in place of two MatMul and Softmax: {4 * math.prod(shape)} bytes of scores",
     )  # fmt: skip
     if not direct:
-        _converted(sweep, y, node)
+        sweep.reshape(y, old.shape, node.outputs[0], node.source)
     return True
 
 
@@ -180,14 +181,6 @@ def gains(sizes: AttentionSizes) -> bool:
     if sizes.lines < ROWS:
         return held > MOST_BYTES or sizes.keys >= KEYS
     return held >= SCORES_BYTES
-
-
-def _converted(sweep: Sweep, y: str, node: Node) -> None:
-    """Convert the attention's result *y* to the shape and the type of the replaced node's result."""
-    old = sweep.old.specs[node.outputs[0]]
-    if old.dtype != "float32":
-        y = sweep.emit("Cast", [y], "", node.source, to=old.dtype)
-    sweep.reshape(y, old.shape, node.outputs[0], node.source)
 
 
 def _quantized(sweep: Sweep, name: str) -> bool:
