@@ -106,7 +106,8 @@ def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | Non
             found[axis] = slice(start, end, step)
         else:  # ONNX clamps a negative start to 0, where a Python slice with a negative step would be empty
             first, last = (value + size if value < 0 else value for value in (start, end))
-            found[axis] = slice(min(max(first, 0), size - 1), None if last < 0 else last, step)
+            whole = last < 0 or end in (2**31 - 1, 2**63 - 1)  # as ONNX Runtime reads these two ends
+            found[axis] = slice(min(max(first, 0), size - 1), None if whole else last, step)
     return tuple(found)
 
 
