@@ -96,6 +96,21 @@ def test_places(device: vkq.Device, dtype: str, op: str) -> None:
         check(device, model(nodes, {"a": x}, constants, "int64"), {"a": x})
 
 
+@pytest.mark.parametrize("between", ["quantized", "bytes"])
+def test_rows_and_columns_of_the_largest(device: vkq.Device, between: str) -> None:
+    """An index in a map of 4 x 7 pixels becomes a row and a column, as pose networks compute it: in int64,
+    which int32 replaces because the index is less than 28."""
+    x = bytes_of((2, 3, 28), "uint8")
+    nodes = [
+        helper.make_node("ArgMax", ["ra" if between == "quantized" else "a"], ["i"], axis=2, keepdims=0),
+        helper.make_node("Div", ["i", "width"], ["row"]), helper.make_node("Mod", ["i", "width"], ["column"]),
+        helper.make_node("Mul", ["row", "ten"], ["tens"]), helper.make_node("Add", ["tens", "column"], ["y"]),
+    ]  # fmt: skip
+    more = q("a", 0.03, 100, "uint8") if between == "quantized" else {}
+    constants = more | {"width": np.array(7), "ten": np.array(10)}
+    check(device, model(REAL[: len(more) and 1] + nodes, {"a": x}, constants, "int64"), {"a": x})
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 def test_integer_product_by_columns(device: vkq.Device, dtype: str) -> None:
     """MatMulInteger with a zero point for each column, some of them equal, gives ONNX Runtime's sums."""

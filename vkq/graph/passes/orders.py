@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -11,14 +12,16 @@ from ...kernels.rows import MOST_LENGTH
 from ..graph import Node
 from ..operators.movement import moves
 from ..operators.operator import axis_of
+from .links import BYTES
+from .ranges import Range
 from .words import FLOATS, INTEGERS, Words
 
 MOST_EXACT = 1 << 24  # float32 represents every integer from 0 to this value
 
 
 def _dequantized(w: Words, name: str) -> bool:
-    """Return True if a value is dequantized, perhaps with movements after the dequantize. `arg_max` then
-    returns False, and a later pass compares the 8-bit elements."""
+    """Return True if a value is dequantized, perhaps with movements after the dequantize. A later pass
+    then compares the 8-bit elements."""
     made = w.sweep.producer(name)
     while made is not None and moves(made):
         made = w.sweep.producer(made.inputs[0])
@@ -57,15 +60,27 @@ def _can(w: Words, axis: int, *dtypes: str) -> bool:
 def arg_max(w: Words) -> bool:
     shape = w.spec(0).shape
     axis = axis_of(w.node, len(shape), int(w.attributes.get("axis", 0)), "")
-    if not _can(w, axis, *INTEGERS) or _dequantized(w, w.node.inputs[0]):
+    if not _can(w, axis, *INTEGERS, *BYTES):
         return False
+    ends = 0, shape[axis] - 1
+    if w.spec(0).dtype in BYTES or _dequantized(w, w.node.inputs[0]):
+        return w.node.op != "foreign" and _later(w, ends)
     op = w.attributes.get("op", w.node.op)
     place = _extreme_index(w, axis, op == "ArgMin", bool(w.attributes.get("select_last_index", 0)))
-    whole = w.cast(place, "int32", range=(0, shape[axis] - 1))
+    whole = w.cast(place, "int32", range=ends)
     kept = w.attributes.get("keepdims", 1)
     if not kept:
         whole = w.reshape(whole, (*shape[:axis], *shape[axis + 1 :]))
     w.cast(whole, "int64", w.node.outputs[0])
+    return True
+
+
+def _later(w: Words, ends: Range) -> bool:
+    """Keep an ArgMax of 8-bit values for a later pass, and state the range of its result by a Cast: int64
+    arithmetic on indices of unknown range could not become int32."""
+    name = w.sweep.fresh(f"{w.node.outputs[0]}/{w.node.op}")
+    w.sweep.keep(dataclasses.replace(w.node, outputs=(name,)))
+    w.cast(w.cast(name, "int32", range=ends), "int64", w.node.outputs[0])
     return True
 
 
