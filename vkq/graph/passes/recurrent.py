@@ -115,7 +115,7 @@ class _Direction:
         return shown, [self._where(t, *pair) for pair in zip(new, old, strict=True)]
 
     def _where(self, t: int, inside: str, beyond: str) -> str:
-        """Emit a choice between two values: *inside* for sequences that have a step t, *beyond* for others."""
+        """Emit a choice: *inside* for the sequences that have a step t, *beyond* for the others."""
         flags = self.w.emit("Greater", [self.lengths, self.w.number(t, self.lengths)])
         return self.w.emit("Where", [flags, inside, beyond])
 
