@@ -139,6 +139,99 @@ def test_vector(device: vkq.Device) -> None:
     np.testing.assert_array_equal(two[0], one)
 
 
+def loop(count: int, computed: bool = False) -> bytes:
+    """Return a model of y = W y + x, which a WHILE computes *count* times. The first y is x. The body is
+    subgraph 1, the condition subgraph 2. *computed*: the condition is that an element of y is below 0."""
+    w, weight = Writer(), w_constant()
+    x, y, next_y, product = (w.tensor((1, 4), "float32") for _ in range(4))
+    i, next_i = (w.tensor((), "int32") for _ in range(2))
+    result, last, goes = w.tensor((1, 4), "float32"), w.tensor((), "int32"), w.tensor((), "bool")
+    zero, one, most = (w.constant(np.array(v, np.int32)) for v in (0, 1, count))
+    options = {"cond_subgraph_index": 2, "body_subgraph_index": 1}
+    w.operator("WHILE", [zero, x, x], [last, result, w.tensor((1, 4), "float32")], "WhileOptions", **options)
+    w.operator("FULLY_CONNECTED", [y, w.constant(weight)], [product], "FullyConnectedOptions")
+    w.operator("ADD", [product, x], [next_y], "AddOptions")
+    w.operator("ADD", [i, one], [next_i], "AddOptions")
+    if computed:
+        least = w.tensor((), "float32")
+        w.operator("REDUCE_MIN", [y, w.constant(np.array([0, 1], np.int32))], [least], "ReducerOptions")
+        w.operator("LESS", [least, w.constant(np.array(0, np.float32))], [goes])
+    else:
+        w.operator("LESS", [i, most], [goes])
+    parts = ([x], [result], 0, 1), ([i, y, x], [next_i, next_y, x], 1, 4), ([i, y, x], [goes], 4, 9)
+    graphs = [
+        {"tensors": w.tensors, "inputs": a, "outputs": b, "operators": w.operators[m:n], "name": str(m)}
+        for a, b, m, n in parts
+    ]
+    return w.file([], [], subgraphs=graphs)
+
+
+def w_constant() -> np.ndarray:
+    return (numbers((4, 4), 3) / 5).astype(np.float32)
+
+
+def test_loops(device: vkq.Device) -> None:
+    """A WHILE whose number of iterations is known runs on the device, with one copy of its weights. Other
+    loops are refused."""
+    x = numbers((1, 4))
+    session = InferenceSession(loop(5), device)
+    (got,) = session.run(None, {"t0": x})
+    want = x.astype(np.float64)
+    for _ in range(5):
+        want = want @ w_constant().astype(np.float64).T + x
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    assert sum(array.shape == (4, 4) for array in session.model.constants.values()) == 1
+    np.testing.assert_array_equal(InferenceSession(loop(0), device).run(None, {"t0": x})[0], x)
+    with pytest.raises(vkq.ModelError, match="it has more than 256 iterations"):
+        InferenceSession(loop(257), device)
+    with pytest.raises(vkq.ModelError, match="the number of its iterations depends on data"):
+        InferenceSession(loop(5, computed=True), device)
+
+
+def test_nested_loops_end(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops inside loops are refused if all their iterations together are too many."""
+    monkeypatch.setattr("vkq.tflite.control.MOST_OPERATORS", 999)
+    w = Writer()
+    x, y = (w.tensor((2,), "float32") for _ in range(2))
+    i, after, inner, last, result = (w.tensor((), "int32") for _ in range(5))
+    zero, one, most = (w.constant(np.array(v, np.int32)) for v in (0, 1, 200))
+    goes = w.tensor((), "bool")
+    w.operator("WHILE", [zero], [last], "WhileOptions", cond_subgraph_index=3, body_subgraph_index=1)
+    w.operator("NEG", [x], [y])
+    w.operator("WHILE", [zero], [inner], "WhileOptions", cond_subgraph_index=3, body_subgraph_index=2)
+    w.operator("ADD", [i, one], [after], "AddOptions")
+    w.operator("ADD", [i, one], [result], "AddOptions")
+    w.operator("LESS", [i, most], [goes])
+    parts = ([x], [y, last], 0, 2), ([i], [after], 2, 4), ([i], [result], 4, 5), ([i], [goes], 5, 6)
+    graphs = [
+        {"tensors": w.tensors, "inputs": a, "outputs": b, "operators": w.operators[m:n], "name": str(m)}
+        for a, b, m, n in parts
+    ]
+    with pytest.raises(vkq.ModelError, match="all iterations together have more than 999 operators"):
+        InferenceSession(w.file([], [], subgraphs=graphs), device)
+
+
+def test_branches(device: vkq.Device) -> None:
+    """Of an IF whose condition follows from the shape of x, only the branch that runs is planned."""
+    w, options = Writer(), {"then_subgraph_index": 1, "else_subgraph_index": 2}
+    x, y, inner, result = (w.tensor((2, 3), "float32") for _ in range(4))
+    size, one, wide = w.tensor((2,), "int32"), w.tensor((1,), "int32"), w.tensor((1,), "bool")
+    w.operator("SHAPE", [x], [size], "ShapeOptions", out_type=2)
+    w.operator("SLICE", [size, *(w.constant(np.array([1], np.int32)) for _ in range(2))], [one])
+    w.operator("GREATER", [one, w.constant(np.array([2], np.int32))], [wide])
+    w.operator("IF", [wide, x], [result], "IfOptions", **options)
+    w.operator("NEG", [y], [inner])
+    w.operator("Something", [y], [inner])
+    parts = ([x], [result], 0, 4), ([y], [inner], 4, 5), ([y], [inner], 5, 6)
+    graphs = [
+        {"tensors": w.tensors, "inputs": a, "outputs": b, "operators": w.operators[m:n], "name": str(m)}
+        for a, b, m, n in parts
+    ]
+    given = numbers((2, 3))
+    (got,) = InferenceSession(w.file([], [], subgraphs=graphs), device).run(None, {"t0": given})
+    np.testing.assert_array_equal(got, -given)
+
+
 def test_slices_chosen(device: vkq.Device) -> None:
     """SELECT with one flag per slice selects along the first axis, also if the last axis has the
     same size."""

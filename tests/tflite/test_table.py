@@ -17,7 +17,7 @@ from . import test_floats
 from .all import OPERATORS, operator_case
 from .answers import FILE, SEEDS, TAKEN, digest
 
-NAME = re.compile(r"\b[A-Z][A-Z0-9_]{2,}\b")
+NAME = re.compile(r"\b[A-Z][A-Z0-9_]+\b")
 BOTH = {True, False}
 WHOSE = {"XNNPACK": {True}, "LiteRT": {False}, "the numbers": BOTH, "XNNPACK or LiteRT": BOTH}
 

@@ -93,9 +93,9 @@ def is_tflite(model: Any) -> bool:
     return path.suffix == ".tflite"
 
 
-def parse(model: Any, signature: str | None = None) -> File:
+def parse(model: Any, signature: str | int | None = None) -> File:
     """Parse a .tflite model, given as a path or bytes. *signature* selects a subgraph by the key of its
-    signature, or by its name; None selects the first subgraph.
+    signature, by its name or by its number; None selects the first subgraph.
 
     Raises ModelError for a file that is not a valid .tflite model, OSError for a file that cannot be read.
     """
@@ -127,12 +127,16 @@ def parse(model: Any, signature: str | None = None) -> File:
     return File(tensors, operators, inputs, outputs, signatures, graph.text("name"), data, at, others)
 
 
-def _chosen(graphs: list[FlatTable], keys: Mapping[str, int], signature: str | None) -> int:
+def _chosen(graphs: list[FlatTable], keys: Mapping[str, int], signature: str | int | None) -> int:
     """Return the index of the subgraph that *signature* selects. *keys* maps signature keys to indices."""
     if not graphs:
         raise ModelError("the model has no subgraphs")
     if signature is None:
         return 0
+    if isinstance(signature, int):
+        if not 0 <= signature < len(graphs):
+            raise ModelError(f"there is no subgraph {signature}; there are {len(graphs)}")
+        return signature
     names = [graph.text("name") for graph in graphs]
     found = keys.get(signature, names.index(signature) if signature in names else -1)
     if not 0 <= found < len(graphs):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,11 @@ class Unsupported(Exception):
     """Raised for an operator that cannot be lowered to the graph's operators; the message is the reason."""
 
 
+def unable(low: Lowering, operator: FileOperator) -> None:
+    """Raise Unsupported."""
+    raise Unsupported(f"vkq does not know the operator {operator.op}")
+
+
 @dataclasses.dataclass
 class Lowering:
     """The nodes and constants that have been emitted. ``plain`` and ``first`` map tensor numbers to names of
@@ -62,13 +67,18 @@ class Lowering:
     first: dict[int, str] = dataclasses.field(default_factory=dict)
     arrays: dict[int, Array] = dataclasses.field(default_factory=dict)
     names: tuple[str, ...] = ()
+    lower: Callable[[Lowering, FileOperator], None] = unable  # lowers an operator or raises Unsupported
+    above: tuple[Lowering, ...] = ()  # the lowerings of the subgraphs that run this one
+    below: dict[int, Lowering] = dataclasses.field(default_factory=dict)  # the subgraphs that this one runs
 
     def __post_init__(self) -> None:
         self.arrays = {i: t.data for i, t in enumerate(self.file.tensors) if t.data is not None}
         own = sum(array.nbytes for array in self.arrays.values())
         self.most = self.room = max(MOST_COPIES * own, LEAST_ROOM)
         self.names = names_of(self.file)
-        self.taken, self.source = set(self.names), ""
+        self.taken, self.source, self.ran = set(self.names), "", 0
+        self.kept = {id(array): "" for array in self.arrays.values()}  # names of the file's arrays, by id()
+        self.folded: dict[Hashable, str] = {}  # names of values that were computed from constants
 
     # -------------------------------------------------------------------------------------------------- facts
 
@@ -139,8 +149,12 @@ class Lowering:
         return unused(hint, self.taken)
 
     def constant(self, value: Any, hint: str = "constant") -> str:
-        """Add a constant and return its name."""
+        """Add a constant and return its name. An array of the file is added once."""
+        if self.kept.get(id(value)):
+            return self.kept[id(value)]
         name = self.fresh(hint)
+        if id(value) in self.kept:
+            self.kept[id(value)] = name
         self.spend(np.asarray(value).nbytes)
         self.constants[name] = array = np.ascontiguousarray(value).reshape(np.shape(value))
         self.specs[name] = Spec.of(array)
@@ -148,13 +162,17 @@ class Lowering:
 
     def emit(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
         """Emit a node with one result and return the name of this result. If all inputs are constants, fold
-        the node if possible."""
+        the node if possible; a transposed constant is computed once."""
+        key = op, *inputs, attributes.get("perm")
+        if op == "Transpose" and not output and key in self.folded:
+            return self.folded[key]
         name = output or self.fresh(f"{self.source}/{op}")
         node = Node(op, tuple(inputs), (name,), attributes, self.source)
         specs = [self.specs[x] if x else None for x in inputs]
         arrays = [self.constants.get(x) if x else None for x in inputs]
         (self.specs[name],) = infer(node, specs, arrays)
         if all(x in self.constants or not x for x in inputs) and self._fold(node, arrays):
+            self.folded[key] = name
             return name
         self.nodes.append(node)
         return name

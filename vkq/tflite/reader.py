@@ -11,7 +11,7 @@ from ..graph.graph import Graph, Spec
 from ..onnx.inputs import TRIAL_SIZES
 from ..onnx.reader import Model, needed
 from ..onnx.tensors import BROKEN, Argument
-from . import elements, flags, images, layers, movement, parts, rearranged
+from . import control, elements, flags, images, layers, movement, parts, rearranged
 from .file import File, FileOperator, parse
 from .lowering import Lowering, Unsupported, names_of
 from .schema import ACTIVATIONS
@@ -23,6 +23,7 @@ RULES: dict[str, Callable[[Lowering, FileOperator, str], None]] = {
     "TRANSPOSE_CONV": layers.transpose_conv,
     "BATCH_MATMUL": layers.batch_matmul,
     "FULLY_CONNECTED": layers.fully_connected,
+    **control.RULES,
     **elements.RULES,
     **flags.RULES,
     **images.RULES,
@@ -122,7 +123,7 @@ def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[s
     cannot be lowered, become ``foreign`` nodes."""
     sixteen = has_sixteen(file)
     try:
-        low = Lowering(file := as_floats(file) if sixteen else file)
+        low = Lowering(file := as_floats(file) if sixteen else file, lower=_lower)
     except BROKEN as error:
         raise ModelError(f"the model is malformed: {type(error).__name__}: {error}") from error
     inputs = tuple(_input(low, number, shapes) for number in file.inputs)
@@ -181,25 +182,30 @@ def _input(low: Lowering, number: int, shapes: Mapping[str, Sequence[int]]) -> A
     return Argument(name, tensor.dtype, shape)
 
 
-CONTROL = ("IF", "WHILE", "CALL", "CALL_ONCE")  # operators that call other subgraphs
+CONTROL = ("CALL", "CALL_ONCE")  # operators that run other subgraphs, which vkq never runs
+
+
+def _lower(low: Lowering, operator: FileOperator) -> None:
+    """Lower an operator. Raises Unsupported if a device cannot run it."""
+    rule = RULES.get(operator.op)
+    for number in (*operator.inputs, *operator.outputs):
+        if number >= 0:
+            low.tensor(number)
+    if operator.op in CONTROL:
+        raise Unsupported(f"{operator.op} runs another subgraph of the file; vkq runs one")
+    if rule is None:
+        raise Unsupported(f"vkq does not know the operator {operator.op}")
+    code = operator.options.get("fused_activation_function", 0)
+    if code not in ACTIVATIONS:
+        raise ModelError(f"{operator}: there is no activation {code}")
+    rule(low, operator, ACTIVATIONS[code])
 
 
 def _add(low: Lowering, operator: FileOperator, apart: bool) -> None:
-    rule = RULES.get(operator.op)
     try:
-        for number in (*operator.inputs, *operator.outputs):
-            if number >= 0:
-                low.tensor(number)
         if apart:
             raise Unsupported("a device cannot run this form of the operator")
-        if operator.op in CONTROL:
-            raise Unsupported(f"{operator.op} runs another subgraph of the file; vkq runs one")
-        if rule is None:
-            raise Unsupported(f"vkq does not know the operator {operator.op}")
-        code = operator.options.get("fused_activation_function", 0)
-        if code not in ACTIVATIONS:
-            raise ModelError(f"{operator}: there is no activation {code}")
-        rule(low, operator, ACTIVATIONS[code])
+        _lower(low, operator)
     except Unsupported as why:
         low.foreign(operator, str(why))
     except ModelError:

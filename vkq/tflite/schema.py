@@ -106,6 +106,8 @@ OPTIONS: dict[str, tuple[int, Fields]] = {
     "LeakyReluOptions": (75, _fields("0 alpha float32")),
     "MirrorPadOptions": (77, _fields("0 mode int8")),
     "SplitVOptions": (79, _fields("0 num_splits int32")),
+    "IfOptions": (92, _fields("0 then_subgraph_index int32", "1 else_subgraph_index int32")),
+    "WhileOptions": (93, _fields("0 cond_subgraph_index int32", "1 body_subgraph_index int32")),
     "DepthToSpaceOptions": (94, _fields("0 block_size int32")),
     "BatchMatMulOptions": (101, _fields("0 adj_x bool", "1 adj_y bool", "2 asymmetric_quantize_inputs bool")),
     "GeluOptions": (116, _fields("0 approximate bool")),
