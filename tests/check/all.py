@@ -1,9 +1,11 @@
-"""``python -m tests.check.all`` injects each published fault into the drivers, runs all replays of `vkq
-doctor` (verified runs of its workloads) with each fault in the usual 30 s, and prints a table in Markdown.
-The exit code is 1 if the doctor misses a fault, or raises an alarm on a driver without a fault.
+"""``python -m tests.check.all`` tests `vkq doctor` with emulated faults of drivers (`faulty.FAULTS`, after
+published bugs). It runs all replays of the doctor once for each driver and fault, and once without a fault,
+each time on a newly opened device and with the doctor's usual budget of 30 s. It prints a table in Markdown.
+The exit code is 1 if the doctor misses a fault, if a fault changes no result, or if the doctor raises an
+alarm without a fault.
 
-Drivers without a fault run unchanged. Each fault runs on its own device. A faulty driver submits each step
-of a recording separately, so it is slower than a real driver.
+The emulation submits each step of a recording separately, also without a fault, so it is slower than a real
+driver.
 
     python -m tests.check.all --driver swiftshader --fault zeros --fault "partial writes"
 """

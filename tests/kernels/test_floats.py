@@ -195,7 +195,7 @@ def test_rows_read_ahead_replay_the_same_bytes(
     dtype: Any, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GEMV that prefetches weights gives the same bytes in 200 runs, whatever its buffers held before.
-    Infinity and NaN affect only their own rows."""
+    An infinity or NaN in a row of x affects only this row of y."""
     profile_says(monkeypatch, floats, registers="plenty")
     sixteen_bits.provide(device, monkeypatch)
     data, x, _ = expected("linear[M=3,K=1030,N=9]", 5)

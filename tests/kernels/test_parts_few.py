@@ -183,8 +183,9 @@ def test_the_self_test(test: str, units: vkq.Device) -> None:
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
-    """On an H200, the preferred number of invocations is the fastest measured one. The cases vary the number
-    of workgroups and K. There is no number of invocations if K is not a multiple of a chunk."""
+    """On an H200, the first size of a workgroup that `invocations` returns is the one that was measured to be
+    fastest. The cases vary the number of workgroups, the number of rows (8 or 16) and K. If K is not a
+    multiple of CHUNK, `invocations` returns no size."""
     facts = reported("nvidia-h200")
     for tall, want in ((8, [512, 256, 256, 128, None]), (16, [256, 128, 256, 128, None])):
         found = [half_gemv.invocations(facts, half_gemv.PARTS, tall, w, k)[:1] for w, k in (

@@ -196,8 +196,9 @@ def test_tables_are_kept_with_the_model() -> None:
 def test_sums_keep_the_order_of_operands(
     any_device: vkq.Device, shape: tuple[int, int], ops: set[str]
 ) -> None:
-    """An Expand along the last axis is not removed before a sum: without it, the sum would swap its
-    operands and round differently."""
+    """An Expand along the last axis is kept before a quantized Add. Without the Expand, the first operand has
+    size 1 along that axis; the Add would then swap its operands, as ONNX Runtime does for a scalar (`swaps`),
+    and round differently. An Expand along another axis is removed."""
     w, random = Written(), np.random.default_rng(4)
     wide = w.op("Expand", w.held("x", 0.031), w.constant([4, 8]))
     w.held(w.op("Add", wide, w.held("z", 0.047)), 0.053, 3, "y")

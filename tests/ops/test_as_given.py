@@ -115,9 +115,9 @@ def test_a_network_chooses_as_before(kind: str, planned: Planned, tmp_path: Path
 
 
 def test_the_rule_compares_times() -> None:
-    """Dot products win if their steps take less time than the repack and the tile of matrix units. The
-    time of dot products grows with k and, beyond one workgroup for each core, with the rows. The time of
-    the repack grows with its bytes."""
+    """Dot products win if their steps take less time than the repack plus the product in the fastest tile of
+    matrix units. The time of dot products grows with k. It grows with the rows only if there are more
+    workgroups than cores. The time of the repack grows with its bytes."""
     c = measured(Planned("nvidia-h200").capabilities)
     known = dataclasses.replace(profile(c), multiprocessors=10)
 

@@ -339,8 +339,8 @@ def first():
 
 @pytest.mark.parametrize("before", ["", "import vkq.onnx", "import vkq; device = vkq.Device(sys.argv[1])"])
 def test_a_first_run_at_the_end_of_the_process(any_device: vkq.Device, before: str) -> None:
-    """The first run of a session works during the exit of the process, before and after vkq closes its
-    devices, although no thread can be started then."""
+    """A function that runs at the exit of the process can open a device and run a new session. It may run
+    before or after vkq closes the devices that were open. No thread can be started at that time."""
     for code in (f"atexit.register(first)\n{before}", f"{before}\natexit.register(first)"):
         child = subprocess.run(
             [sys.executable, "-c", FIRST_AT_EXIT + code, any_device.name],

@@ -1,5 +1,5 @@
-"""Depthwise convolutions of float activations with int8 or float weights. An invocation computes several
-output rows (lines of pixels)."""
+"""Depthwise convolutions of float activations with int8 or float weights. An invocation computes
+neighbouring pixels of several output rows, so that it loads each input pixel once for all of them."""
 
 from __future__ import annotations
 

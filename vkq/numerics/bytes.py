@@ -65,9 +65,10 @@ class Quantizer:
         return (most < -128).where(-128, most)
 
     def quick(self, x: Number) -> tuple[Number, Number]:
-        """Return (result, correct) in fewer steps than `__call__`. The Boolean *correct* is False if x is
-        NaN, very large, or near a tie. Only for scales for which `divides` returns False; x need not be
-        flushed.
+        """Return (result, correct) in fewer steps than `__call__`. If the Boolean *correct* is True, the
+        result equals that of `__call__`. It is False if x is NaN, or if the product of x and the reciprocal
+        has a magnitude of 2^21 or more or is within 2^-14 of a tie. Only for scales for which `divides`
+        returns False. A subnormal x need not be replaced by 0.
 
         A product of x and the reciprocal is within 2^-14 of the float32 quotient if the product is below 257.
         A larger product, up to 2^21, is within 1/2 of the quotient, and quotient and product both saturate.

@@ -226,7 +226,7 @@ class Staged:
 
     @property
     def cpu_nodes(self) -> int:
-        """The number of nodes that run on the CPU in the stages that have been planned."""
+        """The number of nodes that run on the CPU in the first stage and directly after it."""
         return len(self.found) + (self.first.cpu_nodes if isinstance(self.first, Mixed) else 0)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

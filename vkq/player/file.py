@@ -37,8 +37,9 @@ INT32 = np.iinfo(np.int32)
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """An input or output, which is a row-major array. bounds: the smallest and the largest allowed value of
-    an int32 input. answer: the content of an input in the known answer."""
+    """An input or output: a row-major array. bounds: the smallest and the largest allowed value of an int32
+    input. answer: the bytes of an input in the test with the known answer, whose outputs are in
+    `FilePlan.answers`; empty for an output."""
 
     name: str
     dtype: str

@@ -80,11 +80,9 @@ def _run_alone(capabilities: Capabilities) -> Verdict:
 
 
 def stages(device: Device) -> dict[str, Callable[[], Any]]:
-    """Return {name of a stage: function that returns a JSON value}: the tests whose features the device has,
-    and the rates.
-
-    A test returns an error text, or None.
-    """
+    """Return the stages of the self-test as {name: function that returns a JSON value}. A test returns an
+    error text, or None if the device passes. There are tests only of features that the device has. The stages
+    "loops" and "rates" measure the loop limit and the speed of arithmetic."""
     has_dot = device.capabilities.features["shaderIntegerDotProduct"]
     forms = [form for form in FORMS if form == "float" or has_dot]
     tests: dict[str, Callable[[], Any]] = {form: partial(_test_dot, device, form) for form in forms}

@@ -28,7 +28,8 @@ def packing(layout: Layout, shape: tuple[int, ...]) -> Any:
         stride *= part.extent(shape)
     lane = layout.lane.dim
     axes[lane] = np.ascontiguousarray(axes[lane][::4])
-    # Move axes of size 1 to the front, because the extension iterates along the last axis.
+    # Move axes of size 1 (but not the lane's axis) to the front: the inner loop of vkq's native extension
+    # runs along the last axis, which should be long.
     long = [dim for dim in range(len(shape)) if shape[dim] != 1 or dim == lane]
     missing = 4 - len(long)
     tables = tuple([np.zeros(1, np.uint32)] * missing + [axes[dim] for dim in long])

@@ -27,8 +27,8 @@ def sums_supported(a: QParams, b: QParams, y: QParams) -> bool:
 
 
 def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
-    """Return LiteRT's own ADD or SUB as a table [a, b]. Both operands are first converted to twice the larger
-    scale."""
+    """Return the ADD or SUB of LiteRT's own kernels (not XNNPACK's) as a table [a, b]. Both operands are
+    first converted to twice the larger scale."""
     both = 2 * max(a.scale, b.scale)
     left, right = (
         by_fixed((every(q) - q.zero_point) << SUM_ROOM, *fixed_multiplier(q.scale / both)) for q in (a, b)
@@ -49,7 +49,7 @@ def products_supported(a: QParams, b: QParams, y: QParams) -> bool:
 
 
 def product_table(a: QParams, b: QParams, y: QParams) -> Array:
-    """Return LiteRT's own MUL as a table [a, b]."""
+    """Return the MUL of LiteRT's own kernels (not XNNPACK's) as a table [a, b]."""
     left, right = (every(q) - q.zero_point for q in (a, b))
     factor = fixed_multiplier(a.scale * b.scale / y.scale)
     return stored(by_fixed(left[:, np.newaxis] * right[np.newaxis, :], *factor) + y.zero_point, y)
@@ -64,7 +64,7 @@ def is_converted(x: QParams, y: QParams, alpha: float = 1.0) -> bool:
 
 
 def leaky(x: QParams, y: QParams, alpha: float) -> Array:
-    """Return LiteRT's own LEAKY_RELU as a table."""
+    """Return the LEAKY_RELU of LiteRT's own kernels (not XNNPACK's) as a table."""
     numbers = every(x) - x.zero_point
     above, below = (by_fixed(numbers, *fixed_multiplier(x.scale * s / y.scale)) for s in (1.0, alpha))
     return stored(np.where(numbers >= 0, above, below) + y.zero_point, y)

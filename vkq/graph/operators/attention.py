@@ -10,11 +10,12 @@ text for reports.
 append_cache: inputs x (batch, tokens, heads, elements) in float32, an optional int32 start (batch,), and an
 optional past cache (batch, heads, keys, words). The result is an int8 cache for ``total`` keys. From position
 start (default 0) on, the result has the vectors of x. All other positions have the words of the past cache,
-or 0 where the past cache has no words. ``range``: the smallest and the largest int32, because a word of the
-cache may have any value.
+or 0 where the past cache has no words. The attribute ``range``, the range of the result, is that of int32,
+because a word of the cache may have any value.
 
 unpack_cache: input an int8 cache (batch, heads, keys, words) of vectors of ``width`` numbers; the result is
-the vectors in float32. The operator has no kernel: `vkq.graph.passes.attention` replaces its readers.
+the vectors in float32. The operator has no kernel: `vkq.graph.passes.attention` replaces the attention that
+reads the result by an `attention_int8` node, which reads the cache. Any other reader is an error.
 
 rotate: inputs x (batch, tokens, heads, elements), cosines and sines (batch or 1, tokens, 1, width), in
 float32. The first 2 * width elements of each head are rotated in pairs. ``interleaved``: which elements form

@@ -52,7 +52,8 @@ def _visit(sweep: Sweep, node: Node) -> bool:
 
 
 def _flat(sweep: Sweep, name: str, source: str) -> str:
-    """Return the name of a small vector in the shape (n,)."""
+    """Return the name of a value with the elements of *name*, a small vector, in the shape (n,). It is a
+    reshaped constant, an earlier value of this shape, or the result of a new Reshape."""
     array, shape = sweep.array(name), (_count(sweep.specs[name]),)
     if array is not None:
         return sweep.constant(array.reshape(shape), f"{name}/flat")
@@ -71,8 +72,8 @@ def _before(sweep: Sweep, name: str, shape: tuple[int, ...]) -> str:
 
 
 def _early(graph: Graph) -> list[Node]:
-    """Return the nodes in a new order. A node that computes a small vector of the shape (n,) moves forward,
-    directly behind the node that computes the last of its operands."""
+    """Return the nodes in a new order. An element-wise node or Reshape that computes a small vector of the
+    shape (n,) moves to an earlier place: directly after the last node that computes one of its operands."""
     place: dict[str, int] = {}
     keys = []
     for i, node in enumerate(graph.nodes):

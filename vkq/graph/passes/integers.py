@@ -202,9 +202,10 @@ def _global_average(sweep: Sweep, node: Node, made: Node, q: QParams, output: st
 
 
 def _resize(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bool:
-    """Replace a Resize with linear interpolation. If the scales exclude subnormal products, the new node
-    repeats ONNX Runtime's float arithmetic. Otherwise x and the result must have equal parameters, and the
-    result is rounded half to even."""
+    """Replace a Resize between dequantize and quantize by a Resize of 8-bit values. If both scales are in
+    (2^-60, 2^60), no product is subnormal, and a linear interpolation repeats ONNX Runtime's arithmetic. With
+    other scales, the Resize is replaced only if x and the result have equal parameters; interpolated values
+    are then rounded half to even."""
     x = parameters(sweep, made.inputs[0])
     usual = x is not None and all(2.0**-60 < scale < 2.0**60 for scale in (x[1].scale, q.scale))
     if x is None or x[1].dtype != q.dtype or not (usual or x[1] == q):
