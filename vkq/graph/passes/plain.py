@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..graph import Node
-from . import computed, einsum, fourier, grids, indices, norms, orders, recurrent, sizes, volumes
+from . import computed, einsum, fourier, grids, indices, norms, orders, recurrent, sizes, unfolded, volumes
 from .sweep import Sweep
 from .words import Words
 
@@ -16,7 +16,7 @@ RULES: dict[str, Callable[[Words], bool]] = {
     "ArgMax": orders.arg_max,
     "ArgMin": orders.arg_max,
     "AveragePool": volumes.pool,
-    "Conv": volumes.convolution,
+    "Conv": unfolded.convolution,
     "ConvTranspose": volumes.transposed_convolution,
     "DFT": fourier.dft,
     "DequantizeLinear": computed.dequantize_linear,
