@@ -118,3 +118,10 @@ def test_the_model_declares_no_rank(any_device: vkq.Device) -> None:
         "y = Conv<kernel_shape = [1, 1]>(x, w)  w = Reshape(c, s)  s = Constant<value_ints = [1, 3, 1, 1]>()",
     )
     check(any_device, data, {"x": np.ones((2, 3, 4, 5), np.float32)})
+
+
+@pytest.mark.parametrize("body", ["y = Greater(x, c)", "y = Shape(x)", "y = ArgMax(x)", "y = Relu(x)"])
+def test_the_model_declares_no_type_of_its_result(any_device: vkq.Device, body: str) -> None:
+    proto = onnx.load_from_string(parsed("float[N,3] x", body))
+    proto.graph.output[0].ClearField("type")
+    check(any_device, proto.SerializeToString(), {"x": np.ones((2, 3), np.float32)})

@@ -28,7 +28,7 @@ from .options import ModelMetadata
 from .protobuf import NIBBLES, attribute_of, messages
 from .pytorch import model_of
 from .reading import Reading
-from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dtype_of
+from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dtype_of, results_of
 from .unknown_operators import unknown
 
 LARGEST_FILE = (1 << 31) - 1  # maximum bytes of a protobuf file
@@ -140,7 +140,7 @@ def _model(proto: Any, folder: Path | None, fed: Container[str]) -> Model:
     if graph.sparse_initializer:
         raise ModelError(f"{len(graph.sparse_initializer)} sparse initializers; store them as dense tensors")
     inputs = tuple(argument_of(v) for v in graph.input if v.name not in constants)
-    outputs = tuple(argument_of(v) if v.HasField("type") else Argument(v.name, "", ()) for v in graph.output)
+    outputs = results_of(proto)
     names = {name for node in graph.node for name in (*node.input, *node.output)}
     reading = Reading(opset, constants, names | {a.name for a in inputs} | set(constants))
     nodes = [_node(reading, node, i, folder) for i, node in enumerate(graph.node)]

@@ -157,3 +157,19 @@ def argument_of(value: Any) -> Argument:
         else:  # Paddle writes -1 for a single free dimension, and "?" for each of several
             shape.append(dim.dim_param.replace("?", "") or f"{value.name}.{i}")
     return Argument(value.name, dtype, tuple(shape), ranked=tensor.HasField("shape"))
+
+
+def results_of(proto: Any) -> tuple[Argument, ...]:
+    """Return the results of a model. onnx infers the types of results for which the model states none; the
+    type of a result that onnx does not know is ""."""
+    results = proto.graph.output
+    if not all(value.HasField("type") for value in results):
+        try:
+            inferred = package().shape_inference.infer_shapes(proto).graph.output
+        except Exception:  # a broken model, which the reader refuses with a better reason
+            inferred = results
+        types = {value.name: value.type.tensor_type.elem_type for value in inferred}
+    return tuple(
+        argument_of(v) if v.HasField("type") else Argument(v.name, DATA_TYPES.get(types[v.name], ""), ())
+        for v in results
+    )
