@@ -242,3 +242,19 @@ def test_a_bias_of_int32_that_is_computed(any_device: vkq.Device) -> None:
         warnings.simplefilter("ignore", FallbackWarning)
         (got,) = session.run(None, feed)
     np.testing.assert_array_equal(got, onnxruntime_results(data, feed)[0])
+
+
+def test_flags_that_are_compared_with_constants(any_device: vkq.Device) -> None:
+    """Equal of bool on the CPU gets both operands in the same type, so no other node leaves the device."""
+    kind, flags = helper.make_tensor_value_info, np.array([[True, False, True], [False, False, True]])
+    nodes = [helper.make_node("Not", ["x"], ["n"]), helper.make_node("Equal", ["n", "c"], ["y"])]
+    stored = [helper.make_tensor("c", 9, flags.shape, flags)]
+    graph = helper.make_graph(nodes, "g", [kind("x", 9, (2, 3))], [kind("y", 9, (2, 3))], stored)
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        (y,) = session.run(None, {"x": flags.copy()})
+    assert not y.any()
+    assert y.dtype == bool
+    assert not [one for one in said if "whole" in str(one.message)]

@@ -100,7 +100,7 @@ class _Types:
                 self.bounds.pop(node.input(2), None)
             self.ranges[node.outputs[-1]] = node.attributes["range"]
             return True
-        if node.op == "Concat" and sweep.old.specs[node.outputs[0]].dtype in HELD:
+        if node.op in ("Concat", "Equal") and sweep.old.specs[node.inputs[0]].dtype in HELD:
             self.sweep.keep(dataclasses.replace(node, inputs=tuple(map(self._byte, node.inputs))))
             return True
         whole = self._integer_operands(node)
