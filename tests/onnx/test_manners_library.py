@@ -80,6 +80,17 @@ binding.bind_output("y", "cpu")
 session.run_with_iobinding(binding)
 result = [binding.get_outputs_as_ortvaluevector()[0].numpy()]
 """,
+    "what a device needs not": """
+from importlib import import_module
+collection = import_module(ort.__name__ + ".capi.onnxruntime_inference_collection")
+options = ort.SessionOptions()
+options.add_free_dimension_override_by_denotation("DATA_BATCH", 2)
+if hasattr(ort, "preload_dlls"):
+    ort.preload_dlls()
+session = collection.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+assert isinstance(session, ort.InferenceSession)
+result = session.run(None, {"x": x})
+""",
     "initializers that are given": """
 import numpy as np
 import onnx

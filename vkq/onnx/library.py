@@ -140,6 +140,15 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int, inter_op_num_threads
     _ignored("set_global_thread_pool_sizes", "the device orders the work")
 
 
+def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: Any = None) -> None:
+    """Do nothing: the Vulkan loader finds the libraries of a device."""
+
+
+def print_debug_info() -> None:
+    """Print the version, and the command that reports more."""
+    print(f"{get_build_info()}\n`vkq report` writes what is known about the devices to a file")
+
+
 def _ignored(name: str, why: str) -> None:
     if name not in _told:
         _told.add(name)

@@ -21,14 +21,12 @@ HARMLESS = {
     "use_deterministic_compute", "logid", "only_execute_path_to_fetches",
     "enable_profiling", "profile_file_prefix",  # options that `InferenceSession.end_profiling` uses
 }  # fmt: skip
-
 USED = {"sizes", "initializers", "providers"}  # `SessionOptions` attributes that vkq uses
 # Keywords of onnxruntime.InferenceSession that `asked_of` accepts: the model, and keywords without effect.
 ARGUMENTS = ("path_or_bytes", "disabled_optimizers", "enable_fallback", "read_config_from_model")
 KEYWORDS = (
-    "device", "fallback", "constant_inputs", "progress", "compute", "sess_options", "providers",
-    "provider_options",
-)  # fmt: skip
+    "device", "fallback", "constant_inputs", "progress", "compute", "sess_options",
+    "providers", "provider_options")  # fmt: skip
 
 
 class IgnoredWarning(UserWarning):
@@ -115,6 +113,9 @@ class SessionOptions(Entries):
         """Fix the size of every axis that the model calls *name* to *size*."""
         self.sizes[str(name)] = int(size)
 
+    def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
+        """Do nothing: each run determines the sizes of free dimensions."""
+
     def add_initializer(self, name: str, ort_value: Any) -> None:
         """Replace the model's initializer *name* by an OrtValue of the initializer's type and shape."""
         self.initializers[str(name)] = ort_value
@@ -134,9 +135,8 @@ class SessionOptions(Entries):
     def register_custom_ops_library(self, path: str) -> None:
         """Raise UnsupportedModelError: operators compiled for ONNX Runtime cannot run on a Vulkan device."""
         raise UnsupportedModelError(
-            f"{shown(path)} has operators that only ONNX Runtime runs; run such models there, or write"
-            " the operators as"
-            " functions of the model (onnx.helper.make_function), which vkq expands"
+            f"{shown(path)} has operators that only ONNX Runtime runs; run such models there, or write the"
+            " operators as functions of the model (onnx.helper.make_function), which vkq expands"
         )
 
 
