@@ -301,6 +301,19 @@ def test_a_mask_narrows_no_ids(any_device: vkq.Device) -> None:
     assert not session._constant
 
 
+@pytest.mark.parametrize("fallback", [None, "onnxruntime"])
+def test_large_numbers_are_computed_on_the_host(any_device: vkq.Device, fallback: str | None) -> None:
+    """Numbers for which int64 arithmetic would overflow int32 count as constants from then on."""
+    nodes = [node("Mul", "i i", "a"), node("Mul", "a i", "b"), node("Cast", "b", to=1)]
+    feed = {"i": np.array([3, -200, 255])}
+    data = model(nodes, feed, {}, "float32")
+    session = vkq.onnx.InferenceSession(data, any_device, fallback=fallback)
+    for numbers, constant in (([3, -200, 255], set[str]()), ([3, -700, 2000], {"i"}), ([1, 2, 3], {"i"})):
+        (got,) = session.run(None, {"i": np.array(numbers)})
+        assert got.tolist() == [x**3 for x in numbers]
+        assert session._constant == constant
+
+
 FLAGS: dict[str, list[Any]] = {
     "Not": [node("Not", "b", "n"), node("And", "n d", "a"), node("Where", "a x zero")],
     "Greater": [node("Greater", "i c", "g"), node("Where", "g zero x")],

@@ -82,7 +82,7 @@ class Node:
 class Graph:
     """Nodes in an executable order. ``specs`` maps the names of inputs, constants and results of nodes to
     their specs. ``bounds`` maps an integer input to its smallest and largest allowed value; inputs without
-    bounds are missing."""
+    bounds are missing. ``arithmetic`` has the inputs whose bounds only keep arithmetic within int32."""
 
     inputs: list[str]
     outputs: list[str]
@@ -90,6 +90,7 @@ class Graph:
     constants: dict[str, Array]
     specs: dict[str, Spec]
     bounds: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    arithmetic: frozenset[str] = frozenset()
 
     @functools.cached_property
     def kinds(self) -> frozenset[str]:
@@ -114,6 +115,17 @@ class Graph:
                     " other values would read rows that do not exist, or overflow int32 (the host computes in"
                     f" int64 with an input of constant_inputs=[{name!r}])"
                 )
+
+    def overflowing(self, inputs: Mapping[str, Any]) -> set[str]:
+        """Return the names of the arrays with elements for which the graph's arithmetic could overflow
+        int32."""
+        arrays = {name: inputs[name] for name in self.arithmetic if isinstance(inputs.get(name), np.ndarray)}
+        limits = {name: self.bounds[name] for name in arrays}
+        return {
+            name
+            for name, given in arrays.items()
+            if given.size and not (limits[name][0] <= given.min() and given.max() <= limits[name][1])
+        }
 
     def verify(self) -> None:
         """Raise ModelError if a value is computed twice, or if a node reads a value that is unknown or

@@ -181,7 +181,9 @@ class Sweep:
 
     def _graph(self, outputs: list[str]) -> Graph:
         old = self.old
-        return Graph(list(old.inputs), outputs, self.nodes, self.constants, self.specs, old.bounds)
+        return Graph(
+            list(old.inputs), outputs, self.nodes, self.constants, self.specs, old.bounds, old.arithmetic
+        )
 
     def _named(self, name: str, other: str) -> None:
         if other in self.constants:
@@ -210,7 +212,7 @@ def without_dead(graph: Graph) -> Graph:
     nodes = kept[::-1]
     made = {name for node in nodes for name in node.outputs if name}
     specs = {name: graph.specs[name] for name in (*graph.inputs, *constants, *made)}
-    return Graph(graph.inputs, graph.outputs, nodes, constants, specs, graph.bounds)
+    return Graph(graph.inputs, graph.outputs, nodes, constants, specs, graph.bounds, graph.arithmetic)
 
 
 def scalar(array: Array | None) -> Any:

@@ -48,7 +48,8 @@ def hold_types(graph: Graph) -> Graph:
     any_int32 = [x for x, bound in bounds.items() if bound == INT32 and graph.specs[x].dtype == "int32"]
     for name in any_int32:  # every int32 value is allowed, so nothing has to be checked
         del bounds[name]
-    return dataclasses.replace(held, bounds=bounds)
+    own = frozenset(name for name, bound in bounds.items() if bound == types.assumed[name] != INT32)
+    return dataclasses.replace(held, bounds=bounds, arithmetic=own)
 
 
 def _narrowed(graph: Graph) -> tuple[_Types, Graph]:
@@ -77,6 +78,7 @@ class _Types:
     def __init__(self, graph: Graph, halves: Mapping[str, int]):
         self.sweep = Sweep(graph)
         self.wide: dict[str, frozenset[str]] = {}
+        self.assumed: dict[str, Range] = {}  # the assumed ranges of the graph's inputs
         self.bounds: dict[str, Range] = {}  # allowed ranges of the graph's inputs
         self.ranges: dict[str, Range] = {}
         self.origin: dict[str, str] = {}  # maps a value to the graph input whose elements it contains
@@ -85,7 +87,7 @@ class _Types:
             spec, half = graph.specs[name], halves[name]
             if spec.dtype in ("int64", "int32"):
                 self.sources[name] = frozenset((name,))
-                self.bounds[name] = self.ranges[name] = (-half, half - 1)
+                self.assumed[name] = self.bounds[name] = self.ranges[name] = (-half, half - 1)
                 self.origin[name] = name
             to = "int32" if spec.dtype == "int64" else HELD.get(spec.dtype, spec.dtype)
             self.sweep.hold(name, Spec(to, spec.shape))
