@@ -68,3 +68,30 @@ def test_numbers_of_four_bits(device: vkq.Device, kind: str, points: bool) -> No
     ]
     scales = numpy_helper.from_array(random.uniform(0.1, 1, (11, 3)).astype(np.float32), "s")
     check(device, [*constants, scales], np.float32, block_size=16)
+
+
+def test_constant_ids(any_device: vkq.Device) -> None:
+    """A table whose rows the model itself chooses (BERT's token types) is dequantized when the model is
+    prepared. ONNX Runtime cannot compute the node alone, because its 4-bit numbers were read as bytes."""
+    random = np.random.default_rng(2)
+    constants = [
+        helper.make_tensor("w", TensorProto.UINT4, (11, 48), random.integers(0, 16, 11 * 48)),
+        numpy_helper.from_array(random.uniform(0.1, 1, (11, 3)).astype(np.float32), "s"),
+        numpy_helper.from_array(IDS, "ids"),
+    ]
+    x = random.standard_normal((*IDS.shape, 48)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node(
+                "GatherBlockQuantized", ["w", "ids", "s"], ["r"], domain=MICROSOFT, quantize_axis=1,
+                block_size=16,
+            ),
+            helper.make_node("Add", ["r", "x"], ["y"]),
+        ],
+        "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], constants,
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+    data = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    (want,) = cpu_session(data, "comparing").run(None, {"x": x})
+    np.testing.assert_array_equal(vkq.onnx.InferenceSession(data, any_device).run(None, {"x": x})[0], want)
