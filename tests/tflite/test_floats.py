@@ -232,6 +232,20 @@ def test_branches(device: vkq.Device) -> None:
     np.testing.assert_array_equal(got, -given)
 
 
+def test_blocks_of_lines(device: vkq.Device) -> None:
+    """SPACE_TO_BATCH_ND and its inverse of 3 axes, which the converter writes around a dilated Conv1D."""
+    w, given = Writer(), numbers((2, 7, 5))
+    x, middle, y = (w.tensor(shape, "float32") for shape in ((2, 7, 5), (6, 3, 5), (2, 8, 5)))
+    block = w.constant(np.array([3], np.int32))
+    margins, crops = (w.constant(np.array([pair], np.int32)) for pair in ((2, 0), (1, 0)))
+    w.operator("SPACE_TO_BATCH_ND", [x, block, margins], [middle])
+    w.operator("BATCH_TO_SPACE_ND", [middle, block, crops], [y])
+    one, two = run(w, [x], [middle, y], device, given)
+    wide = np.pad(given, ((0, 0), (2, 0), (0, 0)))
+    np.testing.assert_array_equal(one, np.concatenate([wide[:, i::3] for i in range(3)]))
+    np.testing.assert_array_equal(two, wide[:, 1:])
+
+
 def test_slices_chosen(device: vkq.Device) -> None:
     """SELECT with one flag per slice selects along the first axis, also if the last axis has the
     same size."""

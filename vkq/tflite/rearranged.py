@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,47 +15,56 @@ from .movement import Rule, same_parameters
 
 
 def _block(low: Lowering, operator: FileOperator) -> tuple[list[int], list[list[int]], tuple[int, ...]]:
-    """Return the two sizes of a block, the margins, and the shape of x."""
+    """Return the sizes of a block, the margins, and the shape of x. The axes of a block follow the batch."""
     x, shape = operator.inputs[0], low.shape(operator.inputs[0])
     same_parameters(low, [x], operator.outputs[0])
     block = low.numbers(operator.inputs[1], "block")
     margins = np.array(low.numbers(operator.inputs[2], "margins")).reshape(-1, 2).tolist()
-    if len(shape) != 4 or len(block) != 2 or len(margins) != 2 or min(block) < 1 or np.min(margins) < 0:
+    fits = 0 < len(block) == len(margins) < len(shape)
+    if not fits or min(block) < 1 or np.min(margins) < 0:
         raise Unsupported(
-            f"x has shape {shape}, its block is {block} and its margins are {margins}; x must have 4 axes,"
-            " the block 2 sizes of at least 1, and the margins 2 pairs that are not negative"
+            f"x has shape {shape}, its block is {block} and its margins are {margins}; x must have more axes"
+            " than the block, the block sizes of at least 1, and the margins as many pairs, none negative"
         )
     return block, margins, shape
 
 
 def space_to_batch(low: Lowering, operator: FileOperator, activation: str) -> None:
     """Lower SPACE_TO_BATCH_ND. The pixels at the same position in all blocks form a new batch element."""
-    (a, b), margins, (n, h, w, c) = _block(low, operator)
-    x, y = operator.inputs[0], operator.outputs[0]
-    dtype = low.dtype(x)
+    block, margins, (n, *sizes) = _block(low, operator)
+    x, y, axes = operator.inputs[0], operator.outputs[0], len(block)
+    dtype, rest = low.dtype(x), sizes[axes:]
     fill = low.constant(np.asarray(low.q(x).zero_point if dtype in BYTES else 0, dtype), "fill")
-    before, after = zip((0, 0), *margins, (0, 0), strict=True)
-    h, w = h + sum(margins[0]), w + sum(margins[1])
-    if h % a or w % b:
-        raise ModelError(f"{operator}: {h} x {w} with margins is not a multiple of its block {a} x {b}")
+    before, after = zip((0, 0), *margins, *((0, 0) for _ in rest), strict=True)
+    wide = [size + sum(pair) for size, pair in zip(sizes, margins, strict=False)]
+    if any(size % b for size, b in zip(wide, block, strict=True)):
+        raise ModelError(f"{operator}: {wide} with margins is not a multiple of its block {block}")
     pads = low.constant(np.array([*before, *after], np.int64), "pads")
     name = low.emit("Pad", [low.last_of(x), pads, fill], mode="constant")
-    name = low.reshape(name, (n, h // a, a, w // b, b, c))
-    name = low.emit("Transpose", [name], perm=(2, 4, 0, 1, 3, 5))
-    low.give(y, low.reshape(name, (a * b * n, h // a, w // b, c)))
+    counts = [size // b for size, b in zip(wide, block, strict=True)]
+    pairs = [d for pair in zip(counts, block, strict=True) for d in pair]
+    name = low.reshape(name, (n, *pairs, *rest))
+    inside, blocks = range(2, 2 * axes + 1, 2), range(1, 2 * axes, 2)
+    last = range(2 * axes + 1, 2 * axes + 1 + len(rest))
+    name = low.emit("Transpose", [name], perm=(*inside, 0, *blocks, *last))
+    low.give(y, low.reshape(name, (math.prod(block) * n, *counts, *rest)))
 
 
 def batch_to_space(low: Lowering, operator: FileOperator, activation: str) -> None:
     """Lower BATCH_TO_SPACE_ND, the inverse of SPACE_TO_BATCH_ND. At the end it crops the margins."""
-    (a, b), crops, (n, h, w, c) = _block(low, operator)
-    x, y = operator.inputs[0], operator.outputs[0]
-    if n % (a * b):
-        raise ModelError(f"{operator}: {n} batches are not multiples of its block {a} x {b}")
-    name = low.reshape(low.last_of(x), (a, b, n // (a * b), h, w, c))
-    name = low.emit("Transpose", [name], perm=(2, 3, 0, 4, 1, 5))
-    name = low.reshape(name, (n // (a * b), h * a, w * b, c))
-    ends = [size - crop[1] for size, crop in zip((h * a, w * b), crops, strict=True)]
-    lists = [[crop[0] for crop in crops], ends, [1, 2], [1, 1]]
+    block, crops, (n, *sizes) = _block(low, operator)
+    x, y, axes, cells = operator.inputs[0], operator.outputs[0], len(block), math.prod(block)
+    if n % cells:
+        raise ModelError(f"{operator}: {n} batches are not multiples of its block {block}")
+    rest = sizes[axes:]
+    name = low.reshape(low.last_of(x), (*block, n // cells, *sizes))
+    pairs = [a for i in range(axes) for a in (axes + 1 + i, i)]
+    last = range(2 * axes + 1, 2 * axes + 1 + len(rest))
+    name = low.emit("Transpose", [name], perm=(axes, *pairs, *last))
+    whole = [size * b for size, b in zip(sizes, block, strict=False)]
+    name = low.reshape(name, (n // cells, *whole, *rest))
+    ends = [size - crop[1] for size, crop in zip(whole, crops, strict=True)]
+    lists = [[crop[0] for crop in crops], ends, [*range(1, axes + 1)], [1] * axes]
     names = [low.constant(np.array(v, np.int64), "slice") for v in lists]
     low.give(y, low.emit("Slice", [name, *names]))
 
