@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkq
 import vkq.onnx
-from tests.player.files import graph_of, only, refused, rewritten
+from tests.player.files import graph_of, only, refused, rewritten, texts
 from vkq._version import __version__
 from vkq.cli import main
 from vkq.device import verdict
@@ -158,6 +158,17 @@ def test_weights_stand_once() -> None:
     alone, together = (contents(file_of(batches)) for batches in ((1,), BATCHES))
     assert together.parts["weights"][1] < 1.05 * alone.parts["weights"][1]
     assert written(f"vkq {__version__}", together.sets) == file_of()
+
+
+def test_scratch_memory_is_bound_in_whole_vectors(any_device: vkq.Device) -> None:
+    """An intermediate array of 35 words is bound as 9 vectors of four words, which a shader may access as
+    wholes, and the device must be able to bind as much."""
+    file = exported([graph_of(texts(), {"ids": (1, 5)})], any_device, ("portable",))[0]
+    (plan,) = only(file).plans
+    sizes = [size for _, _, size in plan.scratch]
+    assert 144 in sizes
+    assert all(size % 16 == 0 for size in sizes)
+    assert dict(plan.needs)["maxStorageBufferRange"] % 16 == 0
 
 
 @pytest.mark.parametrize("field", ["name", "dtype", "shape"])

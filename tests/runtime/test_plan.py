@@ -2,6 +2,7 @@
 explanations use the same plan. Also tests of ``out=``."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 import vkq
 from tests.runtime.work import counted, failing
 from vkq import Tensor
+from vkq.device.extension import native_module
 from vkq.device.verdict import Verdict
 from vkq.layout.extent import BLOCKED, Spec
+from vkq.ops.table import looked_up
 from vkq.runtime.builder import Builder
 from vkq.shader.catalog import catalog
 
@@ -133,3 +136,21 @@ def test_a_kernel_whose_loops_the_driver_would_end_is_refused(
     b.dispatch(program, slots, {**beyond, "k": beyond["k"] - 1})
     with pytest.raises(vkq.ArgumentError, match=r"loops would run 61 iterations, and .* ends them after 60"):
         b.dispatch(program, slots, beyond)
+
+
+def test_scratch_memory_is_bound_in_whole_vectors(
+    any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An intermediate array of 70 words is bound as 18 vectors of four words, because a shader writes its
+    last vector as a whole. A GPU may drop a write that is partly outside the binding."""
+    plans: list[Any] = []
+    true = native_module()
+    native = SimpleNamespace(Plan=lambda *given: plans.append(given) or true.Plan(*given))
+    monkeypatch.setattr("vkq.runtime.plan.native_module", lambda: native)
+    b = Builder(any_device)
+    x = b.input(Spec((2, 2, 5, 7), "int8", "kPackedInt8_4C1W"))
+    middle = looked_up(b, x, np.arange(-128, 128).astype(np.int8), None)
+    plan = b.plan(looked_up(b, middle, np.arange(-128, 128).astype(np.int8), None))
+    assert plan.scratch[middle.slot] == (0, 280)
+    assert plan.native is not None
+    assert plans[0][4] == [(middle.slot, 0, 288)]

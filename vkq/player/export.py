@@ -20,7 +20,7 @@ from ..graph.graph import Graph
 from ..layout.extent import CONTIGUOUS, Spec
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..runtime.plan import Plan, Step
+from ..runtime.plan import Plan, Step, whole_vectors
 from ..runtime.program import Program, code
 from ..runtime.transfer import copied, dense
 from ..shader.compile import compiled, spirv
@@ -169,7 +169,7 @@ def _as_file(
         kind, about, _needs(plan, [p for _, p in programs.values()], device, kind),
         tuple(_shader(program, device) for _, program in programs.values()),
         plan.slots, c.buffer_alignment, tuple(results), answers, plan.scratch_bytes,
-        tuple((slot, at, -(-size // 4) * 4) for slot, (at, size) in plan.scratch.items() if slot in used),
+        tuple((slot, at, whole_vectors(size)) for slot, (at, size) in plan.scratch.items() if slot in used),
         tuple((slot, data) for slot, data in constants.items() if slot in used),
         tuple(_step(step, programs) for step in plan.steps),
     )  # fmt: skip
@@ -248,6 +248,7 @@ def _need_sizes(plan: Plan, need: Callable[[str, int], None]) -> None:
     sizes |= {slot: resident.bytes for slot, resident in plan.constants.items()}
     sizes |= {slot: spec.nbytes for slot, spec in zip(plan.outputs, plan.results, strict=True)}
     sizes |= {slot: spec.nbytes for slot, spec in enumerate(plan.inputs)}
+    sizes = {slot: whole_vectors(size) for slot, size in sizes.items()}
     need("maxStorageBufferRange", max(sizes.values(), default=0))
     for step in plan.steps:
         for _, x, y in step.grids:

@@ -222,6 +222,7 @@ class Plan:
         return sum(step.macs for step in self.steps)
 
 
+VECTOR_BYTES = 16
 READ, WRITE = 1, 2  # codes of the extension for the access to a slot
 
 
@@ -235,6 +236,9 @@ def native_plan(
 ) -> Any:
     """Return the extension's object for a plan. *slots*, *inputs*: the numbers of slots and of inputs.
     *outputs*: the results' slots. *scratch*: a dict from slot to (offset, bytes) in scratch memory."""
+    # Shaders access the last, partial vector of an array as a whole, and a driver may drop an access that is
+    # partly outside its binding. `vkq.runtime.offsets` leaves room for the whole vector.
+    bound = [(slot, offset, whole_vectors(size)) for slot, (offset, size) in scratch.items()]
     return native_module().Plan(
         [
             (
@@ -252,9 +256,14 @@ def native_plan(
         slots,
         inputs,
         outputs,
-        [(slot, offset, size) for slot, (offset, size) in scratch.items()],
+        bound,
         scratch_bytes,
     )
+
+
+def whole_vectors(size: int) -> int:
+    """Round a number of bytes up to whole vectors of four words, the largest elements of shaders."""
+    return -(-size // VECTOR_BYTES) * VECTOR_BYTES
 
 
 def grids(total: int, limits: tuple[int, int, int], most: int) -> Iterator[tuple[int, int, int]]:

@@ -12,6 +12,10 @@
 
 namespace vkq::player {
 
+constexpr uint64_t VECTOR = 16;  // bytes of the largest element of a shader's array
+
+inline uint64_t aligned(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
+
 // A constant on the device: its buffer and offset. The plans that use the buffer share its ownership.
 struct Weight {
   std::weak_ptr<Buffer> buffer;

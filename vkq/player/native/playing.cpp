@@ -9,8 +9,6 @@ namespace vkq::player {
 static constexpr uint64_t CHUNK = uint64_t(1) << 28;  // most bytes of weights that share a buffer
 static constexpr uint64_t BETWEEN = 256;              // alignment of arrays in a buffer
 
-static uint64_t aligned(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
-
 Playing::Playing(Gpu &g, const Shapes &s, const Plan &p, VkPipelineCache cache, Weights &known,
                  const void *const *first)
     : gpu(g), shapes(s), plan(p), plays(first) {
@@ -24,7 +22,9 @@ Playing::Playing(Gpu &g, const Shapes &s, const Plan &p, VkPipelineCache cache, 
     });
     places.resize(plan.slots);
     placeArrays();
-    if (plan.scratchBytes) scratch = std::make_unique<Buffer>(gpu, aligned(plan.scratchBytes, 4), false);
+    // The last part may begin in the middle of a vector, and its last vector is bound as a whole.
+    if (plan.scratchBytes)
+      scratch = std::make_unique<Buffer>(gpu, aligned(plan.scratchBytes, VECTOR) + VECTOR, false);
     for (const Part &one : plan.scratch) places[one.slot] = {scratch->handle, one.offset, one.bytes};
     makeCommands();
     placeWeights(known);

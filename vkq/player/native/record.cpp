@@ -170,14 +170,16 @@ VkDescriptorSet Playing::makeSet(const Step &step) {
   std::vector<VkWriteDescriptorSet> updates(p.bindings);
   for (uint32_t i = 0; i < p.bindings; i++) {
     const Place &place = places[step.slots[i]];
-    infos[i] = {place.buffer, place.offset, place.bytes};
+    // A shader may access the last, partial vector as a whole, and a driver may drop an access that is partly
+    // outside the range.
+    infos[i] = {place.buffer, place.offset, aligned(place.bytes, VECTOR)};
     const bool texels = p.texels >> i & 1;
     if (texels) {
       VkBufferViewCreateInfo view{VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO};
       view.buffer = place.buffer;
       view.format = VK_FORMAT_R32G32B32A32_SINT;  // every device supports this for texel buffers
       view.offset = place.offset;
-      view.range = place.bytes / 16 * 16;
+      view.range = infos[i].range;
       VKQ_CALL(gpu, vkCreateBufferView, gpu.device, &view, nullptr, &seen[i]);
       views.push_back(seen[i]);
     }
