@@ -5,7 +5,7 @@ import gc
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import pytest
 
@@ -58,6 +58,14 @@ def open_device(driver: str) -> vkq.Device:
                 pytest.fail(f"{driver} is required (VKQ_REQUIRE_DEVICE) and missing: {error}")
             pytest.skip(f"{driver} is not installed: {error}")
     return _opened[driver]
+
+
+def lacks(why: str) -> NoReturn:
+    """End a test that needs something that is not installed. Where the tests run on software drivers, the
+    test fails; on another device (VKQ_TEST_DEVICE), it is skipped."""
+    if REQUIRED or "VKQ_TEST_DEVICE" not in os.environ:
+        pytest.fail(why)
+    pytest.skip(why)
 
 
 def share(items: Iterable[T], device: vkq.Device, of: int) -> list[T]:

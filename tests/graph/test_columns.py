@@ -16,6 +16,7 @@ import vkq.onnx
 from tests.kernels import emulated
 from tests.onnx.networks import onnxruntime_results, quantized
 from tests.onnx.nodes import Nodes
+from tests.ops import doctored
 from vkq.check import graph as oracle
 from vkq.graph.executable import Executable
 from vkq.graph.graph import Graph, Node, Spec
@@ -89,7 +90,8 @@ def block(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     batch, form = request.param
     shape = (batch, TOKENS, WIDTH)
     model = quantized(Block(batch, form).model(), "qdq_int8", tmp_path_factory.mktemp("block"), shape)
-    feed = {"x": np.random.default_rng(4).normal(0, 1, shape).astype(np.float32)}
+    # With this input no quotient of the softmax is a tie, which versions of ONNX Runtime round differently.
+    feed = {"x": np.random.default_rng(5).normal(0, 1, shape).astype(np.float32)}
     return lower(read(model).at({"x": shape})), feed, onnxruntime_results(model, feed)[0]
 
 
@@ -113,10 +115,10 @@ def test_bytes(
     any_device: vkq.Device, block: tuple[Graph, Any, Any], steps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model gives ONNX Runtime's bytes, whether attention runs in separate steps or in one dispatch.
-    One dispatch is possible only for a batch of one here, because the layout stores blocks of four rows
-    and a sequence has five."""
+    Without matrix units, one dispatch is possible only for a batch of one here, because the layout stores
+    blocks of four rows and a sequence has five."""
     graph, feed, want = block
-    changed = dataclasses.replace(any_device.capabilities, choices=(("attention_in_steps", steps),))
+    changed = doctored.capabilities(any_device, choices=(("attention_in_steps", steps),))
     monkeypatch.setattr(any_device, "capabilities", changed)
     executable = Executable(graph, any_device, {})
     one = any("attention_q8" in name for name in executable.plan.variants)

@@ -257,6 +257,7 @@ def test_pairs_are_asked_for_where_a_profile_says_so(
 ) -> None:
     sixteen_bits.provide(strict_device, monkeypatch)
     emulated.emulate(strict_device, monkeypatch, "16x16x16", "16x8x16", form="f16")
+    profile_says(monkeypatch, selftest, matrix_pairs=False)
     assert selftest.PAIRS[HALF] not in selftest.stages(strict_device)
     profile_says(monkeypatch, selftest, matrix_pairs=True)
     assert selftest.stages(strict_device)[selftest.PAIRS[HALF]]() is None

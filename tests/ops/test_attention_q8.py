@@ -143,12 +143,20 @@ def computed(device: vkq.Device, case: Case) -> tuple[Array, tuple[str, ...], st
     return taken_apart(run(plan, tensors).numpy(), heads), plan.variants, why
 
 
-def one_form(device: vkq.Device, form: str, patch: pytest.MonkeyPatch) -> None:
-    """Make products use this dot form, and make attention one dispatch where the device can run it."""
+def one_form(device: vkq.Device, form: str, patch: pytest.MonkeyPatch, matrices: bool = False) -> None:
+    """Make products use this dot form, and make attention one dispatch where the device can run it.
+    *matrices*: let attention use matrix units if the device has them."""
     choice = Choice("", form, "asked for")
     patch.setattr("vkq.ops.matmul.without_matrices", lambda device: choice)
     patch.setattr("vkq.kernels.attention_q8.without_matrices", lambda device: choice)
-    changed = dataclasses.replace(device.capabilities, choices=(("attention_in_steps", False),))
+    if not matrices:
+        patch.setattr("vkq.kernels.attention_q8.choose_path", lambda device: choice)
+    in_steps(device, False, patch)
+
+
+def in_steps(device: vkq.Device, steps: bool, patch: pytest.MonkeyPatch) -> None:
+    """Make attention run in separate steps, or in one dispatch where the device can run it."""
+    changed = dataclasses.replace(device.capabilities, choices=(("attention_in_steps", steps),))
     patch.setattr(device, "capabilities", changed)
 
 
@@ -195,7 +203,10 @@ def test_every_tile(any_device: vkq.Device, rows4: int, monkeypatch: pytest.Monk
 
 def test_in_steps(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention runs as separate dispatches on a CPU device, on a device without dot products, and if a
-    head's number of queries is not a multiple of four. The result equals the reference's steps."""
+    head's number of queries is not a multiple of four. The result equals the reference's steps. On a GPU,
+    the first cases ask for steps."""
+    if device.capabilities.device_type != "cpu":
+        in_steps(device, True, monkeypatch)
     for name, case in share(CASES.items(), device, 4):
         y, ran, why = computed(device, case)
         assert "attention_in_steps" in why, name

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
+from tests.conftest import lacks
+
 _FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "node"
 
 
@@ -26,6 +28,8 @@ class NodeTest:
 
 def load(name: str) -> NodeTest:
     """Return the node test of this name, for example "test_qlinearconv"."""
+    if not _FOLDER.is_dir():
+        lacks(f"onnx {onnx.__version__} comes without node tests; pyproject.toml names a version with them")
     model = onnx.load(str(_FOLDER / name / "model.onnx"))
     (node,) = model.graph.node
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
