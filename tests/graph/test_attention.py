@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import vkq
 import vkq.onnx
@@ -186,6 +186,20 @@ def test_operands_lie_as_they_are(device: vkq.Device, dtype: str) -> None:
     graph = vkq.onnx.InferenceSession(data, device).lowered({name: x.shape for name, x in fed.items()})
     kinds = {one.op for one in graph.nodes}
     assert not kinds & {"Expand", "Tile", "Gather", "Transpose", "chain"}
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("reshaped", [False, True])
+def test_a_result_that_is_rounded(device: vkq.Device, reshaped: bool) -> None:
+    """Attention computed in float32, whose result is converted to float16, stores float16."""
+    fed = {"q": values(1, 2, 4, 7, 8), "k": values(2, 2, 4, 8, 9), "v": values(3, 2, 4, 9, 8)}
+    nodes = [op("MatMul", "q k", "s"), op("Softmax", "s", "p", axis=-1), op("MatMul", "p v", "o")]
+    nodes += [op("Transpose", "o", "t", perm=[0, 2, 1, 3]), op("Reshape", "t flat", "r")] * reshaped
+    nodes.append(op("Cast", "r" if reshaped else "o", "y", to=TensorProto.FLOAT16))
+    data = model(nodes, fed, {"flat": np.array([0, 0, 32])} if reshaped else {}, "float16")
+    assert compared(device, data, fed, 2e-3).attributes["dtype"] == "float16"
+    graph = vkq.onnx.InferenceSession(data, device).lowered({name: x.shape for name, x in fed.items()})
+    assert [one.op for one in graph.nodes] == ["attention", *["Reshape"] * reshaped]
 
 
 @pytest.mark.usefixtures("always")

@@ -173,7 +173,7 @@ REFUSALS = {
     "15 queries share keys": (HALVES, (15, 16, 16), 1),
     "multiples of 16 up to 256": (HALVES, (16, 24, 16), 1),
     "a value 272": (HALVES, (16, 16, 272), 1),
-    "runs of 8": (HALVES, (16, 16, 16), 3),
+    "multiples of 8": (HALVES, (16, 16, 16), 3),
 }
 
 

@@ -121,7 +121,7 @@ def test_refused(any_device: vkq.Device) -> None:
     x, w = bytes_of((1, 3, 4, 4), "uint8"), bytes_of((2, 3, 1, 1), "uint8")
     node = helper.make_node("ConvInteger", ["x", "w", "z"], ["y"])
     data = model([node], {"x": x}, {"w": w, "z": np.zeros(3, np.uint8)}, "int32")
-    with pytest.raises(vkq.onnx.UnsupportedModelError, match="one number"):
+    with pytest.raises(vkq.onnx.UnsupportedModelError, match="one element"):
         vkq.onnx.InferenceSession(data, any_device)
 
 

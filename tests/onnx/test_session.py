@@ -137,8 +137,9 @@ def test_wrong_inputs(any_device: vkq.Device, resnet: bytes) -> None:
 )  # fmt: skip
 def test_lists_take_the_type_of_the_input(any_device: vkq.Device, kind: str, given: Any, want: Any) -> None:
     """A list has no type: its numbers become the input's type if none of them changes."""
+    free = f"{kind}[{', '.join('nm'[: np.ndim(given)])}]"
     data = onnx.parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["" : 17]> g ({kind} x) => ({kind} y) {{ y = Identity(x) }}"""
+        f"""<ir_version: 9, opset_import: ["" : 17]> g ({free} x) => ({free} y) {{ y = Identity(x) }}"""
     )
     session = vkq.onnx.InferenceSession(data, any_device)
     if isinstance(want, str):

@@ -96,7 +96,7 @@ def test_a_mali_and_a_videocore_get_the_narrow_tile(vendor: int, any_device: Dev
 
 
 def test_a_tile_without_a_number_is_named(any_device: Device) -> None:
-    with preferred({"tile": "1x1"}), pytest.raises(SpecError, match="1x1 has no number in register_tile"):
+    with preferred({"tile": "1x1"}), pytest.raises(SpecError, match="1x1 is missing in register_tile"):
         registers.default(any_device.capabilities, SHAPE)
 
 

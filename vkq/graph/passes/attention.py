@@ -51,12 +51,15 @@ class Softmaxed:
 
 def fuse_attention(graph: Graph) -> Graph:
     """Fuse each attention with a large score matrix, or with int8 caches, into one node."""
-    return check_unpacked(swept(graph, _visit, "MatMul", "Transpose") if "Softmax" in graph.kinds else graph)
+    found = swept(graph, _visit, "MatMul", "Transpose", "Cast") if "Softmax" in graph.kinds else graph
+    return check_unpacked(found)
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:
     if node.op == "Transpose":
         return _result_as_read(sweep, node)
+    if node.op == "Cast":
+        return _result_rounded(sweep, node)
     if node.op != "MatMul" or sweep.specs[node.inputs[0]].dtype not in FLOATS:
         return False
     softmax, guarded = _softmax(sweep, node.inputs[0])
@@ -209,4 +212,17 @@ def _result_as_read(sweep: Sweep, node: Node) -> bool:
     inverse = tuple(perm.index(a) for a in range(4))
     attributes = {**made.attributes, "axes": (*made.attributes["axes"][:3], inverse)}
     sweep.keep(Node("attention", made.inputs, node.outputs, attributes, made.source))
+    return True
+
+
+def _result_rounded(sweep: Sweep, node: Node) -> bool:
+    """Fuse a Cast to float16 into the attention that computes its input, if nothing else reads this input."""
+    made = _alone(sweep, node.inputs[0], "attention") if node.attributes["to"] == "float16" else None
+    if made is None:
+        return False
+    shape, own = sweep.specs[node.inputs[0]].shape, sweep.specs[made.outputs[0]].shape
+    y = node.outputs[0] if shape == own else ""
+    y = sweep.emit("attention", made.inputs, y, made.source, **{**made.attributes, "dtype": "float16"})
+    if shape != own:
+        sweep.reshape(y, shape, node.outputs[0], node.source)
     return True
