@@ -96,9 +96,10 @@ def measured(path: str, batch: int, device: vkq.Device) -> dict[str, Any]:
     load_s = time.perf_counter() - start
     feed = fed(session, np.random.default_rng(batch))
     first_s = milliseconds(lambda: session.run(None, feed)) / 1e3
-    result, wanted = session.run(None, feed)[0], expected(model, feed)
     run_ms = statistics.median(milliseconds(lambda: session.run(None, feed)) for _ in range(RUNS // 4))
     wall, gpu = replay(session, feed)
+    # ONNX Runtime comes last: its threads wait busily for more work, which would slow the copies of a run.
+    result, wanted = session.run(None, feed)[0], expected(model, feed)
     return {
         "model": path,
         "batch": batch,

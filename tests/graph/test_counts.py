@@ -74,7 +74,7 @@ def test_several_sequences(any_device: vkq.Device, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(("dtype", "count"), [("float32", 11), ("float16", 11)])
 def test_dispatches_of_a_layer(any_device: vkq.Device, dtype: str, count: int) -> None:
     """For one token, a layer of a decoder takes few dispatches: two normalizations, five products, one for
-    the heads, two for attention, one for the activation, and in float16 one conversion."""
+    the heads, two for attention, and one for the activation."""
     found = []
     for layers in (1, 2):
         sizes = Sizes(layers=layers, context=512, dtype=dtype)

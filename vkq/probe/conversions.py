@@ -2,7 +2,8 @@
 
 Vulkan lets a device round to float16 in either direction and flush subnormal numbers. Some drivers convert an
 infinity wrongly. A device whose conversions have the bits of IEEE 754 uses them in generated kernels; all
-other devices convert with integer arithmetic (`vkq.numerics.elementary`)."""
+other devices convert with integer arithmetic (`vkq.numerics.elementary`). Kernels convert only what they load
+and store: a compiler may remove a conversion to float16 and back."""
 
 from __future__ import annotations
 
