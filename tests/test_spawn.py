@@ -85,12 +85,12 @@ def python(code: str) -> list[str]:
             [],
         ),
         ("spawn.begin(); sys.exit('why')", "failed", "the probe failed (exit code 1): why", []),
-        ("spawn.begin()(a=1); time.sleep(60)", "late", "the driver did not answer within 2 s", [{"a": 1}]),
+        ("spawn.begin()(a=1); time.sleep(60)", "late", "the driver did not answer within 8 s", [{"a": 1}]),
         ("spawn.begin(); os.dup2(os.dup(2), 1); os.write(1, b'x' * (1 << 27))", "done", "", []),
     ],
 )
 def test_how_a_child_ended(code: str, kind: str, reason: str, said: list[object]) -> None:
-    ended = spawn.run(python(code), 2 if kind == "late" else 30)
+    ended = spawn.run(python(code), 8 if kind == "late" else 30)
     assert ended is not None
     assert (ended.kind, ended.reason, ended.started, ended.said) == (kind, reason, True, said)
 
@@ -123,7 +123,7 @@ grandchild = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60
 open({str(note)!r}, 'w').write(str(grandchild.pid))
 time.sleep(600)
 """
-    ended = spawn.run(python(code), 3)
+    ended = spawn.run(python(code), 8)
     assert ended is not None
     assert ended.kind == "late"
     end = time.monotonic() + 5

@@ -39,7 +39,7 @@ USE = """
 import numpy as np, vkq, warnings
 from vkq.cli import main
 from vkq.device import drivers, verdict
-drivers.TIMEOUT_S, verdict.TIMEOUT_S = 3, 8
+drivers.TIMEOUT_S, verdict.TIMEOUT_S = 10, 20
 print(vkq.Device().name)
 print(vkq.quantize(np.ones(3, np.float32), vkq.QParams(0.5)).tolist())
 try:

@@ -177,10 +177,10 @@ start = time.monotonic()
 recording.run()
 alone = time.monotonic() - start
 print('waiting', flush=True)
-start = time.monotonic()
 try:
-    recording.run()
-    print('not interrupted')
+    while True:  # on a busy machine, Ctrl-C may come late
+        start = time.monotonic()
+        recording.run()
 except KeyboardInterrupt:
     waited = time.monotonic() - start
     flying = device.queue.in_flight()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import logging
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -146,7 +147,7 @@ def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, direc
 
 def print_debug_info() -> None:
     """Print the version, and the command that reports more."""
-    print(f"{get_build_info()}\n`vkq report` writes what is known about the devices to a file")
+    sys.stdout.write(f"{get_build_info()}\n`vkq report` writes what is known about the devices to a file\n")
 
 
 def _ignored(name: str, why: str) -> None:
