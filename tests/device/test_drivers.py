@@ -112,7 +112,7 @@ def test_a_driver_that_fails_while_it_is_loaded_is_left_out(
     lines = use(shim, tmp_path, at, how)
     assert lines[0].startswith("SwiftShader")
     assert lines[1] == "[2, 2, 2]"
-    why = {"crash": "the driver crashed (SIGSEGV)", "hang": "the driver did not answer within 3 s"}
+    why = {"crash": "the driver crashed (SIGSEGV)", "hang": "the driver did not answer within 10 s"}
     said = f"the driver {shim} is left out: {why.get(how, 'the driver ended the process (exit code 9)')}"
     assert lines[2].startswith("no device matches 'llvmpipe'")
     assert said in lines[2]
@@ -137,7 +137,7 @@ def test_a_driver_that_fails_in_use_is_refused_and_the_next_is_the_default(
     why = {"crash": r"the driver crashed (SIGSEGV)", "abort": "the driver crashed (SIGABRT)"}
     assert lines[2].startswith("no device matches 'llvmpipe'")
     assert "its probe failed (" in lines[2]
-    assert why.get(how, "the driver did not answer within 8 s") in lines[2]
+    assert why.get(how, "the driver did not answer within 20 s") in lines[2]
     assert any(line.startswith("   int8 path      none: its probe failed") for line in lines)
     assert lines[-1] == "0"
     assert len(list((tmp_path / "probe").iterdir())) == (1 if how == "hang" else 2)
