@@ -40,34 +40,40 @@ KIND = "layout of a linear layer"  # the name of this choice in the tuner's rank
 class Linear(Layer[LinearProblem]):
     """A linear layer, ``y = x @ weight.T + bias``. With quantized x and an int8 weight, the layer is exact.
 
-    Args: weight: (N, K) = (out_features, in_features), int8 (or uint8); or a `vkq.GroupedWeight` of 4 or 8
-    bits (schemes q4gsw and q8gsw), as `vkq.quantize_weight` returns it, for float x of any rank; or float32
-    or float16 (schemes f32 and f16), for float x.
-    w_scale: float32, a scalar or (N,): the weight's scale per output channel. None with a GroupedWeight,
-    which contains its scales and zero points, and with a float weight. x_qparams: scale and zero point of the
-    activations; None for float activations (weight-only, scheme q8csw); "dynamic" for float32 activations
-    that are quantized on the device, with one scale and zero point for each row, computed from the row
-    (scheme dq8ca_q8csw, float32 result). y_qparams: scale and zero point of an 8-bit result; None for
-    float32. bias: (N,), int32 with scale ``x_scale * w_scale``; or float32 (always with float activations). A
-    float32 bias is added to a float32 result. For quantized activations with an 8-bit result, a float32 bias
-    is first rounded to int32: ``round_half_even(bias / (x_scale * w_scale))``. w_zero_point: integer or (N,),
-    of the weight's dtype; None: 0 (a symmetric weight). activation: None, "relu", "relu6" or (low, high): a
-    clamp of the result, fused into the kernel. A device replaces NaN in a float result by one of the bounds.
-    path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All paths
-    give the same bits. With float activations, only "auto" and "portable" are possible; "portable" computes
-    float32 products without matrix units. compute: the arithmetic of products of float activations:
-    "float32", or "float16" (schemes q8csw_f16, q4gsw_f16, f32_f16, f16_f16), which rounds x and a float
-    weight to float16. With a GroupedWeight, float32 x is rounded only if it has more than 16 rows, and only
-    on matrix units. With "float16", matrix units that pass the self-test compute the products, with float32
-    sums. A GPU without matrix units sums 16 products at a time in float16 if its float16 arithmetic passes
-    the self-test. On other devices, and for few rows of x with int8 weights, the arithmetic is float32.
-    ``explain`` names the arithmetic. overflow: "refuse" raises AccumulatorOverflowError if the int32
-    accumulator could overflow with these weights; "wrap" sums modulo 2**32, as ONNX Runtime's integer kernels
-    do, and ``explain`` names the channels whose sums may wrap. For integer activations. method: "auto",
-    "gemv" (threads share the sum over k; "auto" chooses it for up to `vkq.kernels.gemv.max_rows` rows),
-    "tiled" (in registers) or "staged" (through shared memory). Integer results have the same bits with all
-    methods; float sums of the weight-only scheme are added in different orders.
-    device: a ``vkq.Device``; None: the default device.
+    Args:
+        weight: (N, K) = (out_features, in_features), int8 (or uint8); or a `vkq.GroupedWeight` of 4 or 8
+            bits (schemes q4gsw and q8gsw), as `vkq.quantize_weight` returns it, for float x of any rank; or
+            float32 or float16 (schemes f32 and f16), for float x.
+        w_scale: float32, a scalar or (N,): the weight's scale per output channel. None with a GroupedWeight,
+            which contains its scales and zero points, and with a float weight.
+        x_qparams: scale and zero point of the activations; None for float activations (weight-only, scheme
+            q8csw); "dynamic" for float32 activations that are quantized on the device, with one scale and
+            zero point for each row, computed from the row (scheme dq8ca_q8csw, float32 result).
+        y_qparams: scale and zero point of an 8-bit result; None for float32.
+        bias: (N,), int32 with scale ``x_scale * w_scale``; or float32 (always with float activations). A
+            float32 bias is added to a float32 result. For quantized activations with an 8-bit result, a
+            float32 bias is first rounded to int32: ``round_half_even(bias / (x_scale * w_scale))``.
+        w_zero_point: integer or (N,), of the weight's dtype; None: 0 (a symmetric weight).
+        activation: None, "relu", "relu6" or (low, high): a clamp of the result, fused into the kernel. A
+            device replaces NaN in a float result by one of the bounds.
+        path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All
+            paths give the same bits. With float activations, only "auto" and "portable" are possible;
+            "portable" computes float32 products without matrix units.
+        compute: the arithmetic of products of float activations: "float32", or "float16" (schemes q8csw_f16,
+            q4gsw_f16, f32_f16, f16_f16), which rounds x and a float weight to float16. With a GroupedWeight,
+            float32 x is rounded only if it has more than 16 rows, and only on matrix units.
+            With "float16", matrix units that pass the self-test compute the products, with float32 sums. A
+            GPU without matrix units sums 16 products at a time in float16 if its float16 arithmetic passes
+            the self-test. On other devices, and for few rows of x with int8 weights, the arithmetic is
+            float32. ``explain`` names the arithmetic.
+        overflow: "refuse" raises AccumulatorOverflowError if the int32 accumulator could overflow with
+            these weights; "wrap" sums modulo 2**32, as ONNX Runtime's integer kernels do, and ``explain``
+            names the channels whose sums may wrap. For integer activations.
+        method: "auto", "gemv" (threads share the sum over k; "auto" chooses it for up to
+            `vkq.kernels.gemv.max_rows` rows), "tiled" (in registers) or "staged" (through shared
+            memory). Integer results have the same bits with all methods; float sums of the weight-only
+            scheme are added in different orders.
+        device: a ``vkq.Device``; None: the default device.
 
     With acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32:
         float32: ``float(acc) * (x_scale * w_scale)  [+ bias]``
