@@ -1,5 +1,5 @@
-"""Chooses the layers that do not become int8, so that a target is reached with the fewest multiply-adds
-outside int8."""
+"""Chooses the layers whose activations stay float, so that a target is reached with the fewest multiply-adds
+in float."""
 
 from __future__ import annotations
 

@@ -38,9 +38,8 @@ def compare_layers(
     for each value that both models have, in the order of the graph.
 
     Both models run node by node through ONNX Runtime's CPU provider, so that memory holds only the values
-    that later layers still read. If `quantize` scaled channels, the quantized model's metadata records the
-    factors, and the float model's channels are scaled by these factors, too. samples: mappings of input
-    names to arrays.
+    that later layers still read. If `quantize` scaled channels, the quantized model's metadata has the
+    factors, by which the float model's channels are scaled, too. samples: mappings of input names to arrays.
 
     Raises ModelError if the models have no values in common or a model cannot be read.
     """
@@ -61,11 +60,13 @@ def compare_layers(
 class Site:
     """A value that exists in the float model and in the quantized model, and the layer that computes it.
 
-    name: the value's name in both models, before quantization. real: the name of the float model's value to
-    compare with. If an activation is fused into the quantized layer, this is the value after the activation.
-    there: the name of the quantized model's value, after quantization. nodes: the layer's nodes in the
-    quantized model, in order. reads: maps the names of the quantized layer's inputs to their names in the
-    float model. dequantize: the DequantizeLinear that computes *there*, or None."""
+    - name: the value's name in both models, before quantization
+    - real: the name of the float model's value to compare with. If an activation is fused into the quantized
+      layer, this is the value after the activation.
+    - there: the name of the quantized model's value, after quantization
+    - nodes: the layer's nodes in the quantized model, in order
+    - reads: maps the names of the quantized layer's inputs to their names in the float model
+    - dequantize: the DequantizeLinear that computes *there*, or None"""
 
     name: str
     real: str
@@ -266,9 +267,9 @@ class LayerComparison:
 
 
 def _with_floats(proto: Any) -> Any:
-    """Give each quantized value ``NAME_quantized`` of a QOperator model its missing float value NAME: insert
-    a DequantizeLinear, which computes NAME, and a QuantizeLinear. No value changes. Then a layer can be fed
-    with values of the float model."""
+    """Insert the float values that a QOperator model lacks, so that its layers can be fed with values of the
+    float model. After each value ``NAME_quantized``, a DequantizeLinear computes NAME, and a QuantizeLinear
+    restores the quantized value for the readers. No value changes."""
     onnx = package()
     made = {name for node in proto.graph.node for name in node.output} | {v.name for v in proto.graph.input}
     known = {tensor.name for tensor in proto.graph.initializer}

@@ -17,11 +17,13 @@ from .shown import decibels
 class OutputRow:
     """The comparison of one output with the float model, over all samples.
 
-    snr_db: the signal-to-noise ratio. even_db: -20 log10 of the mean over the channels (axis 1) of sqrt(noise
-    / signal), where each channel's term is at most 1. In ``even_db`` all channels count equally, so that
-    large values (box coordinates of 0 to 320) do not hide the errors of small ones (scores of 0 to 1).
-    channel, channel_db: the worst channel, and its signal-to-noise ratio. same: the fraction of rows (or
-    pixels) for which the channel with the largest element is the same in both models."""
+    - snr_db: the signal-to-noise ratio
+    - even_db: -20 log10 of the mean over the channels (axis 1) of sqrt(noise / signal), where each channel's
+      term is at most 1. All channels count equally, so that large values (box coordinates of 0 to 320) do not
+      hide the errors of small values (scores of 0 to 1).
+    - channel, channel_db: the worst channel, and its signal-to-noise ratio
+    - same: the fraction of rows (or pixels) for which the channel with the largest element is the same in
+      both models"""
 
     name: str
     snr_db: float

@@ -34,10 +34,12 @@ HELD = 3  # every HELD-th sample measures the accuracy, and is not used for cali
 class QuantizedReport:
     """The result of a search.
 
-    steps: the changes that were tried, with the accuracy after each. outputs: the accuracy of each output on
-    the samples that were held out of the calibration. held_out: the number of these samples. kept: the layers
-    that are not int8. reached: True if the accuracy targets were reached; None without targets. before: if
-    layers were made float to reach the targets, the model before this change, as bytes."""
+    - steps: the changes that were tried, with the accuracy after each
+    - outputs: the accuracy of each output on the samples that were held out of the calibration
+    - held_out: the number of these samples
+    - kept: the layers that are not int8
+    - reached: True if the accuracy targets were reached; None without targets
+    - before: if layers were made float to reach the targets, the model before this change, as bytes"""
 
     steps: tuple[SearchStep, ...]
     outputs: tuple[OutputRow, ...]

@@ -17,12 +17,14 @@ CLEAN = 60.0  # signal-to-noise ratio in dB at which a bar of the plot has its f
 class LayerRow:
     """How close one value of the quantized model is to this value in the float model, over all samples.
 
-    snr_db: the signal-to-noise ratio, with the noise that earlier layers cause. own_db: the signal-to-noise
-    ratio of this layer alone, fed with the float model's values. cosine: the cosine similarity of the value
-    in both models. clipped: the fraction of float elements outside the quantization range. used: the fraction
-    of the quantization range that float elements cover. scale_loss_db: the loss that the scale of the result
-    or of the weight causes, compared with a scale that fits the elements. channel, channel_db: the worst
-    channel (axis 1), and its signal-to-noise ratio.
+    - snr_db: the signal-to-noise ratio, with the noise that earlier layers cause
+    - own_db: the signal-to-noise ratio of this layer alone, fed with the float model's values
+    - cosine: the cosine similarity of the value in both models
+    - clipped: the fraction of float elements outside the quantization range
+    - used: the fraction of the quantization range that float elements cover
+    - scale_loss_db: the loss that the scale of the result or of the weight causes, compared with a scale that
+      fits the elements
+    - channel, channel_db: the worst channel (axis 1), and its signal-to-noise ratio
     """
 
     layer: str

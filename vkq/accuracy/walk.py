@@ -14,9 +14,8 @@ from ..graph.graph import Array
 from ..onnx.cpu import cpu_session
 from ..onnx.protobuf import package
 
-HEAVY = ("Conv", "ConvTranspose", "MatMul", "Gemm")  # operators of nodes that run faster with several threads
-# Maximum number of elements of a constant that is embedded in a node's model. Larger constants are inputs
-# of the node's model.
+HEAVY = ("Conv", "ConvTranspose", "MatMul", "Gemm")  # operators that run faster with several threads
+# Maximum number of elements of a constant inside a node's model. Larger constants are inputs of the model.
 EMBEDDED = 1024
 
 # after a value of at least this many bytes is dropped, freed memory is returned to the system
@@ -56,9 +55,9 @@ class Walk:
         }
 
     def held(self, name: str) -> str:
-        """Return the name of the array that is stored for the value *name*. Instead of the result of a
-        DequantizeLinear, the node's integer input is stored, which needs a quarter of the bytes. The node
-        runs again for each reader."""
+        """Return the name of the array that is stored for the value *name*. For the result of a
+        DequantizeLinear, this is the node's integer input, which takes a quarter of the bytes. The node runs
+        again for each reader."""
         return self._codes.get(name, name)
 
     def reads(self, node: Any) -> list[str]:
@@ -129,8 +128,8 @@ class Walk:
 
 
 class Run:
-    """The run of one sample through a model. A value is computed when it is first needed, and dropped after
-    its last read."""
+    """One sample's run through a model. A value is computed when it is first needed, and dropped after its
+    last read."""
 
     def __init__(self, walk: Walk, feed: Mapping[str, Array], wanted: Iterable[str]):
         self.walk = walk

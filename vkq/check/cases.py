@@ -40,10 +40,12 @@ SCALES = ("channel", "tensor")
 class Case:
     """A problem to verify or to time, and the options that decide its arithmetic.
 
-    ``scheme``: the quantization scheme. ``scale``: "channel" for a weight scale per channel, "tensor" for
-    one weight scale. ``method``: the name of the layer's method; None leaves the choice to the layer.
-    ``reason``: why the case is listed. ``times``: how many layers of the listed network are this problem.
-    ``use``: the purpose of the case, "correctness" or "performance".
+    - scheme: the quantization scheme
+    - scale: "channel" for a weight scale per channel, "tensor" for one weight scale
+    - method: the name of the layer's method; None leaves the choice to the layer
+    - reason: why the case is listed
+    - times: how many layers of the listed network are this problem
+    - use: the purpose of the case
     """
 
     problem: Problem | Mover

@@ -61,13 +61,13 @@ METHODS: dict[str, tuple[str, ...]] = {
 class Check:
     """One check.
 
-    ``x``, ``w``: the dtypes of the operands; an 8-bit result has the dtype of x. ``scheme``: one of
-    `cases.SCHEMES`. Schemes in `cases.Q8TA` have 8-bit x, q4gsw_f16 and q8gsw_f16 have float16 x, and all
-    others have float32 x. Results of `cases.Q8TA` and dq8ca_q8csw must be exact; all other results have an
-    error bound. Schemes with weights in groups (q4gsw, ...) use the weight of the data, dequantized and
-    quantized again in groups along K. ``wz``: weight zero points, "none", "tensor" or "channel". ``act``:
-    "none", "relu" or "relu6". ``extreme``: x and w are extremes of their ranges. ``float_in``: x is float32,
-    and the device quantizes it. ``method``: one of `METHODS`.
+    - x, w: the dtypes of the operands; an 8-bit result has the dtype of x
+    - scheme: one of `cases.SCHEMES`. Schemes in `cases.Q8TA` have 8-bit x, q4gsw_f16 and q8gsw_f16 have
+      float16 x, all others float32 x. Results of `cases.Q8TA` and dq8ca_q8csw must be exact; all others have
+      an error bound. Weights in groups (q4gsw, ...) are the data's, quantized again in groups along K.
+    - wz: weight zero points, "none", "tensor" or "channel"
+    - extreme: x and w are extremes of their ranges
+    - float_in: x is float32, and the device quantizes it
     """
 
     problem: Problem

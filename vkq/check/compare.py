@@ -26,7 +26,7 @@ from .expected import Expected
 
 FIXED = PATHS[2:]  # the paths without "auto" and "dot", which are aliases of other paths
 Array = npt.NDArray[Any]
-TILE = 4  # a character of the picture stands for a multiple of TILE rows and columns of the result
+TILE = 4  # a character of the picture covers a multiple of TILE rows and columns of the result
 MAP_ROWS, MAP_COLUMNS = 32, 64  # maximum numbers of rows and columns of characters of the picture
 FIRST = 5  # maximum number of differing elements that are listed
 

@@ -1,5 +1,6 @@
-"""Make random operands for a problem; the seed determines them. Values cover the whole range of their dtypes,
-scales cover six decades, and zero points are often the smallest or the largest value of the dtype."""
+"""Makes random operands for a problem; the seed determines them. Values cover the whole range of their
+dtypes, scales cover six decades, and zero points are often the smallest or the largest value of the
+dtype."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from ..reference.resize import interpolate, resize, resize_real
 from ..reference.softmax import softmax, softmax_litert, softmax_onnxruntime
 from ..reference.transposed import forward_weight, spread
 
-LAYER = ("w_scale", "w_zero_point", "activation")  # attributes that all layers pass on to the reference
+LAYER = ("w_scale", "w_zero_point", "activation")  # attributes that all layers pass to the reference
 
 
 def run(graph: Graph, inputs: Mapping[str, Array], every: bool = False) -> dict[str, Array]:

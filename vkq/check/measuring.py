@@ -9,9 +9,10 @@ lines also contain ``spent``, the seconds since the start. If a candidate takes 
 process ends with the exit code `first_sight.LATE`.
 
 The cost of a tile is a pair of times of a step along K: the time for a workgroup that runs alone on a core,
-and the time for a workgroup that shares its core. They are computed from the times of calls with one and
-with two workgroups for each core, each at two sizes of K. For a slice-K tile, both times are that of one
-more workgroup on each core, divided by the number of its steps. So they include the end of a workgroup.
+and the time for a workgroup that shares its core. They are computed from the times of calls with one
+workgroup and of calls with `PER_CORE` workgroups for each core, each at two sizes of K. For a slice-K tile,
+both are the time of one more workgroup on each core, divided by the number of its steps. So they include the
+end of a workgroup.
 """
 
 from __future__ import annotations
@@ -151,10 +152,14 @@ def _in_time() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class TimedTile:
-    """A tile of matrix units to time. ``table``: the name of its cost table. ``choice``: the choice of
-    kernels with which a layer runs the tile. ``size``: (rows, columns). ``scheme``: the scheme of the timed
-    product. ``dtype``: the dtype of x. ``depths``: the sizes of K to time. ``step``: a cost is the time for
-    this number of elements along K."""
+    """A tile of matrix units to time.
+
+    - table: the name of the tile's cost table
+    - choice: the choice of kernels with which a layer runs the tile
+    - size: (rows, columns) of the tile
+    - scheme, dtype: the scheme of the timed product, and the dtype of x
+    - depths: the sizes of K to time
+    - step: a cost is the time for this number of elements along K"""
 
     table: str
     name: str

@@ -29,10 +29,10 @@ GARBAGE = (0xA5, 0x5C)  # bytes written to results and scratch memory before a r
 LEAST = 2 * INPUTS  # minimum number of runs of each workload, however slow it is
 POWER_S = 1.0  # the load, and also the rest, last this many seconds
 POWERED = 2  # number of large workloads that are replayed after the load and after the rest
-# SMALL: the small workloads (some hundred) must end at this share of the time. LARGE: the large workloads
-# must end at this share. The remaining time is for the runs after the load and after the rest.
+# Shares of the time at which the small workloads (some hundred) and the large workloads must have ended. The
+# remaining time is for the runs after the load and after the rest.
 SMALL, LARGE = 0.5, 0.75
-# A workload may use this share of the time that remains: a small workload the first, a large one the second.
+# The share of the remaining time that one workload may use, as (small workload, large workload).
 SHARE = 1 / 30, 1 / 4
 
 
@@ -40,9 +40,10 @@ SHARE = 1 / 30, 1 / 4
 class Replay:
     """The outcome of a workload that was replayed *times* times on a path.
 
-    ``wrong``: the number of wrong runs. ``operator``: the first operator with a wrong result. ``said``: the
-    symptom, and which runs were wrong. ``operator`` and ``said`` are "" if all runs were correct. ``state``:
-    the device's power state before the replay: "cold", "loaded" or "idle".
+    - wrong: the number of wrong runs
+    - operator: the first operator with a wrong result; "" if there is none
+    - said: the symptom, and which runs were wrong; "" if there are none
+    - state: the device's power state before the replay: "cold", "loaded" or "idle"
     """
 
     case: str

@@ -1,5 +1,5 @@
-"""Read the arrays of .npy and .npz files safely: sizes are checked before elements are read, and no code in a
-file is executed."""
+"""Reads the arrays of .npy and .npz files safely: sizes are checked before elements are read, and no code in
+a file is executed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vkq.graph.graph import Array
 MOST_BYTES = 1 << 30  # maximum number of bytes of one array
 MOST_ARRAYS = 4096  # maximum number of arrays in one file
 _ZIP = b"PK"  # the first two bytes of an .npz file, which is a zip file
-# Exceptions that zipfile and numpy raise for a broken file; for a file with a password, RuntimeError.
+# Exceptions of zipfile and numpy for a broken file. RuntimeError: the file has a password.
 _BROKEN = (
     ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, KeyError,
     struct.error, tokenize.TokenError, SyntaxError, OverflowError, MemoryError, RecursionError, TypeError,
@@ -34,8 +34,8 @@ def arrays_of(path: Path, wanted: Wanted, forms: str) -> dict[str, Array]:
     the name "".
 
     *wanted*: a function that is called with the name, dtype and shape of each array before the array is read.
-    If it returns False, the array is skipped; it may also raise an error. *forms*: a text for error messages,
-    which names the other kinds of files that an input may be.
+    If it returns False, the array is skipped; it may also raise an error. *forms*: the other kinds of files
+    that an input may be, for error messages.
 
     Raises ArgumentError for a file of another kind, a broken file, or an array of more than `MOST_BYTES`.
     """
@@ -104,8 +104,8 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, Any]:
 
 
 class _Bounded:
-    """A file for numpy's reader of headers, which allocates as many bytes as the header says. Reads of more
-    than `MOST_HEADER_BYTES` are refused."""
+    """A file that refuses reads of more than `MOST_HEADER_BYTES`. numpy's reader of headers would allocate
+    as many bytes as the header says."""
 
     def __init__(self, file: IO[bytes]):
         self._file = file

@@ -74,7 +74,7 @@ def register(commands: Parsers) -> None:
 def _what(add: Callable[..., object]) -> None:
     add("--device", help="an index of `vkq devices`, or part of a name (default: the best)")
     add("--path", default="auto", help=f"the paths: all, or some of {', '.join(PATHS)} (default: auto)")
-    add("--vs", metavar="PATH", help="also measure this path, in turn, and print the ratios to it")
+    add("--vs", metavar="PATH", help="also measure this path, alternately, and print the ratios to it")
     peers = f"also measure another library if it is installed: {', '.join(PEERS)}, or all"
     add("--peer", action="append", default=[], help=peers)
     said = f"the quantization of x, weight and y (shaders/README.md): {', '.join(SCHEMES)}"
@@ -94,18 +94,18 @@ def _how(add: Callable[..., object]) -> None:
     add("--clock", default=",".join(CLOCKS), help="use some of gpu, submit, call, host (default: all)")
     add(
         "--samples", type=integer_option(1, MOST_SAMPLES), default=Settings.samples,
-        help="the least number of samples of each arm and clock (default: %(default)s)",
+        help="the minimum number of samples of each path or library, and clock (default: %(default)s)",
     )  # fmt: skip
     add(
         "--time", type=number(0, 3600, above=True), default=Settings.time_s, metavar="S",
-        help="the most seconds for a case and clock (default: %(default)g)",
+        help="the maximum number of seconds for a case and clock (default: %(default)g)",
     )  # fmt: skip
     stacked = "put dispatches into a submission until it takes this many ms (default: %(default)g)"
     add(
         "--submission-ms", type=number(0, 10_000), default=Settings.submission_us / 1000, metavar="MS",
         help=stacked,
     )  # fmt: skip
-    unmeasured = "do not measure the device's peak rates first; inputs may then stay in its cache"
+    unmeasured = "do not measure the device's peak rates first; inputs may then stay in the device's cache"
     add("--no-ceilings", action="store_true", help=unmeasured)
     tested = "test that equal work is reported as equal and 10 %% more work as slower; exit code 1 if not"
     add("--self-test", action="store_true", help=tested)
@@ -144,7 +144,7 @@ def run(options: argparse.Namespace) -> int:
         contest.sides_of(options.peer)  # an unknown name is refused before anything is measured
     words = [word for word in options.cases if word not in models]
     chosen = cases.select(words, options.scheme, options.scale, options.method)
-    # Lists repeat a case for each method. If the case's layer has no methods, measure the case only once.
+    # Lists repeat a case for each method. Measure a case without methods only once.
     if options.method is None:
         chosen = list(
             dict.fromkeys(c if data.has_methods(c) else dataclasses.replace(c, method=None) for c in chosen)
@@ -250,7 +250,7 @@ def _one(runner: Runner, one: Case | Model, options: argparse.Namespace) -> None
 
 
 def _numbered(status: Callable[[str], None], number: int, count: int) -> Callable[[str], None]:
-    """Return a function that calls *status* with "number/count" in front of the text."""
+    """Return a function that calls *status* with "number/count" before the text."""
     return lambda what: status(f"{number}/{count} {what}")
 
 

@@ -48,7 +48,7 @@ from vkq.shader.glslang import find_compiler
 ALL, TEXELS = "all", "texels"
 # For each answer of `texels_read`: the remedy if workloads that read texels give wrong results.
 TEXELS_READ = {
-    "unread": "vkq's layers read none on this device. Report it",
+    "unread": "vkq's layers read no texels on this device. Report it",
     "measured": "layers read them because that was fastest here. Set VKQ_TUNE=off, and report it",
     "profile": "layers read them on every device of this kind, and nothing turns that off. Report it, and"
     " take another device until then: VKQ_DEVICE=<index or part of a name>",

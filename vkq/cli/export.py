@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 class _Kinds(argparse.Action):
     """The action of ``--for``: append a kind of device to the option's list. The value "list" prints all
-    kinds and ends the command, as --help does."""
+    kinds and ends the command."""
 
     def __call__(self, parser: Any, options: argparse.Namespace, value: Any, option: Any = None) -> None:
         if value == "list":
@@ -50,7 +50,7 @@ def register(commands: Parsers) -> None:
     parser.add_argument(
         "--batch", type=integer_option(1), nargs="+", default=[], metavar="N",
         help="the batch size: the first size of every input. With several sizes (or several --shape of an"
-        " input), the file has plans for each, and the weights once; the shapes of a run's inputs choose",
+        " input), the file has plans for each, and the weights once; the input shapes of a run select a plan",
     )  # fmt: skip
     parser.add_argument(
         "--for", dest="kinds", action=_Kinds, metavar="KIND",

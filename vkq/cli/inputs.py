@@ -1,5 +1,5 @@
-"""Read the inputs of a model that the command line gives: pictures, .npy and .npz files, or random values of
-a shape."""
+"""Reads the inputs that the command line gives for a model: pictures, .npy and .npz files, or random
+values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def input_arguments(parser: argparse.ArgumentParser) -> None:
 def shape_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shape", action="append", default=[], metavar="NAME=1x3x224x224",
-        help="the shape of an input with open sizes; may be repeated",
+        help="the shape of an input with free sizes; may be repeated",
     )  # fmt: skip
 
 

@@ -18,8 +18,8 @@ def register(commands: Parsers) -> None:
         commands,
         "inspect",
         run,
-        "what each node of a model (ONNX or TFLite) becomes, and what cannot run on a device; exit code 1 if"
-        " anything cannot; or what a file of `vkq export` holds",
+        "show what each node of a model (ONNX or TFLite) becomes and which nodes cannot run on a device (then"
+        " exit code 1), or the contents of a file of `vkq export`",
         ["vkq inspect model.onnx", "vkq inspect model.tflite", "vkq inspect model.onnx --shape x=8x1x8x8"],
     )
     parser.add_argument("model", metavar="MODEL")

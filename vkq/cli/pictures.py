@@ -1,4 +1,4 @@
-"""Read pictures safely: only a few formats are accepted, and the size is checked before the pixels are
+"""Reads pictures safely: only a few formats are accepted, and the size is checked before the pixels are
 read."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from vkq.errors import ArgumentError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff")
-# Pillow may use only these formats, whatever the file's name: for others it starts programs (Ghostscript for
-# EPS).
+# The only formats that Pillow may read, whatever the file's name. For others it starts programs (Ghostscript
+# for EPS).
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 MOST_PIXELS = 1 << 27  # maximum number of pixels of a picture
 # Exceptions that Pillow raises for a broken file.

@@ -1,4 +1,4 @@
-"""Convert pictures to inputs of a model: the size, the order of colours and axes, and the values."""
+"""Converts pictures to inputs of a model: the size, the order of colours and axes, and the values."""
 
 from __future__ import annotations
 

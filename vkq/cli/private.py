@@ -1,4 +1,4 @@
-"""Remove private data from reports: names of folders and users, and identifiers of a single device."""
+"""Removes private data from reports: names of folders and users, and identifiers of a single device."""
 
 from __future__ import annotations
 

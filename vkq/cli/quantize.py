@@ -92,7 +92,7 @@ def search_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--target-agreement", type=percent, metavar="PERCENT",
-        help="keep layers float until the largest element is the same one in this share of rows (99%%)",
+        help="keep layers float until the largest element is the float model's in this share of rows (99%%)",
     )  # fmt: skip
     parser.add_argument(
         "--target", metavar="SCRIPT",
@@ -173,8 +173,8 @@ def quantize_activations(
 
     if samples is None:
         raise ArgumentError(
-            "ranges of activations are found with samples: name a folder with -c, or use --weights-only,"
-            " which needs none"
+            "samples are needed to find the ranges of activations: name a folder with -c, or use"
+            " --weights-only, which needs none"
         )
     judge = script(options.target) if options.target else None
     _check_targets(options)

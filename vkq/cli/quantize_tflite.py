@@ -36,8 +36,8 @@ def run(options: argparse.Namespace) -> int:
     samples = GivenSamples(read(options.model), options.calibrate, options) if options.calibrate else None
     if samples is None and not options.weights_only:
         raise ArgumentError(
-            "ranges of activations are found with samples: name a folder with -c, or use --weights-only,"
-            " which needs none"
+            "samples are needed to find the ranges of activations: name a folder with -c, or use"
+            " --weights-only, which needs none"
         )
     if samples and samples.told():
         print(samples.told())

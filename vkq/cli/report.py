@@ -81,7 +81,7 @@ def register(commands: Parsers) -> None:
     )
     parser.add_argument(
         "--time", type=number(0, 3600, above=True), default=2.0, metavar="S",
-        help="the most seconds for a case and clock (default: 2)",
+        help="the maximum number of seconds for a case and clock (default: 2)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print only the JSON, and write no file")
 

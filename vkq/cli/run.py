@@ -133,7 +133,7 @@ def save(path: Path, arrays: dict[str, Any]) -> None:
 
 
 def summary(array: Any) -> str:
-    """Return a text that describes an output: the largest elements if its shape is (1, N), as that of scores;
+    """Return a text that describes an output: its largest elements if its shape is (1, N), as scores have;
     else its smallest and largest element."""
     if array.ndim == 2 and array.shape[0] == 1 and array.size > 1:
         best = np.argsort(-array[0].astype(np.float64), kind="stable")[:SHOWN]

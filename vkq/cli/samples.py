@@ -1,5 +1,5 @@
-"""Read the samples of a model's inputs. The command line names files or folders of pictures and arrays, or a
-Python function."""
+"""Reads the samples of a model's inputs from what the command line names: files or folders of pictures and
+arrays, or a Python function."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ class GivenSamples:
         return [lambda row=row: joined(row) for row in rows]  # type: ignore[misc]
 
     def _columns(self, text: str) -> list[tuple[str, list[Callable[[], Sample]]]]:
-        """Return a list of (name of an input, functions that read its arrays) for the inputs that *text*
-        gives samples for. The name is "" if each function reads all inputs. The functions are in the order of
-        the files' names."""
+        """Return (name of an input, functions that read its arrays) for each input that *text* gives samples
+        for. The name is "" if each function reads all inputs. The functions are in the order of the files'
+        names."""
         argument = next((a for a in self.model.inputs if text.startswith(f"{a.name}=")), None)
         path = Path(text[len(argument.name) + 1 :] if argument else text)
         if not path.exists():
@@ -126,8 +126,7 @@ class GivenSamples:
         return picture(file, argument, self._picture_shape(file, argument), self.options)
 
     def _picture_shape(self, file: Path, argument: Argument) -> tuple[int, ...]:
-        """Return the input's shape. If its height or width is open, and --shape is not given, the height or
-        width is that of the picture."""
+        """Return the input's shape. Without --shape, a free height or width is that of the picture."""
         given = any("=" not in t or t.startswith(f"{argument.name}=") for t in self.options.shape)
         open_ = len(argument.shape) == 4 and any(isinstance(d, str) for d in argument.shape[1:])
         if given or not open_:

@@ -1,8 +1,8 @@
 """A graph on a device: planned and recorded once, run any number of times.
 
-This is the only module that turns a graph's nodes into device work. The argument ``layers`` is a cache of the
-objects made from weights. A model has an executable for each set of input shapes; all these executables share
-one cache."""
+Only this module turns a graph's nodes into device work. A model has an executable for each set of input
+shapes. The executables of a model share the argument ``layers``, a cache of the objects made from
+weights."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from .graph import Array, Graph, Node
 from .stream import Lane, results_of
 
 NAMED = 3  # maximum number of nodes that a line of `listed` names after the first
-RELEASED_BYTES = 64 << 20  # `_upload` releases the memory of read files after packing this many bytes
-PACKING_THREADS = 4  # more threads would not help: packing holds the interpreter lock between copies
+RELEASED_BYTES = 64 << 20  # `_upload` releases the pages of mapped files after packing this many bytes
+PACKING_THREADS = 4  # more are not faster: packing holds the interpreter lock between copies
 
 
 class RefusedNode(UnsupportedModelError):
-    """Raised for a node that passes its checks but fails in planning, for example because a loop of its
+    """Raised for a node that `refusals` accepts but planning refuses, for example because a loop of its
     kernel would be too long."""
 
     def __init__(self, node: Node, why: str):
@@ -54,8 +54,8 @@ def refusals(graph: Graph) -> list[tuple[Node, str]]:
 
 
 def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None = None) -> str:
-    """Return refusals as text, with one line for each pair of operator and reason. The line has the first
-    refused node, and the names of up to `NAMED` others. Reasons that differ only in digits share a line.
+    """Return refusals as text, with one line for each pair of operator and reason. A line has the first of
+    its nodes, and the names of up to `NAMED` others. Reasons that differ only in digits share a line.
     *total*: the number of nodes of the whole model, if *graph* is only a part of the model."""
     alike: dict[tuple[str, str], list[tuple[Node, str]]] = {}
     for node, why in refused:
@@ -88,8 +88,8 @@ def add_nodes(
 
 
 def _upload(residents: Sequence[Resident]) -> None:
-    """Pack and upload constants in parallel. After every RELEASED_BYTES, release the memory of the mapped
-    model files, so that the host does not hold all weights a second time."""
+    """Pack and upload constants in parallel. After every `RELEASED_BYTES`, release the pages of the mapped
+    model files. Otherwise these pages would hold a second copy of all weights."""
     packed = 0
     with ThreadPoolExecutor(PACKING_THREADS, "vkq-packing") as packing:
         started = [(x, begun(packing, functools.partial(getattr, x, "buffer"))) for x in residents]
@@ -183,8 +183,8 @@ class Executable:
         return [sum(times[first:end]) for _, first, end in self.steps]
 
     def memory(self) -> str:
-        """Return a text that states these numbers of bytes: the sum of all intermediate values, the scratch
-        memory that they share, the maximum in use at one step (a lower bound of the scratch memory), and the
+        """Return a text with four byte counts: the sum of all intermediate values; the scratch memory that
+        they share; the maximum in use at one step, which is a lower bound of the scratch memory; and the
         bytes that all dispatches read and write."""
         total, shared = sum(life.bytes for life in self.lifetimes), self.plan.scratch_bytes
         read, written = self.plan.traffic
@@ -235,8 +235,8 @@ class Executable:
 
         *targets*: the tensors to write results to, by the results' names; such a tensor may also be an input.
         Other results get new memory. Input tensors stay on the device; only inputs in `Graph.bounds` are also
-        copied to the host, which checks their values. *repeated*: the recording of a caller that gives the
-        same tensors to several runs; this recording is ignored in a `Device.record` block.
+        copied to the host, which checks their values. *repeated*: keeps the recording for a caller that
+        gives the same tensors to several runs. It is ignored in a `Device.record` block.
 
         Raises ArgumentError or DTypeError if a target cannot hold its result."""
         graph, into = self.graph, dict(targets or {})

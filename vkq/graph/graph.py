@@ -80,9 +80,10 @@ class Node:
 
 @dataclasses.dataclass
 class Graph:
-    """Nodes in an executable order. ``specs`` maps the names of inputs, constants and results of nodes to
-    their specs. ``bounds`` maps an integer input to its smallest and largest allowed value; inputs without
-    bounds are missing. ``arithmetic`` has the inputs whose bounds only keep arithmetic within int32."""
+    """Nodes in topological order. ``specs`` maps the name of each input, constant and result of a node to
+    its spec. ``bounds`` maps an integer input to its smallest and largest allowed value; an input without
+    bounds has no entry. Some bounds keep indices in range. The others only keep arithmetic within int32;
+    ``arithmetic`` has the inputs with such bounds."""
 
     inputs: list[str]
     outputs: list[str]
@@ -94,7 +95,7 @@ class Graph:
 
     @functools.cached_property
     def kinds(self) -> frozenset[str]:
-        """The set of operators in the graph. A pass returns at once if it changes no operator of this set."""
+        """The operators in the graph. A pass that changes none of them returns at once."""
         return frozenset(node.op for node in self.nodes)
 
     def uses(self) -> dict[str, int]:
@@ -111,9 +112,9 @@ class Graph:
             given = inputs.get(name)
             if given is not None and given.size and not (low <= given.min() and given.max() <= high):
                 raise ArgumentError(
-                    f"input {name!r} holds {given.min()} to {given.max()}; this model takes {low} to {high}:"
-                    " other values would read rows that do not exist, or overflow int32 (the host computes in"
-                    f" int64 with an input of constant_inputs=[{name!r}])"
+                    f"input {name!r} holds {given.min()} to {given.max()}; this model takes {low} to {high}."
+                    " Other values would be indices out of range, or overflow int32. With"
+                    f" constant_inputs=[{name!r}] the host computes with this input in int64"
                 )
 
     def overflowing(self, inputs: Mapping[str, Any]) -> set[str]:
@@ -169,8 +170,8 @@ def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
     for i, needs in waiting.items():
         for need in needs:
             readers.setdefault(need, []).append(i)
-    # A heap with the indices of the nodes whose inputs are all computed. Always taking the smallest index
-    # keeps the model's order where possible.
+    # A heap of the indices of nodes whose inputs are all computed. Taking the smallest index keeps the
+    # model's order where possible.
     ready = [i for i, needs in waiting.items() if not needs]
     order: list[Node] = []
     while ready:
@@ -187,8 +188,8 @@ def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
 
 
 def unused(hint: str, taken: set[str]) -> str:
-    """Return an unused name and add it to *taken*. The name is *hint*, with an appended number if *taken*
-    contains *hint*."""
+    """Return an unused name and add it to *taken*. The name is *hint*, or *hint* with a number if it is
+    taken."""
     name = hint
     if hint in taken:  # a binary search for the number, because thousands of names may have the same hint
         last, free = 0, 1

@@ -1,4 +1,4 @@
-"""Runs a plan on tensors that are on the device. The plan's results stay on the device, too."""
+"""Runs a plan on tensors that are on the device. Results stay on the device."""
 
 from __future__ import annotations
 
@@ -98,16 +98,16 @@ def run(
     repeated: Repeated | None = None,
 ) -> list[Tensor]:
     """Return the plan's results, after the work is submitted but before it is complete. *targets*: for each
-    result, the tensor to write it to, which may also be an input; None: new memory. *repeated*: the recording
-    of the caller's last run, if the caller binds the same tensors to several runs."""
+    result, the tensor to write it to, which may also be an input; None: new memory. *repeated*: keeps the
+    recording, if the caller binds the same tensors to several runs."""
     taken = Counter(x.buffer for x in inputs)
     slots: dict[int, Buffer] = {slot: x.buffer for slot, x in enumerate(inputs)}
-    shared: list[bool] = []  # for each result, True if it shares memory with an input or an earlier result
-    bound = True  # True if each result is written to its target; the next run may then use the same memory
+    shared: list[bool] = []  # for each result: does it share memory with an input or an earlier result?
+    bound = True  # True if each result is computed in its target's memory, so that a replay is possible
     for slot, spec, target in zip(plan.outputs, plan.results, targets, strict=True):
         shared.append(slot in slots)
         if slot not in slots:
-            over = plan.over.get(slot)  # index of the input whose memory the result may overwrite
+            over = plan.over.get(slot)  # index of the input whose memory this result may overwrite
             most = 1 if over is not None and target and inputs[over].buffer is target.buffer else 0
             fits = target is not None and target.layout == spec.layout and taken[target.buffer] <= most
             bound &= fits

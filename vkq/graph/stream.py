@@ -1,5 +1,5 @@
-"""Runs a plan for one batch after another. The device copies inputs and results itself, while the host
-fills the next batch."""
+"""Runs a plan for one batch after another. The device copies inputs and results while the host fills the
+next batch."""
 
 from __future__ import annotations
 

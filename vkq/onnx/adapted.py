@@ -1,4 +1,4 @@
-"""Changes that session options make to a model: fixed sizes and int8 caches."""
+"""Applies two session options to a model: sizes of free dimensions, and int8 key-value caches."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ INT8_HINT = (
     " session without kv_cache for caches of floats"
 )
 CONCAT = "Concat"
-# Indices of a node's inputs that are past keys and values (PAST), and of its results that are present keys
-# and values (PRESENT). com.microsoft's Attention and QAttention are missing: they store keys and values in
-# one tensor, so each new token would copy the whole cache.
+# PAST: for an operator, the indices of the inputs with past keys and values. PRESENT: the indices of the
+# results with present keys and values. com.microsoft's Attention and QAttention have no entry: they store
+# keys and values in one tensor, so each new token would copy the whole cache.
 PAST = {
     ("com.microsoft", "GroupQueryAttention"): (3, 4),
     ("com.microsoft", "MultiHeadAttention"): (6, 7),
@@ -44,8 +44,8 @@ def check_kv_cache(kv_cache: str | None) -> str | None:
 
 def adapted(model: Model, sizes: Mapping[str, int], kv_cache: str | None = None) -> Model:
     """Return the model with fixed sizes, and with int8 caches if *kv_cache* is "int8". *sizes* maps the names
-    of free dimensions to their sizes. Errors about the dtype or shape of a cache input say which sessions
-    accept the cache."""
+    of free dimensions to their sizes. Hints of cache inputs say which sessions accept a cache; errors about
+    their dtype or shape include these hints."""
     model = _resized(model, sizes) if sizes else model
     if kv_cache is not None:
         return _with_int8_caches(model)
@@ -64,17 +64,17 @@ def _resized(model: Model, sizes: Mapping[str, int]) -> Model:
 
 
 def _with_int8_caches(model: Model) -> Model:
-    """Return the model with int32 words (`vkq.numerics.attention_cache`) as the caches of its attention
-    operators. Raises ModelError if no attention operator of the model has a supported cache. Also raises
-    ModelError if a cache is neither an input nor a result of the model."""
+    """Return the model with caches of int32 words (`vkq.numerics.attention_cache`). Raises ModelError if no
+    attention operator has a supported cache, or if a cache is neither an input nor a result of the
+    model."""
     ends = _Ends.of(model)
     found = [_caches(node, ends) for node in model.nodes]
     caches = {name for own in found for name in (*own.past, *own.present)}
     for node, own in zip(model.nodes, found, strict=True):
         if inside := {*own.past, *own.present} - set(ends.inputs) - ends.results:
             raise ModelError(
-                f"{node}: {sorted(inside)} are inside the model; with kv_cache='int8' past"
-                " keys and values must be its inputs, and present ones its results; leave kv_cache out"
+                f"{node}: {sorted(inside)} are inside the model; with kv_cache='int8' past keys and"
+                " values must be inputs of the model, and present ones its results; leave kv_cache out"
             )
     if not caches:
         _refuse(model, "the model has no attention with such a cache")
@@ -95,8 +95,8 @@ def _hinted(model: Model, hint: str, past: Container[str]) -> Model:
 
 def _refuse(model: Model, why: str) -> NoReturn:
     raise ModelError(
-        f"{model.name or 'model'}: kv_cache='int8' stores the caches that {', '.join(FORMS)} or {CONCAT} of"
-        f" past and new keys or values reads and returns; {why}; leave kv_cache out"
+        f"{model.name or 'model'}: kv_cache='int8' supports the caches of {', '.join(FORMS)}, and of a"
+        f" {CONCAT} of past and new keys or values; {why}; leave kv_cache out"
     )
 
 
@@ -143,11 +143,10 @@ def _appends(node: Node, ends: _Ends) -> bool:
 
 
 class _Adapting:
-    """Rewrites the nodes of a model for int8 caches.
-
-    A Shape of a cache must return the shape of the unpacked floats. So the Shape reads the floats of an
-    ``unpack_cache`` node, which constant folding removes. Attention that is written as MatMul, Softmax and
-    MatMul reads the floats of two caches, until `vkq.graph.passes.attention` fuses all of these nodes."""
+    """Rewrites the nodes of a model for int8 caches. An ``unpack_cache`` node makes the floats of a cache
+    for two kinds of readers. A Shape needs their shape; constant folding then removes both nodes. Attention
+    that is written as MatMul, Softmax and MatMul reads the floats of two caches, until
+    `vkq.graph.passes.attention` fuses all of these nodes."""
 
     def __init__(self, model: Model, ends: _Ends, caches: set[str]):
         self.model, self.ends, self.caches = model, ends, caches
@@ -198,8 +197,8 @@ def _words(argument: Argument) -> Argument:
 
 
 def _open_specs(x: Inputs) -> list[Spec]:
-    """Stand for the shape inference of a node with int8 caches: always raise an error. The error is OpenShape
-    while the number of keys (input 6 of GroupQueryAttention) is unknown. As soon as this number is known,
-    `written` of `vkq.onnx.formed` replaces the node."""
+    """Shape inference of a node with int8 caches. Always raise an error: OpenShape while the number of keys
+    (input 6 of GroupQueryAttention) is unknown. Once it is known, `vkq.onnx.formed.written` replaces the
+    node."""
     x.array(6)
     raise ModelError(f"{x.node}: the number of keys is missing")

@@ -21,7 +21,7 @@ SECONDS = 20.0  # time limit for computing one node of constants
 # these values. It gets only the shapes of larger constants.
 SMALL = 4096
 TYPES = {"float": "float32", "double": "float64"}  # type names: ONNX Runtime's (keys), NumPy's (values)
-# One of these texts is in each of ONNX Runtime's messages about an unknown operator.
+# Texts in ONNX Runtime's messages about unknown operators.
 UNKNOWN = "No Op registered", "is not a registered function/op"
 OPSET = 21  # the opset of ai.onnx for a node whose attributes do not state an opset
 
@@ -41,8 +41,8 @@ def _attribute(key: str, value: Any) -> Any:
 
 
 def node_proto(node: Node) -> list[Any]:
-    """Return a node whose operator vkq does not know as a list of ONNX nodes. If the node's subgraphs read
-    outer values under other names, Identity nodes before it define these names."""
+    """Convert a node whose operator vkq does not know to a list of ONNX nodes. If its subgraphs read outer
+    values under other names, Identity nodes define these names first."""
     helper, a = package().helper, node.attributes
     own = node.inputs[: len(node.inputs) - len(a["captured"])]
     renamed = [
@@ -165,8 +165,8 @@ def _stopped_after(options: Any) -> Iterator[None]:
 
 
 def _referenced(node: Node, model: bytes) -> list[Any] | None:
-    """Compute a node with onnx's reference implementation. Return None for a node that fails. Also return
-    None for a node with subgraphs, because a loop could not be stopped."""
+    """Compute a node with onnx's reference implementation. Return None for a node that fails, and for a
+    node with subgraphs, because nothing could stop an endless loop."""
     if node.attributes["captured"] or any(map(is_graph, node.attributes["attributes"].values())):
         return None
     from onnx.reference import ReferenceEvaluator

@@ -40,8 +40,8 @@ class Prepared:
         return {"constant_inputs": [argument.name for argument in read(self._given[0]).inputs][1:]}
 
     def _open(self, error: ModelError | None) -> None:
-        """Try the remaining ways of opening the model, in order, until one succeeds. If none does, raise
-        the error of the last way. If no way is left, raise *error*."""
+        """Try the remaining ways of opening the model, in order, until one succeeds. If none succeeds,
+        raise the last error; *error* is the error before these ways."""
         model, device, options = self._given
         while self._ways:
             try:

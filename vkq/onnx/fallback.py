@@ -30,7 +30,7 @@ class FallbackWarning(UserWarning):
 
 
 class OtherShapeError(ModelError):
-    """A part on the CPU gives a result another shape than the one for which the other parts are planned."""
+    """Raised if a result of a part on the CPU has a shape for which the next parts are not planned."""
 
 
 class Mixed:
@@ -38,8 +38,8 @@ class Mixed:
     `Executable`.
 
     own: the model's constants by name. Each session of ONNX Runtime contains the constants that its nodes
-    read. layers: the cache of the sessions; a session serves all input shapes. whole: a function that is
-    called with an OtherShapeError, and returns the model on the CPU, which then runs instead of the parts.
+    read. layers: the cache of the sessions; a session serves all input shapes. whole: called with an
+    OtherShapeError; returns the model on the CPU, which then replaces all parts.
     """
 
     def __init__(
@@ -159,8 +159,9 @@ def _callers() -> int:
 
 
 def left_alone(model: Model, refused: RefusedNode) -> Model:
-    """Return the model with the refused node made ``foreign`` (`unknown`), so that ONNX Runtime runs it. If
-    neither ONNX nor com.microsoft has the node's operator, raise *refused*."""
+    """Return the model with the refused node as a ``foreign`` node, which ONNX Runtime runs
+    (`vkq.onnx.unknown_operators`). Raise *refused* if neither ONNX nor com.microsoft has the node's
+    operator."""
 
     def unread(node: Node) -> Node:
         if node.op == "foreign" or node.source != refused.node.source or not in_words(node):
@@ -177,8 +178,8 @@ def partitions(graph: Graph, refused: Mapping[int, int]) -> list[tuple[int, Grap
     """Divide a graph into parts, which can run in the returned order. Return pairs (kind, part).
 
     The kind is 0 for the device, and the opset for ONNX Runtime. *refused* maps the id() of each node that
-    cannot run on the device to its opset. A part has all nodes of its kind whose inputs earlier nodes have
-    computed. Each kind is tried for the first part, and the division with the fewest parts is chosen."""
+    cannot run on the device to its opset. A part has all remaining nodes of its kind whose inputs are
+    computed by then. Each kind is tried as the first; the division with the fewest parts is chosen."""
     kinds = [0, *sorted(set(refused.values()))]
     found = [_groups(graph, refused, [*kinds[i:], *kinds[:i]]) for i in range(len(kinds))]
     return [(kind, _part(graph, group)) for kind, group in min(found, key=len)]

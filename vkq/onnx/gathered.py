@@ -89,8 +89,8 @@ def _codes(
     else:
         codes, zeros = _Codes.of(table), points
     if zeros is None:
-        # The default zero point is the middle of the range, but 0 for 2- and 4-bit codes that have a byte
-        # each.
+        # The default zero point is the middle of the range; it is 0 for 2- and 4-bit codes stored one per
+        # byte.
         return codes, 1 << bits - 1 if several else 0
     return (codes, zeros) if zeros.shape == scales.shape else None
 
@@ -104,8 +104,8 @@ def _apart(w: Rewriting, pairs: str, shape: tuple[int, ...]) -> str:
 
 
 def _along(w: Rewriting, each: str, shape: tuple[int, ...], block: int, width: int) -> str:
-    """Gather rows of *each*, an array (rows, blocks). Repeat each gathered value for the *block* elements of
-    its block along K."""
+    """Gather rows of *each*, an array (rows, blocks). Repeat each gathered value for the *block* elements
+    of its block along the last axis."""
     rows = w.reshape(w.emit("Gather", [each, w.name(1)], axis=0), (*shape, 1))
     whole = w.emit("Expand", [rows, w.constant((*shape, block), "int64")])
     line = w.reshape(whole, (*shape[:-1], shape[-1] * block))

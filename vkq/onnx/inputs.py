@@ -152,8 +152,8 @@ def check_shape(argument: Argument, shape: tuple[int, ...]) -> None:
 
 
 def in_type(array: Array, dtype: str) -> Array:
-    """Return the array of a list, which has no dtype of its own, in the dtype of an input. Return it
-    unchanged if an integer would become another number, or a float an integer."""
+    """Convert an array that was made from a list to the dtype of an input. Return it unchanged if the
+    conversion would change an integer's value, or convert floats to integers."""
     try:
         to = np.dtype(dtype)
     except TypeError:  # ONNX Runtime's name of a type that NumPy lacks
@@ -174,8 +174,7 @@ def array_of(name: str, value: npt.ArrayLike) -> Array:
 
 
 def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Return input shapes that a model accepts, with which its graph can be built before the first input is
-    given."""
+    """Return input shapes that the model accepts, to build its graph before the first run."""
     few = all(isinstance(d, int) for a in model.inputs for d in a.shape[1:])
     for size in TRIAL_SIZES:
         shapes = {

@@ -154,8 +154,8 @@ class Manners:
         run_options: Any = None,
     ) -> None:
         """Start `run` in another thread, which then calls ``callback(results, user_data, error)``. *error* is
-        "" after a success. After a failure, *error* describes the failure, and the results are empty. This
-        call raises an error for wrong arguments. The arrays must not change before the callback."""
+        "" after a success. After a failure, *error* describes the failure, and the results are empty. Wrong
+        arguments raise an error at once, in the caller. The arrays must not change before the callback."""
         if not callable(callback):
             raise ArgumentError(f"run_async: callback is a {type(callback).__name__}, not a function")
         call = self._call(output_names, input_feed, run_options)

@@ -1,4 +1,4 @@
-"""Rewrites normalizations and norms by the steps of ONNX's definitions."""
+"""Rewrites normalizations and norms as the simpler operators of ONNX's definitions."""
 
 from __future__ import annotations
 

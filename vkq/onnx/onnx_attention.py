@@ -51,8 +51,8 @@ def _to_int8(w: Rewriting, at: Scores, qkv: list[str], flat: bool) -> None:
 
 
 def _scores(w: Rewriting) -> Scores | None:
-    """Return the `Scores` of the attention, or None for an unsupported form. Unsupported are, for example,
-    scores as a result and a mask that does not cover all keys. ONNX's definition then replaces the node."""
+    """Return the `Scores` of the attention. Return None for an unsupported form, for example scores as a
+    result, or a mask that does not cover all keys. ONNX's definition then replaces the node."""
     a, given = w.node.attributes, w.given
     others = (3, 4, 5, 6) if w.int8_cache else (3, 6)
     floats = {spec.dtype for i, spec in given.items() if i not in others}

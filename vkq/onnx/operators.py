@@ -85,7 +85,7 @@ def _resize(reading: Reading, node: Node) -> None:
 
 
 def _normalization(reading: Reading, node: Node) -> None:
-    """Read BatchNormalization. Keep only its first result: the others exist only in training."""
+    """Read BatchNormalization. Drop its results other than the first, which exist only in training."""
     reading.nodes.append(Node(node.op, node.inputs, node.outputs[:1], node.attributes, node.source))
 
 

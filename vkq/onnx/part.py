@@ -23,7 +23,7 @@ from .tensors import NEWEST
 
 
 def _since(op: str, opset: int = NEWEST) -> int:
-    """Return the opset of ai.onnx that introduced the form that an operator has in *opset*. Return 0 if
+    """Return the opset of ai.onnx that introduced the version of an operator that *opset* uses. Return 0 if
     *opset* lacks the operator."""
     from onnx import defs
 
@@ -193,7 +193,7 @@ def _proto_of(node: Node, part: Graph, opset: int) -> Any:
     from onnx import defs, helper
 
     op, domain, attributes = node.op, domain_of(node), node.attributes
-    if not domain and not _since(op, opset):  # no ONNX operator: `left_alone` then keeps the model's node
+    if not domain and not _since(op, opset):  # not an ONNX operator; `left_alone` handles the error
         raise RefusedNode(node, str(refusal(part, node)))
     if not domain:
         known = defs.get_schema(op, opset, domain).attributes

@@ -40,10 +40,10 @@ MOST_KEPT = 4096  # maximum number of cached shapes, because a cached shape also
 
 
 class Executables:
-    """The executables of one model, which share all weights. Each combination of the following has its own
-    executable: input shapes, values of the inputs in *constant*, and the outputs to compute. layers: the
-    cache of layers, if sessions share weights.
-    whole: returns a CpuModel; called with the error if the model cannot run even in parts.
+    """The executables of one model, which share all weights. There is one for each combination of input
+    shapes, values of the inputs in *constant*, and outputs to compute. layers: the cache of layers, if
+    sessions share weights. whole: called with the error if the model cannot run even in parts; returns a
+    CpuModel.
     """
 
     def __init__(
@@ -92,7 +92,8 @@ class Executables:
                     self.kept[key] = found
                     self._forget()
                 self.kept.move_to_end(key)
-                # the host computes with numbers that are too large for the device's arithmetic
+                # If int32 arithmetic on the device could overflow, these inputs become constants: the host
+                # computes.
                 if isinstance(found, CpuModel) or not (large := found.graph.overflowing(arrays)):
                     return found
                 self.constant |= large

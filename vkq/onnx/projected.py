@@ -1,5 +1,5 @@
 """Rewrites com.microsoft's Attention and QAttention, once shapes are known. Both operators first multiply x
-by one weight, which gives q, k and v side by side
+by one weight; q, k and v are consecutive columns of the product
 (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
 
 from __future__ import annotations

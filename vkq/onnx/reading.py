@@ -1,5 +1,4 @@
-"""The state while a model is read: the nodes and constants to which the rules of operators (`operators`)
-add."""
+"""The state of reading a model. The rules in `vkq.onnx.operators` add nodes and constants to it."""
 
 from __future__ import annotations
 

@@ -25,9 +25,14 @@ ROUNDED = "its float bias is rounded to int32 steps of x_scale * w_scale"
 
 @dataclasses.dataclass(frozen=True)
 class NodeRow:
-    """A node in a report. source: its name in the model. operator: vkq's operator. result: its result. where:
-    the place where it runs ("device", "CPU", "host", "later" or "cannot run"). why: the reason. shaders: the
-    shaders of a node on the device."""
+    """A node in a report.
+
+    - source: the node's name in the model
+    - operator: vkq's operator
+    - result: the dtype and shape of the first result; "" if unknown
+    - where: where the node runs: "device", "CPU", "host", "later" or "cannot run"
+    - why: the reason
+    - shaders: the shaders of a node on the device"""
 
     source: str
     operator: str
@@ -119,8 +124,8 @@ def ahead(model: Model, shapes: Mapping[str, Sequence[int]], title: str) -> Repo
 
 
 def _hosted(model: Model, names: Container[str]) -> set[str]:
-    """Return the names of the nodes that depend on inputs in *names*, and on nothing else but constants. If
-    the values of these inputs count as constants, the host computes the nodes again for each new value."""
+    """Return the names of the nodes that depend only on inputs in *names* and on constants. If these inputs
+    count as constants, the host computes the nodes again for each new value."""
     made, found = set[str](), set[str]()
     for node in model.nodes:
         read = [name for name in node.inputs if name]
@@ -132,8 +137,8 @@ def _hosted(model: Model, names: Container[str]) -> set[str]:
 
 
 def host_notes(model: Model, constant: Collection[str]) -> list[str]:
-    """Return a list with one note: the host computes nodes because the inputs *constant* count as constants.
-    Return an empty list if there are no such nodes."""
+    """Return a note on the nodes that the host computes because the inputs *constant* count as constants;
+    [] if there are none."""
     count = len(_hosted(model, constant))
     note = (
         f"{count} nodes depend on {sorted(constant)} alone, which count as constants: the host computes them,"

@@ -20,8 +20,8 @@ def turned(w: Rewriting, x: str, angles: tuple[str, str], interleaved: bool) -> 
 
 def angles_at(w: Rewriting, tables: tuple[int, int], place: str, tokens: int) -> tuple[str, str]:
     """Emit Gathers of the cosines and of the sines at the positions *place* (batch or 1, tokens). Return the
-    names of the two results. *tables*: the indices of the node's two inputs that have a row of cosines, and a
-    row of sines, for each position."""
+    names of the two results. *tables*: the indices of the inputs with the cosines and with the sines, one
+    row for each position."""
     cos, sin = (
         w.reshape(w.emit("Gather", [w.cast(w.name(i), "float32"), place], axis=0), (0, 0, 1, -1))
         for i in tables

@@ -29,7 +29,7 @@ BROKEN = (
 )
 
 
-LEAST_MAPPED = 1 << 16  # external data of at least this many bytes stay in the file, as a memory map
+LEAST_MAPPED = 1 << 16  # external data of at least this many bytes is memory-mapped, not copied
 Shape = tuple[int | str, ...]
 
 

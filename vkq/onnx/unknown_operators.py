@@ -19,7 +19,7 @@ from .tensors import NEWEST, Argument, argument_of
 # Operators whose result has the spec of their first input. Without this list, onnx would infer this spec
 # only from the operators' definitions.
 LIKE_X = ("GroupNormalization", "MeanVarianceNormalization")
-# Operators with random results: each run has other results, so they must not be folded.
+# Operators with random results must not be folded, because each run has other results.
 RANDOM = (
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",
 )  # fmt: skip

@@ -78,7 +78,7 @@ class OrtValue:
 
     @checked
     def update_inplace(self, data: Any) -> None:
-        """Overwrite the content by an array. Raises ArgumentError unless the array has the shape and type
+        """Overwrite the content with an array. Raises ArgumentError unless the array has the shape and type
         of this value."""
         array = array_of("data", data)
         if (array.shape, array.dtype.name) != (tuple(self.shape()), self._dtype):
@@ -139,9 +139,9 @@ def at_address(address: int, element_type: Any, shape: Sequence[int]) -> OrtValu
     value = _by_address.get(address)
     if value is None:
         raise ArgumentError(
-            f"buffer_ptr is {shown(address)}, which is not the data_ptr() of an OrtValue; vkq reads no"
-            " other memory by"
-            " address: bind_cpu_input takes arrays, bind_ortvalue_input and bind_ortvalue_output OrtValues"
+            f"buffer_ptr is {shown(address)}, which is not the data_ptr() of an OrtValue; vkq uses no other"
+            " memory by address: bind arrays by bind_cpu_input, OrtValues by bind_ortvalue_input or"
+            " bind_ortvalue_output"
         )
     said, own = (dtype_of(element_type), tuple(shape)), (value._dtype, tuple(value.shape()))
     if said != own:

@@ -30,8 +30,8 @@ from .kinds import LEAST, PortableDevice, described
 
 REPEATED = 1021  # maximum number of different values in a random input
 PORTABLE, THIS = "portable", "this"
-# Limits that libvkq can check on any device. A plan that needs another limit runs only on the device on which
-# it was made.
+# Limits that libvkq can check on any device. A plan that needs another limit runs only on the device of the
+# export.
 KNOWN_LIMITS = (*LEAST, "vendorID", "deviceID", "subgroupSize")
 # Properties of float arithmetic on which the shaders rely.
 CONTROLS = ("shaderRoundingModeRTEFloat32", "shaderDenormPreserveFloat32")
@@ -49,11 +49,11 @@ def exported(
     input shapes; libvkq loads the first set by default. Each graph is planned for each of *kinds*, and last
     for the portable device.
 
-    kinds: "this" (the device at hand), a name of `vkq.device.reported`, the path of a file that `vkq devices
-    --json` wrote on another device, or "portable" (no plan but the portable one, which every file has). Plans
-    with more needs come first, because libvkq uses the first plan whose needs are met. The known answer is
-    the output for random inputs. *device* computes it by its own plan; the portable plan has its own known
-    answer, because float sums depend on the kernels.
+    A kind is "this" (the device at hand), a name of `vkq.device.reported`, the path of a file that `vkq
+    devices --json` wrote on another device, or "portable" (no plan but the portable one). Plans with more
+    needs come first, because libvkq uses the first plan whose needs are met. The known answer is the output
+    for random inputs, computed on *device*. The portable plan has a known answer of its own, because float
+    sums depend on the kernels.
 
     Raises ArgumentError for a kind that is none of these, and for an input or output of a type that is not in
     `vkq.player.file.TYPES`."""
@@ -121,8 +121,8 @@ def _inputs(graph: Graph) -> dict[str, npt.NDArray[Any]]:
 def _planned(
     graph: Graph, device: Device, kind: str, names: Sequence[str], answers: tuple[bytes, ...]
 ) -> FilePlan:
-    """Return the plan of a graph with row-major inputs and outputs. *names*: the values that are the outputs.
-    *kind*: the kind of devices that the plan is for."""
+    """Return the plan of a graph with row-major inputs and outputs. *names*: the outputs. *kind*: the kind
+    of device that the plan is for."""
     b = Builder(device)
     with device.programs.together():
         values = {name: _dense_in(b, graph.specs[name]) for name in graph.inputs}

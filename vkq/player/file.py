@@ -38,8 +38,8 @@ INT32 = np.iinfo(np.int32)
 @dataclasses.dataclass(frozen=True)
 class Array:
     """An input or output: a row-major array. bounds: the smallest and the largest allowed value of an int32
-    input. answer: the bytes of an input in the test with the known answer, whose outputs are in
-    `FilePlan.answers`; empty for an output."""
+    input. answer: the bytes of an input of the known answer; empty for an output (see
+    `FilePlan.answers`)."""
 
     name: str
     dtype: str
@@ -66,11 +66,12 @@ class FileProgram:
 class FileStep:
     """A dispatch of a program, or (program None) a fill of the only slot with *value*.
 
-    program: the program's index in the plan. push: the bytes of the push constants. grids: (first workgroup,
-    x, y) of each dispatch; together they run all workgroups. first_group_at: the offset in *push* of the
-    first workgroup's index; -1 if the program does not read it. busy_ns: the estimated time on a device that
-    also drives a screen; libvkq begins a new submission if the sum of these times over a submission's steps
-    gets too large."""
+    - program: the program's index in the plan
+    - push: the bytes of the push constants
+    - first_group_at: the offset in *push* of the first workgroup's index; -1 if the program does not read it
+    - grids: (first workgroup, x, y) of each dispatch; together they run all workgroups
+    - busy_ns: the estimated time on a device that also drives a screen. libvkq begins a new submission when
+      the sum of these times gets too large."""
 
     program: int | None
     slots: tuple[tuple[int, int], ...]  # (slot, access) of each binding; access: 1 reads, 2 writes
@@ -86,12 +87,18 @@ class FilePlan:
     """A plan for one kind of device. A slot is the index of a buffer range, which holds an input, a constant,
     a result or scratch memory.
 
-    kind: the kind's name, such as "this" or "portable". about: a line of text for people. needs: what a
-    device must have: (a feature, 1), (a limit, its minimum), or ("=" and a property, its exact value).
-    slots: the number of slots; inputs come first. alignment: the alignment of arrays in a buffer, in bytes.
-    results: for each output its slot, or its bytes if they are the same for all inputs. answers: the bytes
-    of each output in the known answer; each plan has its own, because float sums depend on the kernels.
-    scratch: (slot, offset, bytes). constants: (slot, data)."""
+    - kind: the kind's name, such as "this" or "portable"
+    - about: a line of text for people
+    - needs: what a device must have: (a feature, 1), (a limit, its minimum), or ("=" and a property, its
+      exact value)
+
+    - slots: the number of slots; inputs come first
+    - alignment: the alignment of arrays in a buffer, in bytes
+    - results: for each output its slot, or its bytes if they are the same for all inputs
+    - answers: the bytes of each output in the known answer. Each plan has its own, because float sums depend
+      on the kernels.
+    - scratch: (slot, offset, bytes)
+    - constants: (slot, data)"""
 
     kind: str
     about: str

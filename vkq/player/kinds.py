@@ -19,8 +19,7 @@ from ..shader.spec import Value, Variant
 
 # The largest alignment of a buffer's offset that Vulkan allows a device to require.
 ALIGNMENT = 256
-# The limits that shaders depend on, as Vulkan 1.1 guarantees them. Vulkan 1.1 guarantees no optional SPIR-V
-# feature.
+# The values that Vulkan 1.1 guarantees for limits on which shaders depend.
 LEAST = {
     "maxComputeSharedMemorySize": 16384,
     "maxComputeWorkGroupInvocations": 128,
@@ -45,8 +44,8 @@ MOST_BYTES = 1 << 22  # maximum bytes of a file that describes devices
 class AbsentDevice(Device):
     """A device for which plans are made, but which is not present to run them.
 
-    real: the capabilities of an available device, which is opened because planning needs a driver. believed:
-    the capabilities of the absent device."""
+    real: the capabilities of an available device, which is opened because planning needs a driver;
+    believed: those of the absent device."""
 
     def __init__(self, real: Capabilities, believed: Capabilities, verdict: Verdict):
         super().__init__(real.index, tune="off", capabilities=least(real))
@@ -83,9 +82,9 @@ class PortableDevice(Device):
 
 def described(real: Capabilities, kind: str) -> AbsentDevice:
     """Return an absent device. *kind*: a name in `vkq.device.reported`, or the path of a file that `vkq
-    devices --json` wrote; the first device in the file is used, with its measured rates. The device's
-    self-test has no known result, but the known answer of an exported file detects wrong results. *real*: see
-    `AbsentDevice`.
+    devices --json` wrote; the first device in the file is used, with its measured rates. The self-test
+    cannot run for an absent device; on that device, the known answer of the exported file detects wrong
+    results. *real*: see `AbsentDevice`.
 
     Raises ArgumentError if *kind* is neither a name nor such a file."""
     if kind in NAMES:

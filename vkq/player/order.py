@@ -1,7 +1,8 @@
-"""Finds orders in which a kernel's weights equal those of another kernel, so that a file stores them once.
+"""Finds the order in which one kernel's packed weights must be read to equal another kernel's, so that a
+file stores these weights once.
 
 The weight of a layer is a matrix of n output channels with k inputs each. A word (32 bits) holds four
-consecutive inputs of a channel. layouts/README.md defines the layouts. Kernels of a dot form read words
+consecutive inputs of a channel. layouts/README.md defines the layouts. Kernels with dot products read words
 ``[k][n]`` (kPackedInt8_4N4K). Kernels of matrix units read ``[k/4][n][k%4]`` (kPackedInt8_16K) or
 ``[n/16][k/8][n%16][k%8]`` (kPackedInt8_32K); in these formulas k counts words. In a convolution, k is (tap,
 channel) for dot kernels, and (chunk of channels, tap, channel in the chunk) for matrix units."""
@@ -18,7 +19,7 @@ Words = npt.NDArray[np.uint32]
 # An order: the sizes of its axes, and their strides in stored words.
 Order = tuple[tuple[int, ...], tuple[int, ...]]
 AS_IT_IS: Order = ((), ())
-# To reject most orders quickly, this number of words is compared before all words are.
+# Number of words that are compared first, which rejects most orders.
 LOOKED_AT = 512
 
 
@@ -31,8 +32,8 @@ def reordered(words: Words, order: Order) -> Words:
 
 
 def found(wanted: bytes, given: bytes) -> Order | None:
-    """Return the order in which the words of *given* must be read to equal *wanted*; None if there is none.
-    *wanted* and *given* have equally many words."""
+    """Return the order in which the words of *given* must be read to equal *wanted*, which has equally many
+    words. Return None if there is no such order."""
     if wanted == given:
         return AS_IT_IS
     to, words = np.frombuffer(wanted, np.uint32), np.frombuffer(given, np.uint32)
@@ -44,7 +45,7 @@ def found(wanted: bytes, given: bytes) -> Order | None:
 
 
 def _positions(order: Order) -> npt.NDArray[np.int64]:
-    """Return the positions of the first words that the order reads."""
+    """Return the positions of the first `LOOKED_AT` words that the order reads."""
     rest, at = np.arange(min(LOOKED_AT, math.prod(order[0]))), np.int64(0)
     for size, stride in zip(reversed(order[0]), reversed(order[1]), strict=True):
         at, rest = at + rest % size * stride, rest // size

@@ -3,8 +3,9 @@
 SPIR-V has four columns: the first, second and third words of all instructions, and the remaining words. Third
 words are mostly result ids, which count upward; later words mostly refer to recent results. So each third
 word is stored as its difference from the previous third word, and each later word as its difference from
-the third word of its own instruction. The sign of a difference is stored in the lowest bit. All lowest
-bytes of the words come first, then all second bytes, and so on. native/packed.cpp restores the words."""
+the third word of its own instruction. The lowest bit of a difference is its sign. The bytes are then stored
+in four planes: the lowest bytes of all words, their second bytes, and so on. native/packed.cpp restores the
+words."""
 
 from __future__ import annotations
 

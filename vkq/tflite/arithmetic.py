@@ -70,9 +70,9 @@ def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
 
 
 def sum_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QParams, QParams]]:
-    """Yield parameters (of a, b, y) with which vkq's float sum may give the results of `sum_table`. First
-    come the parameters of the file. Then come XNNPACK's multipliers as scales, at first unchanged, and then
-    one of them slightly larger or smaller, because this decides the rounding of ties."""
+    """Yield parameters (of a, b, y) with which vkq's float sum may equal `sum_table`: the file's; then
+    XNNPACK's multipliers as scales; then the same with one scale changed by at most 2^-21 (relative),
+    because such a change can decide how ties are rounded."""
     yield a, b, y
     ma, mb, shift = sum_factors(a, b, y)
     for step in (0, 1, 2, -1, -2, 4, -4, 8):
@@ -95,10 +95,9 @@ def product_table(a: QParams, b: QParams, y: QParams) -> Array:
 
 
 def product_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QParams, QParams]]:
-    """Yield parameters (of a, b, y) with which vkq's product, which is rounded after adding the zero point,
-    may give the results of `product_table`. First come the parameters of the file. Then comes a_scale *
-    b_scale / y_scale as a's scale, made slightly larger or smaller, because this decides the rounding of
-    ties."""
+    """Yield parameters (of a, b, y) with which vkq's product may equal `product_table`, although vkq rounds
+    after adding the zero point: the file's; then a_scale * b_scale / y_scale as a's scale, changed by at
+    most 3 * 2^-23 (relative), because such a change can decide how ties are rounded."""
     yield a, b, y
     scale = _product_scale(a, b, y)
     for step in (1, -1, 2, -2, 3, -3):
@@ -146,7 +145,7 @@ def rounding_shift(values: Array, shift: int, up: bool = False) -> Array:
 
 def requantized(x: QParams, y: QParams) -> Array:
     """Return XNNPACK's conversion from x's scale to y's scale as a table; x and y have the same type. The
-    multiplier is the negative ratio of the scales with 8 fraction bits, for x_zp - x_q."""
+    kernel multiplies x_zp - x_q by the negative ratio of the scales, which has 8 fraction bits."""
     factor = int(np.rint(np.float32(-256) * (np.float32(x.scale) / np.float32(y.scale))))
     return stored(_eighths((x.zero_point - every(x)) << 7, factor) + y.zero_point, y)
 

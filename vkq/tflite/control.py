@@ -1,5 +1,5 @@
-"""Translates WHILE and IF, which run other subgraphs of the file, if constants and shapes decide how often or
-which."""
+"""Translates WHILE and IF, which run other subgraphs of the file. Constants and shapes must determine the
+number of iterations, or the branch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .lowering import Lowering, Unsupported
 from .movement import Rule
 from .sixteen import is_sixteen
 
-MOST_ITERATIONS = 256  # iterations of a WHILE whose nodes become nodes of the graph
-MOST_OPERATORS = 1 << 16  # operators that all iterations and branches of a file run together
+MOST_ITERATIONS = 256  # maximum number of iterations of a WHILE
+MOST_OPERATORS = 1 << 16  # maximum number of operators in all iterations and branches
 
 
 def _subgraph(low: Lowering, number: int) -> Lowering:
-    """Return the lowering of another subgraph of the file, without values of inputs. Its nodes and constants
-    are those of *low*."""
+    """Return a lowering of subgraph *number* whose inputs have no values yet. It adds nodes and constants to
+    those of *low*."""
     if number not in low.below:
         file = parse(bytes(low.file.data), number)
         if number in (one.file.subgraph for one in (*low.above, low)):
@@ -64,8 +64,8 @@ def _given(low: Lowering, operator: FileOperator, results: Sequence[str]) -> Non
 
 
 def repeat(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower WHILE. Its body is emitted once for each iteration, so the condition must follow from constants
-    and shapes, as that of a loop over the steps of a sequence does."""
+    """Lower WHILE. Its body is emitted once for each iteration, so constants and shapes must determine the
+    condition, as in a loop over the steps of a sequence."""
     condition, body = (operator.options.get(f"{name}_subgraph_index", 0) for name in ("cond", "body"))
     values = [low.last_of(n) for n in operator.inputs]
     for _ in range(MOST_ITERATIONS + 1):
@@ -79,7 +79,7 @@ def repeat(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def choose(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower IF. Its condition must follow from constants and shapes."""
+    """Lower IF. Constants and shapes must determine its condition."""
     decided = bool(low.array(operator.inputs[0], "condition").all())
     number = operator.options.get("then_subgraph_index" if decided else "else_subgraph_index", 0)
     given = [low.last_of(n) for n in operator.inputs[1:]]

@@ -1,6 +1,5 @@
-"""Translates the element-wise operators of a file. An operator on 8-bit values becomes vkq's operator if that
-operator gives LiteRT's results, and otherwise a lookup in a table of LiteRT's results. An operator on floats
-becomes the graph's operator."""
+"""Translates the element-wise operators of a file. On 8-bit values, vkq's operator is used if it gives
+LiteRT's results; otherwise a table of LiteRT's results. On floats, the graph's float operator is used."""
 
 from __future__ import annotations
 
@@ -34,9 +33,8 @@ def pair_names(low: Lowering, numbers: Sequence[int]) -> tuple[list[str], bool]:
 
 
 def binary(op: BinaryOp) -> Callable[[Lowering, FileOperator, str], None]:
-    """Return a rule that lowers ADD, SUB or MUL. The node becomes vkq's operator if this operator can give
-    LiteRT's results for all pairs of 8-bit values. Otherwise it becomes a lookup in a table of LiteRT's
-    results."""
+    """Return a rule that lowers ADD, SUB or MUL. On 8-bit values, vkq's operator is used if it gives
+    LiteRT's results for all pairs of values; otherwise a table of LiteRT's results."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         numbers, y = operator.inputs[:2], operator.outputs[0]
@@ -103,8 +101,8 @@ def squared_difference(low: Lowering, operator: FileOperator, activation: str) -
 
 
 def of_floats(op: str) -> Callable[[Lowering, FileOperator, str], None]:
-    """Return a rule that lowers an operator of floats, integers or booleans to *op*. It raises Unsupported
-    for 8-bit values."""
+    """Return a rule that lowers an operator on floats, integers or booleans to *op*. The rule raises
+    Unsupported for 8-bit values."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         if any(low.dtype(n) in BYTES for n in operator.inputs):
@@ -231,9 +229,9 @@ def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def _by_fixed(low: Lowering, operator: FileOperator) -> None:
-    """Lower a QUANTIZE of 8-bit values that LiteRT's own kernel computes, as a table lookup. If the kernel
-    rounds the elements after the last full vector of 16 differently, these elements need a second table. Then
-    emit a lookup2, in which a constant second operand selects the table of each element."""
+    """Lower a QUANTIZE of 8-bit values that LiteRT's own kernel computes, as a table lookup. The kernel may
+    round the elements after the last full vector of 16 differently. Then these elements need a second table:
+    a lookup2 selects the table of each element by a constant second operand."""
     x, y = operator.inputs[0], operator.outputs[0]
     vector, single = arithmetic.other_type(low.q(x), low.q(y))
     shape = low.shape(x)

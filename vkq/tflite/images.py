@@ -18,7 +18,7 @@ from .lowering import Lowering, Unsupported
 
 LARGEST_SIZE = 1 << 16  # maximum number of rows or columns of a resized image
 MOST_TAPS = 22  # maximum number of taps of a window for which the float32 sums of `average_pool` are exact
-SLOPE_BITS = 17  # a float32 significand has 24 bits: 17 remain for the slope if the value takes 7
+SLOPE_BITS = 17  # bits of the factor `slope`: a float32 significand has 24 bits, of which a value takes 7
 
 
 def _window(
@@ -150,9 +150,8 @@ def total(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def extreme(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower REDUCE_MAX or REDUCE_MIN. The minimum of 8-bit values is computed as a maximum of reversed
-    values. A table that reverses the order of the 8-bit values is applied before the maximum, and again to
-    its result."""
+    """Lower REDUCE_MAX or REDUCE_MIN. The minimum of 8-bit values is a maximum between two lookups in a
+    table that reverses the order of the values."""
     x, axes, least = operator.inputs[0], _axes(low, operator), operator.op == "REDUCE_MIN"
     if low.dtype(x) not in BYTES:
         numbers, keep = low.constant(np.array(axes, np.int64), "axes"), int(operator.options["keep_dims"])
@@ -199,7 +198,7 @@ def bilinear(low: Lowering, operator: FileOperator, activation: str) -> None:
         _same_parameters(low, operator)
     computed = low.file.tensors[operator.inputs[1]].data is None
     if computed and low.dtype(x) == "uint8":
-        raise Unsupported("its size is computed; vkq does not know LiteRT's formula of that for uint8")
+        raise Unsupported("x is uint8 and the size is computed; vkq does not know LiteRT's formula for that")
     where = (
         "align_corners" if o["align_corners"] else "half_pixel" if o["half_pixel_centers"] else "asymmetric"
     )

@@ -1,4 +1,4 @@
-"""The state of lowering a file's operators to the graph's operators, which all rules share.
+"""The state that all rules share while they lower a file's operators to the graph's operators.
 
 Images are (N, H, W, C) in a file, and (N, C, H, W) in the graph. A value is stored in the order in which it
 was computed, and is transposed only for a reader that needs the other order. So consecutive convolutions
@@ -230,7 +230,7 @@ class Lowering:
 
     def of(self, number: int, first: bool, rank: int = 4) -> str:
         """Return the name of a tensor's value, with channels first if *first*, else in the file's order of
-        axes. With channels first, leading axes of length 1 are added up to *rank* axes."""
+        axes. With channels first, leading axes of length 1 are added until there are *rank* axes."""
         if not first:
             return self.last_of(number)
         shape = self.shape(number)
@@ -277,10 +277,9 @@ class Lowering:
             self.specs[name], self.plain[number] = spec, name
 
     def _shapes_of(self, operator: FileOperator, tensors: Mapping[str, int]) -> list[tuple[int, ...]]:
-        """Return the shapes of the results of an operator that vkq does not lower. If an input has another
-        shape than in the file and LiteRT is installed, LiteRT computes the shapes of the results. Otherwise
-        the shapes are those in the file. *tensors* maps names of values to numbers of the operator's
-        tensors."""
+        """Return the shapes of the results of an operator that vkq does not lower. LiteRT computes these
+        shapes if an input's shape differs from the file's and LiteRT is installed. Otherwise they are the
+        file's. *tensors* maps names of values to numbers of the operator's tensors."""
         own = [self.file.tensors[n].shape for n in operator.outputs]
         given = {x: n for x, n in tensors.items() if n not in (*operator.outputs, *self.arrays)}
         shapes = {x: self.specs[x].shape for x in given}

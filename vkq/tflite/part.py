@@ -30,9 +30,9 @@ def interpreter_of(data: bytes, needed: str) -> Any:
 
 
 def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
-    """Return a copy of a file whose first subgraph has only these operators, inputs and outputs. The copy has
-    no signatures. New lists are appended, and all other bytes stay in place, because the file may refer to
-    the buffers of tensors by their byte offsets."""
+    """Return a copy of a file whose first subgraph has only these operators, inputs and outputs. The copy
+    has no signatures. New lists are appended; all other bytes stay in place, because the file may refer to
+    buffers by byte offsets."""
     if file.subgraph:
         raise ModelError("LiteRT runs operators only of a file's first subgraph")
     out = bytearray(file.data)

@@ -31,9 +31,9 @@ def _sliced(low: Lowering, x: int, slices: Sequence[slice], first: bool) -> str:
 
 
 def _portable_slice(size: int, start: int = 0, stop: int | None = None, step: int = 1) -> slice:
-    """Return a slice that means the same in Python and ONNX. A negative *stop* stands for the position before
-    the first element. It is replaced by -2^31, because Python and ONNX count a small negative end from the
-    end of the axis."""
+    """Return a slice that means the same in Python and ONNX. A negative *stop* means the position before the
+    first element. It becomes -2^31, because Python and ONNX count a small negative end from the end of the
+    axis."""
     end = size if stop is None else stop
     return slice(start, end if end >= 0 else -(1 << 31), step)
 
@@ -232,9 +232,8 @@ def broadcast_to(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def blocks(op: str) -> Rule:
-    """Return a rule for DEPTH_TO_SPACE or SPACE_TO_DEPTH. Index i along the channels of the tensor with more
-    channels stands for position i // C in the block, and for channel i % C of the other tensor, which has C
-    channels."""
+    """Return a rule for DEPTH_TO_SPACE or SPACE_TO_DEPTH. Of the two tensors, let C be the channels of the
+    one with fewer. Channel i of the other tensor holds channel i % C at position i // C of the block."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         x, y = operator.inputs[0], operator.outputs[0]

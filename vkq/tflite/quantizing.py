@@ -53,7 +53,7 @@ def quantize(
     if any(tensor.scales.size and tensor.dtype in ("int8", "uint8", "int16") for tensor in file.tensors):
         raise ArgumentError(f"{os.fspath(model)} is quantized already; give the float model")
     if not weights_only and samples is None:
-        raise ArgumentError("ranges of activations are found with samples; give some, or weights_only")
+        raise ArgumentError("activations need samples to find their ranges; give some, or weights_only")
     if bits not in (8, 4) or (bits == 4 and not weights_only):
         raise ArgumentError(f"bits is {bits}; it must be 8, or 4 with weights_only")
     quantizer, recipe = package()

@@ -182,7 +182,7 @@ def _input(low: Lowering, number: int, shapes: Mapping[str, Sequence[int]]) -> A
     return Argument(name, tensor.dtype, shape)
 
 
-CONTROL = ("CALL", "CALL_ONCE")  # operators that run other subgraphs, which vkq never runs
+CONTROL = ("CALL", "CALL_ONCE")  # operators that run another subgraph and are never lowered
 
 
 def _lower(low: Lowering, operator: FileOperator) -> None:
