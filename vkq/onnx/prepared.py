@@ -92,8 +92,8 @@ class Executables:
                     self.kept[key] = found
                     self._forget()
                 self.kept.move_to_end(key)
-                # If int32 arithmetic on the device could overflow, these inputs become constants: the host
-                # computes.
+                # inputs for which int32 would overflow on the device become constants, so that the host
+                # computes
                 if isinstance(found, CpuModel) or not (large := found.graph.overflowing(arrays)):
                     return found
                 self.constant |= large

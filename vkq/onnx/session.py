@@ -58,12 +58,11 @@ class InferenceSession(Manners):
 
     Token ids, masks and positions are data: int64 becomes int32 on the device. Values outside int32, and
     indices that are out of range, raise an error.
-    Results equal ONNX Runtime's byte for byte if its CPU provider computes in integers (for int8
-    activations on x86-64: with its option ``session.qdqisint8allowed=1``); docs/models.md bounds the error
-    of other results. ``run`` accepts all shapes that the model allows. Each set of shapes is prepared once;
-    all sets share weights. The first run of a set compiles pipelines on all cores, and calls
-    ``progress(done, total)`` after each pipeline. Threads may share a session. Sessions may be pickled;
-    unpickling opens the device again.
+    Results equal ONNX Runtime's byte for byte if its CPU provider computes in integers (int8 activations on
+    x86-64: with its option ``session.qdqisint8allowed=1``); docs/models.md bounds the error of other results.
+    ``run`` accepts all shapes that the model allows. Each set of shapes is prepared once; all sets share
+    weights. The first run of a set compiles pipelines on all cores, and calls ``progress(done, total)`` after
+    each pipeline. Threads may share a session. Sessions may be pickled; unpickling opens the device again.
 
     ``sess_options``, ``providers`` and ``provider_options`` are ONNX Runtime's. Session options may also be
     the second argument, providers the third. "VulkanExecutionProvider" may name a device ("device_id");
