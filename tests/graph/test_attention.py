@@ -142,15 +142,15 @@ def test_masks_by_positions_of_the_run(device: vkq.Device, window: int, low: int
 
 
 @pytest.mark.usefixtures("always")
-def test_on_matrix_units(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_matrix_units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """float32 attention uses float16 matrix units only with compute="float16"."""
-    if half_refusal(any_device):
-        emulated.emulate(any_device, monkeypatch, "16x16x16", form="f16")
+    if half_refusal(strict_device):
+        emulated.emulate(strict_device, monkeypatch, "16x16x16", form="f16")
     shapes = {"q": (1, 2, 16, 16), "k": (1, 2, 20, 16), "v": (1, 2, 20, 16)}
     fed = {name: values(i, *shape) for i, (name, shape) in enumerate(shapes.items())}
     data = model(plain([], "s0"), fed, {}, "float32")
     for compute, shader in (("float16", "attention__coopmat"), ("float32", "attention__tiles")):
-        session = vkq.onnx.InferenceSession(data, any_device, compute=compute)
+        session = vkq.onnx.InferenceSession(data, strict_device, compute=compute)
         (row,) = [row for row in session.explain().rows if row.operator == "attention"]
         assert [name.partition(":")[0] for name in row.shaders] == [shader]
         if compute == "float16":
