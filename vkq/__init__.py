@@ -124,7 +124,7 @@ __all__ = [
 ]
 
 
-# Attributes imported at their first use: (module, name in that module, or None for the module itself).
+# Attributes imported at their first use: {name: (module, attribute of it; None: the module itself)}.
 _LATE = {"integer": ("integer", None), "load": ("player.load", "load")}
 
 

@@ -1,6 +1,6 @@
-"""Check the types of arguments of public callables, before their code runs, by the annotations in their
-signatures. A wrong type raises `DTypeError`, which names the argument. The callables check values
-themselves."""
+"""Check the types of the arguments of public callables against the annotations in their signatures. The
+check runs before the callable's code; a wrong type raises `DTypeError`, which names the argument. The
+callables check values themselves."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ NUMBERS = "biufV"  # kinds of NumPy's dtypes; V is the kind of types of other pa
 
 
 class Rule(NamedTuple):
-    """The rule for one annotation. *check* returns True for a valid argument, *must* describes a valid
-    argument, and *convert* converts an argument of several valid types to one type."""
+    """The rule for one annotation. *check* returns True for a valid argument. *must* describes a valid
+    argument. *convert* converts a valid argument to the one type that the callable expects; None: no
+    conversion."""
 
     check: Predicate
     must: str
@@ -36,8 +37,7 @@ class Rule(NamedTuple):
 def checked(function: Function) -> Function:
     """Return the function, or a class's ``__init__``, wrapped so that each call first checks its arguments.
 
-    The text of a parameter's annotation is the key of the parameter's check in `RULES`. Parameters with other
-    annotations are not checked."""
+    `RULES` maps the text of an annotation to the check. Parameters with other annotations are not checked."""
     parameters = list(inspect.signature(function).parameters.values())
     op = function.__qualname__.removesuffix(".__init__").rstrip("_")
     rules = {p.name: RULES[str(p.annotation)] for p in parameters if str(p.annotation) in RULES}
@@ -60,8 +60,7 @@ def checked(function: Function) -> Function:
                 given = (*given[:at], convert(given[at]), *given[at + 1 :])
         return function(*given, **options)
 
-    # Give the wrapper the globals of the function's own module: doctest finds only such functions in a
-    # module.
+    # doctest finds a function in a module only if the function's globals are the module's.
     home = vars(sys.modules[function.__module__])
     wrapped = types.FunctionType(call.__code__, home, function.__name__, None, call.__closure__)
     return cast(Function, functools.wraps(function)(wrapped))
@@ -76,7 +75,7 @@ def shown(value: Any) -> str:
     """Return a short text for a value, for messages."""
     try:
         return reprlib.repr(value)
-    # repr() fails for an integer with more digits than Python prints, and may fail for any object.
+    # repr() fails for an integer with too many digits to print, and may fail for any object.
     except Exception:
         return f"a value of {value.bit_length()} bits" if isinstance(value, int) else "a value"
 
@@ -105,7 +104,7 @@ def array(value: Any) -> bool:
         return True
     try:
         return np.asarray(value).dtype.kind in NUMBERS
-    except Exception:  # ragged lists cannot be converted, and an object's own __array__ may raise anything
+    except Exception:  # a ragged list, or an object whose __array__ raises
         return False
 
 
@@ -132,7 +131,6 @@ def sequence(each: Predicate) -> Predicate:
 
 
 def either(first: Predicate, second: Predicate) -> Predicate:
-    """Return a check that passes if at least one of two checks passes."""
     return lambda value: first(value) or second(value)
 
 
@@ -151,7 +149,7 @@ _text = of(str)
 _integers = sequence(integer)
 _options = either(_option, lambda value: not isinstance(value, np.ndarray) and sequence(_option)(value))
 _pairs = "an integer or a sequence of integers"
-# The key is the text of an annotation. A module that defines a type adds a rule before it uses the type.
+# The keys are the texts of annotations. A module that defines a type adds the type's rule here.
 RULES: dict[str, Rule] = {
     "int": Rule(integer, "an integer"),
     "int | None": Rule(optional(integer), "an integer or None"),

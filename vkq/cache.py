@@ -1,13 +1,13 @@
-"""The user's cache folder: files that can be made again, each checked when it is read.
+"""The user's cache folder. Its files can be made again; each file is checked when it is read.
 
-A file has a magic number, a SHA-256 checksum, and the data. The checksum includes the file's name, so that a
+A file has a magic number, a SHA-256 checksum and the data. The checksum includes the file's name, so a
 renamed file is invalid. A file that is truncated, changed, renamed, empty, too large, unreadable or not a
-regular file is ignored with one `CacheWarning`, and the caller makes the data again. Writing is atomic, so a
-reader in another process never sees half a file. The least recently used files are deleted if the folder
-grows above `MOST_BYTES`.
+regular file is ignored with one `CacheWarning`, and the caller makes the data again. Writing is atomic:
+readers in other processes never see half a file. If the folder grows above `MOST_BYTES`, the least recently
+used files are deleted.
 
-A seal detects damage and mistakes; it is not a signature. Anyone who can write into the folder can choose
-what this user computes with: docs/trust.md.
+The checksum detects damage and mistakes; it is not a signature. Anyone who can write into the folder can
+choose what this user computes with: docs/trust.md.
 """
 
 from __future__ import annotations
@@ -35,27 +35,28 @@ _HEADER = len(MAGIC) + hashlib.sha256().digest_size
 
 Value = TypeVar("Value")
 _warned: set[Path] = set()
-_sizes: dict[Path, int] = {}  # cache folder -> its bytes when last counted, plus the bytes written since then
+_sizes: dict[Path, int] = {}  # {cache folder: its bytes at the last count + bytes written since then}
 
 
 class CacheWarning(UserWarning):
-    """A cache file was ignored, or could not be written; results are correct, but work is repeated."""
+    """A cache file was ignored, or could not be written. Results are correct; work is repeated."""
 
 
 def cache_dir() -> Path:
-    """Return the folder for everything vkq stores between runs: ``VKQ_CACHE_DIR`` if set, else a folder in
+    """Return the folder in which vkq stores files between runs: ``VKQ_CACHE_DIR`` if set, else a folder in
     the platform's cache folder."""
     chosen = os.environ.get("VKQ_CACHE_DIR")
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("vkq", appauthor=False))
 
 
 def seal(data: bytes, name: str) -> bytes:
-    """Return *data* with the header that `unseal` checks, for a file of this name."""
+    """Return *data* behind the header that `unseal` checks (`MAGIC` and the checksum), for a file of this
+    name."""
     return MAGIC + _sum(data, name) + data
 
 
 def unseal(blob: bytes, name: str) -> bytes | None:
-    """Return the data inside a sealed blob, or None if the blob is not what `seal` returns for this name."""
+    """Return the data of a sealed blob, or None if the blob is not a result of `seal` for this name."""
     data = blob[_HEADER:]
     return data if blob[:_HEADER] == MAGIC + _sum(data, name) else None
 
@@ -66,8 +67,8 @@ def _sum(data: bytes, name: str) -> bytes:
 
 
 def read(path: Path) -> bytes | None:
-    """Return the data of the cache file *path*; None if there is none, or if it is damaged (with one
-    warning)."""
+    """Return the data of the cache file *path*. Return None if there is no file, or, with one warning, if
+    the file is damaged."""
     try:
         data = unseal(files.read(path, MOST_FILE_BYTES), path.name)
         problem = "its checksum is wrong"
@@ -83,9 +84,9 @@ def read(path: Path) -> bytes | None:
 
 
 def read_json(path: Path, parse: Callable[[Any], Value]) -> Value | None:
-    """Return the result of *parse* for the JSON value in the cache file *path*. Return None if `read` returns
-    None. Also return None, with one warning, if the data is no JSON or *parse* raises ValueError, TypeError
-    or LookupError."""
+    """Return the result of *parse* for the JSON value in the cache file *path*. Return None if `read`
+    returns None, or, with one warning, if the data is not JSON or *parse* raises ValueError, TypeError or
+    LookupError."""
     data = read(path)
     if data is None:
         return None
@@ -106,23 +107,23 @@ def write(path: Path, data: bytes) -> None:
     try:
         write_sealed(path, data)
     except OSError as error:
-        if path not in _warned:  # no second warning for a damaged file, which `read` has reported
+        if path not in _warned:  # `read` has warned of a damaged file already
             warn(path.parent, f"the cache folder {path.parent} cannot be written: {error.strerror or error}.")
     else:
         _evict(path.parent.parent, len(data) + _HEADER)
 
 
 def write_sealed(path: Path, data: bytes) -> None:
-    """Write like `write`, but raise ``OSError`` if the file system refuses: for build outputs, which are
-    not a cache."""
+    """Do the same as `write`, but raise ``OSError`` if the file system refuses: for build outputs, which
+    are not a cache."""
     _make_folder(path.parent)
     with files.replacing(path) as beside:
         beside.write_bytes(seal(data, path.name))
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and its parents, each for its user alone (``Path.mkdir`` applies the mode only to the
-    last one)."""
+    """Make a folder and its missing parents, all accessible only to this user. ``Path.mkdir`` would apply
+    the mode only to the folder itself."""
     missing = []
     while not folder.is_dir() and folder != folder.parent:
         missing.append(folder)
@@ -139,16 +140,15 @@ def warn(key: Path, message: str) -> None:
 
 
 def _touch(path: Path) -> None:
-    """Update the file's time of use, at most once a day; `_evict` deletes the files with the oldest times
-    first."""
+    """Set the file's time of use, at most once a day. `_evict` deletes the least recently used files."""
     with contextlib.suppress(OSError):
         if time.time() - path.stat().st_mtime > _TOUCH_S:
             os.utime(path)
 
 
 def _evict(folder: Path, added: int) -> None:
-    """If the folder is larger than `MOST_BYTES`, delete the least recently used files until the folder has at
-    most three quarters of `MOST_BYTES`."""
+    """If the folder is larger than `MOST_BYTES`, delete the least recently used files until at most three
+    quarters of `MOST_BYTES` remain."""
     if folder != cache_dir():
         return
     if folder in _sizes and _sizes[folder] + added <= MOST_BYTES:
@@ -167,8 +167,8 @@ def _evict(folder: Path, added: int) -> None:
 
 
 def _sealed(folder: Path) -> Iterator[tuple[float, int, str]]:
-    """Yield (time of the last use, size, path) of every file that vkq wrote into the cache folder. Only
-    these files may be deleted, because VKQ_CACHE_DIR may be any folder."""
+    """Yield (time of the last use, size, path) of every file of vkq in the cache folder. Other files must
+    not be deleted: VKQ_CACHE_DIR may be any folder."""
     for kind in KINDS:
         with contextlib.suppress(OSError), os.scandir(folder / kind) as entries:
             for entry in entries:

@@ -1,4 +1,5 @@
-"""All exceptions of vkq: one base class, and subclasses that are also the matching built-in exception.
+"""All exceptions of vkq: a base class, and subclasses that also derive from the matching built-in
+exception.
 
 A message states the given numbers, the rule, and the remedy.
 """
@@ -11,16 +12,16 @@ class VkqError(Exception):
 
 
 class ArgumentError(VkqError, ValueError):
-    """A value, shape or option that the operation does not support; the message gives the sizes and the
-    rule."""
+    """A value, shape or option that the operation does not support. The message has the sizes and the rule.
+    """
 
 
 class DTypeError(VkqError, TypeError):
-    """An array or argument of a type that the operation does not support."""
+    """An array or argument has a type that the operation does not support."""
 
 
 class MethodError(ArgumentError):
-    """A method requested by name cannot compute this problem; the message says what it lacks."""
+    """A method requested by name cannot compute this problem. The message says what the method lacks."""
 
 
 class AccumulatorOverflowError(VkqError, OverflowError):
@@ -36,7 +37,7 @@ class CompileError(VkqError, RuntimeError):
 
 
 class ModelError(VkqError, ValueError):
-    """A model file that is malformed or breaks a rule of its format; the message names node and rule."""
+    """A model file is malformed or breaks a rule of its format. The message names the node and the rule."""
 
 
 class UnsupportedModelError(ModelError, NotImplementedError):
@@ -57,7 +58,7 @@ class DeviceError(VkqError, RuntimeError):
 
 
 class TimedOutError(VkqError, TimeoutError):
-    """A run gave no result within its timeout; the device finishes the work that it has begun."""
+    """A run gave no result within its timeout. The device finishes the work that it has begun."""
 
 
 class NoDeviceError(DeviceError):
@@ -69,7 +70,7 @@ class DeviceLostError(DeviceError):
 
 
 class PathError(DeviceError):
-    """The requested path cannot run on this device; the message names what is missing."""
+    """The requested path cannot run on this device. The message names what is missing."""
 
 
 class OutOfMemoryError(DeviceError, MemoryError):

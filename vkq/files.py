@@ -1,7 +1,7 @@
-"""Reads files that other programs wrote (only regular files up to a given size), and writes files atomically.
+"""Read files that other programs wrote (only regular files up to a given size), and write files atomically.
 
-Reading a pipe might block for ever, and ``/dev/zero`` never ends, so only regular files are read. If a file
-grows during the read, the new part is not read. JSON is parsed with bounded depth and integers.
+Only regular files are read: a pipe may block for ever, and ``/dev/zero`` never ends. If a file grows during
+the read, the added bytes are not read. JSON is parsed with bounded depth and integers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from .turns import Turns
 
 MAX_DIGITS = 20  # maximum number of digits of an integer in JSON; 2**64 has 20
-# Maximum number of lists and objects of a JSON text, because each takes far more memory than its text.
+# Maximum number of lists and objects of a JSON text: each takes far more memory than its text.
 MAX_CONTAINERS = 200_000
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -83,7 +83,7 @@ def mapped(path: Path) -> mmap.mmap:
 
 
 def release_maps() -> None:
-    """Give back the memory of all memory maps. The system reads the pages again when they are needed."""
+    """Release the memory of all memory maps. The system reads the pages again when they are needed."""
     with _LOCK:
         for known in _MAPS.values() if hasattr(mmap, "MADV_DONTNEED") else []:
             if (one := known()) is not None:
@@ -92,11 +92,11 @@ def release_maps() -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int = 0o600) -> Iterator[Path]:
-    """Context manager: yield a temporary file to write to, in the folder of *path* and with its suffix. The
-    temporary file replaces *path* at the end, and is deleted if anything fails, so the old file stays until
-    it can be replaced. If *path* is a link, the link is replaced, not followed.
+    """Context manager: yield a temporary file, in the folder of *path* and with its suffix. It replaces
+    *path* at the end of the block. If anything fails, it is deleted, and the old file stays. If *path* is a
+    link, the link is replaced, not its target.
 
-    *mode*: the permissions of a new file; an existing file keeps its own.
+    *mode*: the permissions of a new file. An existing file keeps its permissions.
 
     Raises:
         OSError: it cannot be written; ``filename`` is *path*, not the temporary file.
@@ -120,7 +120,7 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[Path]:
 
 
 def output(path: Path) -> contextlib.AbstractContextManager[Path]:
-    """Return a context manager like `replacing`, for a file that the user names: the target of a link is
+    """Return a context manager like `replacing`, for a file that the user names: of a link, the target is
     replaced. A file that is not regular, belongs to a process (``/dev/stdout``) or is in a read-only folder
     is written in place."""
     target = Path(os.path.realpath(path))

@@ -1,5 +1,6 @@
-"""Arms: the candidates that a benchmark times. An arm is one path of vkq, or one other library, on one case.
-It is either GPU work, which is captured once and repeated within a submission, or a Python call."""
+"""The arms of a benchmark: the candidates that are timed. An arm is one path of vkq, or one other library,
+on one case. It is either GPU work, which is recorded once and repeated within a submission, or a Python
+call."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ SET_BYTES = 1 << 30  # maximum number of bytes of all copies of the buffers toge
 
 
 class CapturedWork:
-    """The dispatches of one call of *run*. They are captured once; a submission can then repeat them, on the
+    """The dispatches of one call of *run*. They are captured once. A submission repeats them, on the
     original buffers or on copies of all buffers.
 
     *work_bytes*: the number of bytes that one call must read and write. *rotate*: make enough copies of the
-    buffers to exceed the device's cache. Passes then cycle through the copies, so that each pass reads its
-    data from memory.
+    buffers to exceed the device's cache. Consecutive passes use different copies, so that each pass reads
+    its data from memory.
     """
 
     def __init__(self, device: Device, run: Callable[[], Tensor], work_bytes: int, rotate: bool):
@@ -40,7 +41,7 @@ class CapturedWork:
         self.sets: list[dict[Buffer, Buffer]] = [{}]
         if rotate:
             self._rotate(work_bytes)
-        self.record(self.sets, 1).run()  # `results` reads every copy, but samples may not use all of them
+        self.record(self.sets, 1).run()  # fills every copy, because `results` reads them all
 
     def _rotate(self, work_bytes: int) -> None:
         cache = profile(self.device.capabilities).cache_bytes
@@ -95,9 +96,9 @@ class WorkArm:
     """A path of vkq as an arm. The clocks ``gpu``, ``submit`` and ``host`` time *work*; the clock ``call``
     times *call*.
 
-    *inject*: the number of extra passes, as a share of all passes (0.1: 10 % more). They run, but are not
-    counted, so that the arm appears slower; for the self-test. *least_passes*: the minimum number of passes
-    over each copy of the buffers in one submission.
+    *inject*: the number of extra passes, as a share of all passes (0.1: 10 % more). Extra passes run but
+    are not counted: the self-test uses them to make an arm appear slower. *least_passes*: the minimum
+    number of passes over each copy of the buffers in one submission.
     """
 
     def __init__(
@@ -133,8 +134,8 @@ class WorkArm:
             self._single = [self.work.record([one], 1) for one in self.work.sets]
 
     def _stack(self) -> None:
-        """Record a submission that lasts at least ``submission_us`` when the caches are warm. While the
-        recorded submission is shorter, record a new one with at least twice the passes."""
+        """Record a submission that lasts at least ``submission_us`` when the caches are warm. Until it
+        does, record again with at least twice the passes."""
         sets, rounds = self.work.sets, self._least_passes
         while True:
             self.passes = rounds * len(sets)
@@ -148,10 +149,10 @@ class WorkArm:
             rounds = min(max(wanted, 2 * rounds), 64 * rounds, max(1, MAX_PASSES // len(sets)))
 
     def submits(self, gpu: Sequence[float]) -> list[float] | None:
-        """Return the host times of the submissions in which the samples *gpu* were measured. They serve as
-        samples of the clock ``submit``.
+        """Return the host times of the submissions in which the samples *gpu* were measured, as samples of
+        the clock ``submit``.
 
-        Return None if a submission had several passes; ``submit`` must then be measured separately.
+        Return None if a submission had several passes; then ``submit`` must be measured separately.
         """
         if self.passes != 1 or len(self.work.sets) != 1:
             return None
@@ -160,8 +161,7 @@ class WorkArm:
         return taken
 
     def _shortest_us(self, recording: Recording) -> float:
-        """Return the shortest time of up to four runs. A single run might be interrupted by another
-        program."""
+        """Return the shortest time of up to four runs, because other programs may interrupt a run."""
         shortest, spent_us = math.inf, 0.0
         for _ in range(4):
             lasted = max(self._run_us(recording)[0], 1e-3)
@@ -198,8 +198,8 @@ class WorkArm:
         return _elapsed_us(self._call)
 
     def _host_us(self) -> float:
-        """Return the host time of one call: the mean over a chain of calls. The chain is so short that it is
-        not submitted during the measurement."""
+        """Return the host time of one call: the mean over a chain of calls. The chain is too short for the
+        queue to submit it during the measurement."""
         device = self.work.device
         most: int = (device.queue.operations_per_chain - 1) // max(1, self.work.dispatches)
         calls = max(1, min(HOST_CHAIN, most))
@@ -215,8 +215,7 @@ class WorkArm:
 
 
 class CallArm:
-    """A Python function as an arm, timed by the clock ``call``: a call of another library, or of a whole
-    model."""
+    """A Python function as an arm, timed by the clock ``call``: a call of another library or of a model."""
 
     clocks = ("call",)
 

@@ -1,5 +1,5 @@
-"""Read the cases of a benchmark. They are given as names of problems, as sweeps over sizes, or as lists in
-the folder ``benchmarks``.
+"""Read the cases of a benchmark. A case is given as the name of a problem, as a sweep over sizes, or in a
+list from the folder ``benchmarks``.
 
 linear[M=1,K=512,N=512]              one case
 linear[M=1,8,64,K=512,N=512]         three cases: M is a list
@@ -23,8 +23,7 @@ from vkq.yamlfile import Node, load
 MAX_CASES = 10_000  # maximum number of cases of one sweep, or of one list and all lists that it includes
 MAX_LISTS = 100  # maximum number of lists that a list may include
 MAX_DEPTH = 16  # maximum number of levels of includes
-# Lists that have no file, but that other lists may include by name: the cases of `vkq check` and of the
-# tests.
+# Lists without a file, for the ``include`` of other lists: the cases of `vkq check` and of the tests.
 CHECKED: Mapping[str, list[Case]] = {
     f"checked_{op}": [case for case in (*CASES, *TRANSPOSED) if case.op == op and case.problem.macs]
     for op in ("linear", "conv2d", "conv_transpose2d")
@@ -35,7 +34,7 @@ _RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})(?::([0-9]{1,18}))?")
 
 
 def expand(text: str) -> list[Problem | Mover]:
-    """Return all problems that a name stands for. Each size of the name may be a list or a range. The last
+    """Return the problems that a name stands for. Each size in the name may be a list or a range. The last
     size varies fastest.
 
     >>> [p.name for p in expand("linear[M=1,8,K=16:32:16,N=4]")][1:3]
@@ -88,8 +87,8 @@ def _numbers(text: str, value: str) -> list[str]:
 
 
 def swept(cases: Sequence[Case]) -> str | None:
-    """Return the name of the only size in which the cases differ (``M``, ``IC``, ...); None if no size or
-    more than one size differs."""
+    """Return the name of the size in which the cases differ (``M``, ``IC``, ...). Return None if no size
+    differs or several sizes differ."""
     sizes = [dict(item.split("=") for item in case.name.partition("[")[2][:-1].split(",")) for case in cases]
     if len({case.op for case in cases}) != 1:
         return None
@@ -99,7 +98,7 @@ def swept(cases: Sequence[Case]) -> str | None:
 
 
 def benchmarks_folder() -> Path:
-    """Return the folder of the case lists: the one in the package (of a wheel), else the one of the
+    """Return the folder of the case lists: in the package if it was installed from a wheel, else in the
     checkout."""
     package = Path(__file__).parent.parent
     packaged = package / "benchmarks"
@@ -117,11 +116,22 @@ def lists(folder: Path | None = None) -> dict[str, str]:
 def load_list(path: Path) -> list[Case]:
     """Return the cases of a YAML file in the file's order, without duplicates.
 
-    Keys of the file: ``summary``; ``network``: the network's name, if the cases are all layers of one network
-    (see `networks`); ``include``: the names of other lists in the same folder or in `CHECKED`; ``cases``.
-    Keys of a case: ``case``: a name whose sizes may be swept; ``reason``; ``times``: how often the network
-    has this layer (default 1); ``schemes``, ``scales``, ``methods``: lists, of which every combination is
-    measured; a list that is not given has one default value. Raises SpecError with file and line.
+    Keys of the file:
+
+    - ``summary``;
+    - ``network``: the network's name, if the cases are all layers of one network (see `networks`);
+    - ``include``: the names of other lists, in the same folder or in `CHECKED`;
+    - ``cases``.
+
+    Keys of a case:
+
+    - ``case``: a name whose sizes may be swept;
+    - ``reason``;
+    - ``times``: how often the network has this layer (default 1);
+    - ``schemes``, ``scales``, ``methods``: lists, of which every combination is measured. A list that is not
+      given has one default value.
+
+    Raises SpecError with file and line.
     """
     found: list[Case] = []
     _load(path, (), set(), found)
@@ -129,8 +139,9 @@ def load_list(path: Path) -> list[Case]:
 
 
 def _load(path: Path, including: tuple[str, ...], seen: set[str], found: list[Case]) -> None:
-    """Add the cases of a list, and of the lists that it includes, to *found*. Each list is added only once.
-    *including*: the names of the lists that lead to this one. *seen*: the names of all lists read so far."""
+    """Append the cases of a list, and of the lists that it includes, to *found*. *including*: the names of
+    the lists that led to this list. *seen*: the names of all lists read so far; each list is read only
+    once."""
     seen.add(path.stem)
     top = _top(path)
     for node in top["include"].sequence() if "include" in top else []:
@@ -178,8 +189,7 @@ def _cases(node: Node) -> list[Case]:
             f"{count} cases are given; at most {MAX_CASES} are allowed: use larger steps."
         )
     reason, times = keys["reason"].str(), keys["times"].int() if "times" in keys else 1
-    # Problems vary faster than schemes, so that neighbouring cases can share weights, which are slow to
-    # generate.
+    # Problems vary faster than schemes: neighbouring cases then share weights, which are slow to generate.
     return [
         Case(p, s, c, m, reason, times) for s in schemes for c in scales for p in problems for m in methods
     ]

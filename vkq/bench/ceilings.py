@@ -1,5 +1,5 @@
-"""Measure the ceilings of the roofline, in the same run as the cases: the device's peak rate for each kind of
-arithmetic, and the rate of a copy."""
+"""Measure the ceilings of the roofline in the same run as the cases: the device's peak rate for each kind
+of arithmetic, and the rate of a copy."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ RUNS = 10
 
 
 def measure(device: Device, progress: Callable[[str], None] = lambda what: None) -> dict[str, float | None]:
-    """Return the rate of each kind of arithmetic in GOP/s, and the rate of a copy (``copy``) in GB/s (bytes
-    read + bytes written). The kinds are the packed dot products, float32 multiply-adds (two operations each)
-    and int8 matrix units (``coopmat``).
+    """Return {name: rate}: the rate of each kind of arithmetic in GOP/s, and of a copy (``copy``) in GB/s
+    (bytes read + bytes written). The kinds are the packed dot products, float32 multiply-adds (two
+    operations each) and int8 matrix units (``coopmat``).
 
-    Each rate is the best of several runs, or None if the device lacks the instruction.
+    Each rate is the best of several runs. It is None if the device lacks the instruction.
     """
     found: dict[str, float | None] = {}
     for what in OPERATIONS:
@@ -55,9 +55,9 @@ def measure(device: Device, progress: Callable[[str], None] = lambda what: None)
 
 
 def of_path(path: str, ceilings: Mapping[str, float | None]) -> tuple[str, float] | None:
-    """Return (name, rate) of a path's arithmetic ceiling, or None if the path has no ceiling, or its ceiling
-    was not measured. It is the ceiling of the path's instruction; for the paths ``portable`` and ``float``,
-    it is the ceiling of float32 multiply-adds."""
+    """Return (name, rate) of the arithmetic ceiling of a path: the ceiling of the path's instruction, or of
+    float32 multiply-adds for the paths ``portable`` and ``float``. Return None if the path has no ceiling,
+    or if the ceiling was not measured."""
     name = path if path in ceilings else "fp32_fma" if path in ("portable", "float") else None
     value = ceilings.get(name) if name else None
     return (name, value) if name and value else None
@@ -90,8 +90,8 @@ def _scalar_kernel(device: Device, program: Program, what: str) -> Rate:
 
 
 def _matrix_rate(device: Device) -> float | None:
-    """Return the rate of the fastest of the int8 matrix shapes that the device supports for a subgroup, or
-    None if the device supports no such shape, or if every shape gives wrong results.
+    """Return the rate of the fastest int8 matrix shape of subgroup scope. Return None if the device has no
+    such shape, or if every shape gives wrong results.
     """
     rates = []
     for matrices in advertised(device.capabilities):
@@ -124,8 +124,7 @@ def _program(device: Device, shader: str, **axes: str) -> Program | None:
 
 
 class Rate:
-    """An arithmetic kernel without memory traffic. Its number of loop iterations is chosen so that a run
-    lasts at least `LASTING_US`."""
+    """An arithmetic kernel without memory traffic. A run has enough loop iterations to last `LASTING_US`."""
 
     def __init__(
         self, device: Device, program: Program, operations: int, words: int, push: Mapping[str, int | float]
@@ -183,8 +182,8 @@ def _copy(device: Device) -> float | None:
 
 
 def _time_us(recording: Recording) -> float:
-    """Run the recording; return its microseconds by the device's timestamps, or by the host's clock if the
-    device has no timestamps."""
+    """Run the recording. Return its time in microseconds, by the device's timestamps or else by the host's
+    clock."""
     if recording.device.capabilities.timestamp_valid_bits:
         recording.run()
         return max(recording.gpu_times_us()[0], 1e-3)

@@ -47,13 +47,17 @@ def compare(
     any_device: bool = False,
     ignore_path: bool = False,
 ) -> Changes:
-    """Compare each measurement of the old run with the one of the new run that has the same case, scheme,
+    """Compare each measurement of the old run with that measurement of the new run: same case, scheme,
     scale, method, path and clock.
 
-    *clocks*: compare only these clocks; empty means all. *ignore_path*: compare the fastest path of each run,
-    even if the paths differ. Raises ArgumentError in three cases: the runs are of two devices (by UUID and
-    name) and *any_device* is False; the runs have no measurement in common; or only one of the runs rotated
-    the inputs of a case among copies, to keep them out of the cache.
+    *clocks*: compare only these clocks; empty means all. *ignore_path*: compare the fastest path of each
+    run, even if the paths differ.
+
+    Raises ArgumentError in three cases:
+
+    - the runs are of two devices (by UUID and name) and *any_device* is False;
+    - the runs have no measurement in common;
+    - only one of the runs rotated the inputs of a case among copies, to keep them out of the cache.
     """
     ids = [(run.device["uuid"], run.device["name"]) for run in (old, new)]
     if ids[0] != ids[1] and not any_device:
@@ -86,8 +90,8 @@ def compare(
 
 
 def _by_key(run: Result, clocks: Sequence[str], ignore_path: bool) -> dict[tuple[str, ...], Row]:
-    """Return the fastest row of each measurement: {key of the measurement: row}. With *ignore_path*, keys do
-    not contain the path, and rows of other libraries are left out."""
+    """Return {key of the measurement: its fastest row}. With *ignore_path*, keys do not contain the path,
+    and rows of other libraries are left out."""
     found: dict[tuple[str, ...], Row] = {}
     for row in run.rows:
         if (clocks and row.clock not in clocks) or (ignore_path and row.arm != "vkq"):
@@ -99,8 +103,7 @@ def _by_key(run: Result, clocks: Sequence[str], ignore_path: bool) -> dict[tuple
 
 
 def _nothing_common(old: Result, new: Result) -> str:
-    """Return the error text for two runs without a common measurement. It says in what the runs differ, and
-    the remedy."""
+    """Return the error text for two runs without a common measurement: the difference and the remedy."""
     cases = {row.case for row in old.rows} & {row.case for row in new.rows}
     if not cases:
         return "the two runs have no case in common; measure the same cases"

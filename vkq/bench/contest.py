@@ -1,5 +1,5 @@
-"""Compare vkq with other libraries on a whole model: the device that each library uses, whether its results
-equal vkq's, and the time of a call (NumPy arrays in and out). The calls of the libraries alternate."""
+"""Compare vkq with other libraries on a model: the device that each library uses, whether its results equal
+vkq's, and the time of a call (NumPy arrays in and out). The calls of the libraries alternate."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Contest:
 
 
 def onnx_runtime(contest: Contest) -> Side:
-    """Return ONNX Runtime's side: on the CPU, with int8 activations computed in integers."""
+    """Return ONNX Runtime's side: on the CPU, with integer arithmetic for int8 activations."""
     session = cpu_session(contest.model, "--peer ort")
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     version = importlib.metadata.version("onnxruntime")
@@ -136,8 +136,7 @@ def sides_of(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def agreement(got: Sequence[Array], want: Sequence[Array]) -> str:
-    """Return a text that says whether a library's results (*got*) equal vkq's (*want*), or how much they
-    differ."""
+    """Return a text on whether a library's results (*got*) equal vkq's (*want*), and how much they differ."""
     for a, b in zip(got, want, strict=True):
         if a.shape != b.shape:
             return f"DIFFERS: its results have shapes {list(a.shape)} where vkq's have {list(b.shape)}"

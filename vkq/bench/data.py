@@ -1,5 +1,5 @@
-"""Make the operands of a case (random numbers; the case's sizes determine the seed), the layer with these
-operands, and the layer's expected result."""
+"""Make the data of a case: the operands, which are random numbers with a seed from the case's sizes; the
+layer with these operands; and the layer's expected result."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ KINDS: dict[str, Any] = {"linear": Linear, "conv2d": Conv2d, "conv_transpose2d":
 class Weights:
     """The constants of a layer.
 
-    ``scale``: the weight's scales; 1 for a float weight. ``bias``: int32 or float32. ``x``, ``y``: the
-    quantization parameters of input and result; None if they are float. ``groups``: the weight in groups,
-    for schemes with groups along K; a layer of such a scheme gets ``groups`` instead of ``w``.
+    ``w``: the weight. ``scale``: its scales; 1 for a float weight. ``bias``: int32 or float32. ``x``,
+    ``y``: the quantization parameters of input and result; None for a float input or result. ``groups``:
+    the weight in groups along K; for the schemes that need it, the layer gets ``groups`` instead of ``w``.
     """
 
     w: npt.NDArray[Any]
@@ -74,9 +74,8 @@ def weights(case: Case) -> Weights:
 
 
 def _grouped(case: Case, w: npt.NDArray[np.int8]) -> GroupedWeight | None:
-    """Return None for schemes without groups, and for layers that are not linear. For other layers, return
-    the bytes of *w*, reinterpreted as codes in groups of `largest_group` elements, with a random float16
-    scale for each group.
+    """Return a weight in groups for a linear layer of a scheme with groups; else None. The codes are the
+    bytes of *w* in groups of `largest_group` elements. Each group has a random float16 scale.
     """
     if case.scheme not in GROUPED or case.op != "linear":
         return None
@@ -91,8 +90,8 @@ def activations(case: Case) -> Array:
     """Return the input of a case: int8 values from the full range, or normally distributed float32 or
     float16 values.
 
-    Of two cases that differ only in the number of rows (or images), the smaller input is the beginning of
-    the larger one.
+    If two cases differ only in the number of rows (or images), the smaller input is the beginning of the
+    larger input.
     """
     if isinstance(case.problem, Mover):
         return movers.activations(case.problem)
@@ -104,8 +103,8 @@ def activations(case: Case) -> Array:
 
 
 def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
-    """Return the vkq layer of a case on one path. Raises ArgumentError if the case names a method, but the
-    case's operator has no argument ``method``."""
+    """Return the vkq layer of a case on one path. Raises ArgumentError if the case names a method but its
+    operator has no methods."""
     if isinstance(case.problem, Mover):
         return movers.MoverLayer(case.problem, device)
     kind, options = KINDS[case.op], window_options(case)
@@ -149,12 +148,12 @@ def window_options(case: Case) -> dict[str, Any]:
 
 
 def expected(case: Case, data: Weights, x: Array, sums: str = "float32") -> Expected:
-    """Return the expected result, from `vkq.reference`. It is computed image by image, so that the float64
-    copies stay small.
+    """Return the expected result of `vkq.reference`, computed image by image to keep the float64 copies
+    small.
 
-    The results of weight-only schemes may differ by (K + 4) units of roundoff times
-    (sum |x| |w| scale + |bias|): the error bound for additions in any order. *sums*: the type in which the
-    device adds (see `vkq.select.path.float_sums`).
+    Results of weight-only schemes may differ by (K + 4) units of roundoff times (sum |x| |w| scale +
+    |bias|): the error bound of a sum in any order. *sums*: the type in which the device adds (see
+    `vkq.select.path.float_sums`).
     """
     if isinstance(case.problem, Mover):
         return Expected(movers.expected(case.problem, x))

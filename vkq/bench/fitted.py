@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 
 def shortened(name: str, letters: int) -> str:
-    """Return the name, with ``..`` in place of its middle if it has more than *letters* letters. The start
-    (the operator) and the end (the options) remain."""
+    """Return the name. If it has more than *letters* letters, ``..`` replaces its middle; the start (the
+    operator) and the end (the options) remain."""
     if len(name) <= letters:
         return name
     tail = (letters - 2) // 2
@@ -27,10 +27,11 @@ def clipped(line: str, columns: int | None) -> str:
 
 
 def shown_names(names: Sequence[str], letters: int) -> dict[str, str]:
-    """Return a dict from each name that is longer than *letters* to a shorter form of it.
+    """Return a dict from each name that is longer than *letters* to a shorter name.
 
-    The form omits the sizes that all names of the same operator share: ``linear[M=1,K=4096,N=4096]`` and
-    ``linear[M=8,K=4096,N=4096]`` become ``linear[M=1,..]`` and ``linear[M=8,..]``.
+    The shorter name omits the sizes that all names of the same operator share:
+    ``linear[M=1,K=4096,N=4096]`` and ``linear[M=8,K=4096,N=4096]`` become ``linear[M=1,..]`` and
+    ``linear[M=8,..]``.
     """
     kinds: dict[str, list[list[str]]] = {}
     for name in dict.fromkeys(names):
@@ -49,16 +50,15 @@ def shown_names(names: Sequence[str], letters: int) -> dict[str, str]:
 
 
 def _parts(name: str) -> tuple[str, list[str], str]:
-    """Split a name into (operator, sizes in the brackets, text after the brackets). The text after the
-    brackets may be ``/seed=3``, in a name of `vkq check`."""
+    """Split a name into (operator, sizes in the brackets, text after the brackets, such as ``/seed=3``)."""
     operator, _, rest = name.partition("[")
     sizes, bracket, behind = rest.rpartition("]")
     return (operator, sizes.split(","), behind) if bracket else (name, [], "")
 
 
 def distinct(names: Sequence[str], letters: int) -> dict[str, str | None]:
-    """Return a dict from each name to a form of at most *letters* letters, or to None if another name would
-    get the same form."""
+    """Return a dict from each name to a short name of at most *letters* letters; None if two names share
+    the short name."""
     shown = shown_names(names, letters)
     forms = {name: shortened(shown.get(name, name), letters) for name in names}
     counts = Counter(forms.values())
@@ -66,5 +66,5 @@ def distinct(names: Sequence[str], letters: int) -> dict[str, str | None]:
 
 
 def above(label: str, columns: int | None) -> str:
-    """Return a label as lines of its own, above the rows; wrapped at *columns*, the terminal's width."""
+    """Return a label as lines to print above the rows, wrapped at *columns*, the terminal's width."""
     return textwrap.fill(label, columns, subsequent_indent="  ", break_on_hyphens=False) if columns else label

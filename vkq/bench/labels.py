@@ -25,9 +25,9 @@ def key_of(one: Row | Case | str) -> Key:
 class Labels:
     """The labels of all cases of a run.
 
-    A label that fits is printed in its row. From a longer label, the sizes that all cases of its operator
-    share are omitted (`shown_names`). If it is still too long, it is printed on a line above the row.
-    *letters*: the maximum number of letters of a label in a row; None: no limit.
+    *letters*: the maximum length of a label in a row; None: no limit. A longer label loses the sizes that
+    all cases of its operator share (`shown_names`). If it is still too long, it is printed on a line above
+    the row.
     """
 
     def __init__(self, cases: Iterable[Row | Case | str], letters: int | None = None):

@@ -1,4 +1,4 @@
-"""Run the operators that memory bandwidth limits (`vkq.problem.mover`), and compute their expected
+"""Run the operators whose time is the memory traffic (`vkq.problem.mover`), and compute their expected
 results."""
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ LAYERS: dict[str, Callable[[Mover, Device], Layer[Any]]] = {
 class Operation:
     """The functions that run one operator and compute its expected result.
 
-    ``run(problem, x, z)`` runs the operator on the Tensor x. z is the second operand, or the layer of
-    `LAYERS`, or None. ``expected(problem, x, z)`` returns the expected result; x and z are arrays.
+    ``run(problem, x, z)`` runs the operator on the Tensor x. z is the second operand, the layer of `LAYERS`
+    or None. ``expected(problem, x, z)`` returns the expected result for the arrays x and z.
     """
 
     run: Callable[[Mover, Any, Any], Tensor]
@@ -175,7 +175,7 @@ class MoverLayer:
         """Return an operand on the device, in the problem's layout."""
         if x.dtype == np.float32:
             return Tensor.from_numpy(x, self.device)
-        rows = x.ndim == 2 and self.problem.block == 4  # True if the layout is kPackedInt8_4H4W
+        rows = x.ndim == 2 and self.problem.block == 4  # True for the layout kPackedInt8_4H4W
         return Tensor.from_numpy(x, self.device, None if rows else LAYOUTS[self.problem.block], X)
 
     def __call__(self, x: Any) -> Any:
@@ -184,8 +184,7 @@ class MoverLayer:
         return self.run(self.problem, self.tensor(x), self.z).numpy()
 
     def choice(self) -> Any:
-        """Return an object with the path, which is always "memory": no arithmetic ceiling limits these
-        operators."""
+        """Return an object with the path "memory": no arithmetic ceiling limits these operators."""
         return SimpleNamespace(path="memory")
 
     def explain(self, x_shape: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Run ncnn for comparison, on vkq's Vulkan device: a case as a model of one int8 layer, or a whole model.
+"""Run ncnn for comparison on vkq's Vulkan device: a case as a model of one int8 layer, or a model file.
 
 ncnn quantizes symmetrically (no zero point, no -128), and a layer's inputs and outputs are float32. So ncnn
 gets a case's input as float32, with -127 in place of -128. Its results are compared with a reference without
@@ -65,11 +65,10 @@ def arm(
 def model_call(
     ncnn: Any, path: str, feed: Mapping[str, Array], device: Device
 ) -> tuple[Callable[[], list[Array]], str]:
-    """Return (function that runs a whole model in ncnn with ncnn's default options, text that describes what
-    runs).
+    """Return (function that runs a model in ncnn with ncnn's default options, text that describes the run).
 
-    ncnn reads the two files that pnnx (its converter) wrote next to the model. Raises NotImplementedError if
-    a file is missing, or ncnn does not support these inputs.
+    ncnn reads the two files that pnnx (its converter) wrote next to the model. Raises NotImplementedError
+    if a file is missing or ncnn does not support these inputs.
     """
     stem = Path(path).with_suffix("")
     param, weights = (Path(f"{stem}.ncnn.{kind}") for kind in ("param", "bin"))
@@ -103,15 +102,15 @@ def model_call(
 def _mat(ncnn: Any, x: Array) -> Any:
     """Return an array as ncnn's Mat.
 
-    On Vulkan, ncnn assumes that each channel begins at a multiple of 16 bytes. A Mat over NumPy's memory has
-    no gaps between channels. So the Mat is copied if the size of a channel is not a multiple of 16 bytes.
+    On Vulkan, ncnn requires each channel to begin at a multiple of 16 bytes. A Mat over NumPy's memory has
+    no gaps between channels, so it is copied if the size of a channel is not a multiple of 16 bytes.
     """
     mat = ncnn.Mat(x)
     return mat.clone() if x.ndim == 3 and x[0].nbytes % 16 else mat
 
 
 def _split(net: Any) -> str:
-    """Return a text that says how many layers run on Vulkan, and which kinds of layers run on the CPU."""
+    """Return a text on how many layers run on Vulkan, and which types of layers run on the CPU."""
     layers = list(net.layers())
     left = sorted({layer.type for layer in layers if not layer.support_vulkan})
     some = f"; {', '.join(left)} on the CPU" if left else ""

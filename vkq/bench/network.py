@@ -1,5 +1,5 @@
-"""Benchmark whole models: verify a model, then time it as a whole and node by node. The result of a node
-includes its floor: the minimum possible time, from the measured ceilings."""
+"""Benchmark models: verify a model, then time it as a whole and node by node. The result of a node includes
+the node's floor: its minimum possible time by the measured ceilings."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ NEAR = 1e-4  # allowed error of a model with an operator of SUMS, relative to th
 
 
 def at_batch(path: str, batch: int | None) -> str | bytes:
-    """Return the model's path. If *batch* is given, return the model's bytes instead, with axis 0 of every
-    input and output set to this size."""
+    """Return the model's path if *batch* is None. Else return the model's bytes with axis 0 of every input
+    and output set to *batch*."""
     if batch is None:
         return path
     if is_tflite(path):
@@ -125,16 +125,16 @@ class Network:
 
 
 def _far(got: Array, want: Array) -> npt.NDArray[np.bool_]:
-    """Return a mask that is True where two arrays differ too much: floats by more than `NEAR` times the
-    largest finite magnitude in *want*, integers by more than 1."""
+    """Return a mask of the elements that differ too much: floats by more than `NEAR` times the largest
+    finite magnitude in *want*, integers by more than 1."""
     largest = float(np.abs(want[np.isfinite(want)]).max(initial=0))
     step = NEAR * largest if want.dtype.kind == "f" else 1
     return np.asarray(unequal(got, want) & ~(np.abs(got.astype(np.float64) - want) <= step))
 
 
 def measure(network: Network, device: Device, request: Request, result: Result, progress: Progress) -> None:
-    """Measure a model, and add its rows and the times of its nodes to *result*; or a failure if the model
-    cannot be measured."""
+    """Measure a model. Add its rows and the times of its nodes to *result*, or a failure if it cannot be
+    measured."""
     try:
         _measure(network, device, request, result, progress)
     except VkqError as error:  # rows that were added before the error stay in the result
@@ -196,8 +196,7 @@ def _row(
 
 
 def _nodes(network: Network, device: Device, floors: list[tuple[int, int]], result: Result) -> list[NodeTime]:
-    """Return the median time of each dispatch, grouped by node. Timestamps are taken before and after each
-    dispatch."""
+    """Return the median times of the dispatches, grouped by node. Timestamps surround each dispatch."""
     with device.record(timestamps=MOST_DISPATCHES) as recording:
         network.run()
     taken: list[Any] = []
@@ -211,7 +210,7 @@ def _nodes(network: Network, device: Device, floors: list[tuple[int, int]], resu
     found = []
     for (node, first, end), (operations, size) in zip(network.executable.steps, floors, strict=True):
         if first == end:
-            continue  # no dispatch: the result is a view, or an earlier node computed it
+            continue  # the node has no dispatch: its result is a view, or an earlier node computed it
         shapes = (graph.specs[name] for name in (node.inputs[0], node.outputs[0]))
         found.append(
             NodeTime(

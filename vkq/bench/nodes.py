@@ -18,7 +18,7 @@ SHOWN = 20
 
 
 def work_of(graph: Graph, node: Node) -> tuple[int, int]:
-    """Return (number of operations, two for each multiply-add; number of bytes of all inputs and results)."""
+    """Return (number of operations, two per multiply-add; number of bytes of all inputs and results)."""
     names = [name for name in (*node.inputs, *node.outputs) if name]
     return 2 * _macs(graph, node), sum(graph.specs[name].nbytes for name in names)
 
@@ -37,8 +37,8 @@ def _macs(graph: Graph, node: Node) -> int:
 
 
 def tables(nodes: Sequence[NodeTime], columns: int | None, wide: bool) -> list[str]:
-    """Return the lines of two tables: kernels sorted by time, and nodes sorted by (time - floor). Lines are
-    cut off at *columns*, and `SHOWN` nodes are listed; with *wide*, full lines and all nodes."""
+    """Return the lines of two tables: kernels sorted by time, and nodes sorted by (time - floor). With
+    *wide*, return full lines and all nodes; else cut lines at *columns* and list `SHOWN` nodes."""
     if not nodes:
         return []
     total = sum(node.time_us for node in nodes) or 1.0

@@ -1,5 +1,5 @@
-"""Run a case in other libraries (peers), if they are installed, to compare their times with vkq's. A peer
-reports the operator and the device that it used, and whether its results agree with the reference."""
+"""Run a case in other libraries (peers) that are installed, to compare their times with vkq's. A peer
+reports its operator, its device, and whether its results agree with the reference."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Peer(Protocol):
 
 
 def agreement(got: Array, expected: Expected) -> str:
-    """Return a text that says whether a peer's result agrees with the reference. If it does not, the text
-    also has the largest difference."""
+    """Return a text on whether a peer's result agrees with the reference, with the largest difference if
+    not."""
     wrong = (
         expected.mismatch(got)
         if got.dtype == expected.y.dtype or expected.bound is not None
@@ -124,8 +124,8 @@ class OnnxRuntime:
 
 
 class PyTorch:
-    """PyTorch on the CPU. It runs linear layers with int8 activations as ``torch._int_mm`` (int8 to int32,
-    without requantization), and all other cases as conv2d or linear in float32."""
+    """PyTorch on the CPU. Linear layers with int8 activations run as ``torch._int_mm`` (int8 to int32,
+    without requantization). All other cases run as conv2d or linear in float32."""
 
     name = "torch"
 

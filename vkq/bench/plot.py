@@ -21,7 +21,7 @@ SUFFIXES = (".svg", ".png", ".pdf")
 MOST_LABELS = 10  # maximum number of points with names in a roofline; more names would overlap
 # The colours of each theme: background, text, lines.
 THEMES = {"light": ("#ffffff", "#1f2328", "#d0d7de"), "dark": ("#0d1117", "#e6edf3", "#30363d")}
-# The colours of the series; readers with colour blindness can tell them apart.
+# The colours of the series, distinct for readers with colour blindness (Okabe and Ito's palette).
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a8f98")
 
 
@@ -38,8 +38,8 @@ def library() -> Any:
 
 
 def check(path: Path) -> None:
-    """Raise ArgumentError if the suffix of *path* is none of `SUFFIXES`, or matplotlib is not installed. Call
-    this before measuring."""
+    """Raise ArgumentError if the suffix of *path* is not in `SUFFIXES`, or matplotlib is not installed.
+    Call it before measuring, so that no measurement is lost."""
     if path.suffix.lower() not in SUFFIXES:
         raise ArgumentError(
             f"plot: {str(path)!r} has no suffix that says what to write; use {', '.join(SUFFIXES)}"
@@ -48,8 +48,8 @@ def check(path: Path) -> None:
 
 
 def draw(result: Result, cases: Sequence[Case], path: Path, theme: str = "light") -> None:
-    """Plot a result, and write the plot to *path*, in the format of its suffix (.svg, .png, .pdf). If one
-    size of the cases is swept, the plot is over this size; else it is a roofline."""
+    """Plot a result into *path*, in the format of its suffix (.svg, .png, .pdf). If the cases are a sweep
+    over one size, plot over this size; else draw a roofline."""
     rows = [row for row in result.rows if row.clock == _clock(result)]
     if not rows:
         raise ArgumentError("plot: there is no row to draw; every case failed")
@@ -71,11 +71,9 @@ def draw(result: Result, cases: Sequence[Case], path: Path, theme: str = "light"
 
 
 def bars(title: str, groups: Mapping[str, Mapping[str, float]], path: Path, theme: str = "light") -> None:
-    """Write a bar chart to *path*. *groups* maps the name of a group to a dict from the name of a series to
-    milliseconds.
+    """Write a bar chart to *path*. *groups*: {group: {series: milliseconds}}.
 
-    The first series is vkq's. A bar of another series is labelled with its milliseconds, and with their
-    ratio to vkq's.
+    The first series is vkq's. The label of each other bar has its milliseconds, and the ratio to vkq's bar.
     """
     series = list(dict.fromkeys(name for one in groups.values() for name in one))
     with _figure(
@@ -113,7 +111,7 @@ def _bar_label(one: Mapping[str, float], name: str) -> str:
 @contextmanager
 def _figure(path: Path, theme: str, size: tuple[float, float]) -> Iterator[Any]:
     """Context manager: yield a figure with the colours of *theme*, and write it to *path* at the end of the
-    block. An SVG stores text as text, not as outlines."""
+    block."""
     check(path)
     if theme not in THEMES:
         raise ArgumentError(f"plot: the theme is {theme!r}; it must be one of {', '.join(THEMES)}")
@@ -254,8 +252,8 @@ def _names(rows: Sequence[Row]) -> list[Label]:
 
 
 def _place(figure: Any, axes: Any, labels: Sequence[Label], others: Sequence[Any]) -> None:
-    """Draw each label at the first of its positions that is inside the axes and overlaps neither *others*
-    nor the labels drawn before. A label for which no position is free is not drawn."""
+    """Draw each label at its first position that is inside the axes and overlaps neither *others* nor an
+    earlier label. Labels without a free position are not drawn."""
     figure.draw_without_rendering()  # computes the positions of all elements of the figure
     taken = [one.get_window_extent() for one in others]
     inside = axes.get_window_extent()
@@ -280,7 +278,7 @@ def _place(figure: Any, axes: Any, labels: Sequence[Label], others: Sequence[Any
 
 
 def _short(case: str) -> str:
-    """Return a short name of a case: ``4096x4096x4096`` (M, K, N) or ``128>128 3x3 72x120 x10`` (channels,
+    """Return a short name of a case: ``4096x4096x4096`` (M, K, N), or ``128>128 3x3 72x120 x10`` (channels,
     kernel, image, batch)."""
     s = _sizes(case)
     if "M" in s:

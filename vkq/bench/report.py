@@ -45,19 +45,18 @@ def header(result: Result) -> list[str]:
 
 
 _WIDE_WIDTHS = (11, 19, 11, 11, 9, 10, 18, 9, 8, 24)
-# Widths of the columns after the case's name. The name gets the rest of a line of 80 characters.
+# Widths of the columns after the case's name. The name gets the remaining width of a line of 80 characters.
 _WIDTHS = {"path": 8, "us": 9, "p20..p80": 20, "GOP/s": 8, "of ceiling": 10}
 _LEAST = 20  # minimum number of characters of a case's name
 
 
 class Table:
-    """The table for a terminal, with a line for each arm (a path of vkq, or another library).
+    """The table for a terminal. Each line is an arm: a path of vkq, or another library.
 
-    *cases*: the cases whose names are printed. *columns*: the width of the terminal; None: no limit. A
-    case's name that does not fit is printed above its rows (`Labels`). *clock*: the name of the clock in the
-    head of the table; a line has the time of the first of the clocks gpu, submit, call and host that was
-    measured. *wide*: a line has the times of every clock, all rates, and at its end the command that repeats
-    the measurement.
+    *cases*: the cases whose names are printed. *columns*: the width of the terminal; None: no limit. A name
+    that does not fit is printed above its rows (`Labels`). *clock*: the name of the clock in the head of
+    the table. Each line has the time of the first measured clock of gpu, submit, call and host. *wide*:
+    each line also has the times of every clock, all rates, and the command that repeats the measurement.
     """
 
     def __init__(
@@ -80,8 +79,8 @@ class Table:
     def lines(
         self, rows: Sequence[Row], comparisons: Sequence[Comparison], failures: Sequence[Failure]
     ) -> list[str]:
-        """Return the table's lines for these rows and failures. The line of a failure has the reason, and the
-        command that repeats the measurement."""
+        """Return the table's lines for these rows and failures. The line of a failure has the reason and
+        the command that repeats the measurement."""
         found: list[str] = []
         said = ""
         for arm in _arms(rows):
@@ -96,8 +95,8 @@ class Table:
         return found
 
     def _failed(self, text: str, command: str) -> str:
-        """Return the text of a failure and its command. Without a terminal's width, both are on one line.
-        Else the text is wrapped, and the command is on a line of its own, so that a user can copy it."""
+        """Return the text of a failure and its command, on one line if the terminal's width is not known.
+        Else wrap the text, and put the command on a separate line, so that a user can copy it."""
         if not self.columns:
             return f"{text}  {command}"
         margin = " " * 12
@@ -108,7 +107,7 @@ class Table:
         return f"{folded}\n{margin}again: {command}"
 
     def totals(self, totals: Sequence[Total]) -> list[str]:
-        """Return one line for each total: a network on one path by one clock."""
+        """Return one line for each total: the times of a network's layers on one path by one clock."""
         return [
             f"total    {_network(one)} on {one.path}: {microseconds(one.time_us)} us ({one.clock} clock),"
             f" {_rate(one.gops)} GOP/s"
@@ -155,8 +154,8 @@ def _network(one: Total) -> str:
 
 
 def footer(result: Result) -> list[str]:
-    """Return the lines below the table: each distinct warning with the number of rows that have it, the
-    number of mismatches, the number of interrupted cases, and the duration of the run."""
+    """Return the lines below the table: each warning with its number of rows, the number of mismatches, the
+    number of interrupted cases, and the duration of the run."""
     counts: dict[str, int] = {}
     for row in result.rows:
         for warning in row.warnings:
@@ -180,8 +179,7 @@ def footer(result: Result) -> list[str]:
 
 
 def _arms(rows: Iterable[Row]) -> list[dict[str, Row]]:
-    """Group rows that differ only in the clock. Return one dict for each group, from the clock to the
-    row."""
+    """Group rows that differ only in the clock. Return {clock: row} for each group."""
     found: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in rows:
         found.setdefault(row.key[:-1], {})[row.clock] = row
@@ -201,8 +199,8 @@ def _cells(arm: dict[str, Row], comparisons: Sequence[Comparison]) -> Cells:
 
 
 def _speed(row: Row) -> tuple[str, str]:
-    """Return two cells: GOP/s, and its share of the path's ceiling. For rows without arithmetic: GB/s, and
-    its share of the copy rate."""
+    """Return the cells GOP/s and its share of the path's ceiling; without arithmetic, GB/s and its share of
+    the copy rate."""
     if row.operations:
         return _rate(row.gops), f"{row.compute_share:.0%}" if row.compute_share else "-"
     return f"{_rate(row.gbps)} GB", f"{row.copy_share:.0%} copy" if row.copy_share else "-"
@@ -214,8 +212,7 @@ def _first(arm: dict[str, Row]) -> Row:
 
 
 def _ratio(row: Row, comparisons: Sequence[Comparison]) -> str:
-    """Return a text with the ratio of the row's time to the baseline's time, and the verdict; "-" if the row
-    was not compared with a baseline."""
+    """Return a text with (row's time / baseline's time) and the verdict; "-" if the row has no baseline."""
     for one in comparisons:
         if (one.case, one.scheme, one.scale, one.method, one.path, one.clock) == (
             row.case, row.scheme, row.scale, row.method, row.path, row.clock
@@ -238,8 +235,7 @@ def _rate(value: float) -> str:
 
 
 def microseconds(value: float) -> str:
-    """Format a time in microseconds: with three or four significant digits below 1,000, as a whole number
-    from there on."""
+    """Format a time in microseconds: three or four significant digits below 1,000, else a whole number."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" if value < 100 else f"{value:.1f}"
 
 

@@ -135,8 +135,9 @@ class NodeTime:
 
 @dataclasses.dataclass
 class Total:
-    """The time of a whole network on one path by one clock: the sum over its distinct layers, each multiplied
-    by its count. ``missing``: the number of distinct layers without a time, which the sum leaves out."""
+    """The time of a network on one path by one clock: the sum over its distinct layers of (median time) x
+    (count of the layer). ``missing``: the number of distinct layers without a time, which the sum leaves
+    out."""
 
     network: str
     scheme: str
@@ -213,7 +214,7 @@ def _rounded(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Any:
-    """Parse a JSON file that a benchmark wrote. Raises ArgumentError, with the file's name, if the file
+    """Parse a JSON file that a benchmark wrote. Raises ArgumentError with the file's name if the file
     cannot be read or is not JSON."""
     try:
         return files.parse_json(files.read(path, MOST_BYTES))
@@ -225,8 +226,8 @@ def read_json(path: Path) -> Any:
 
 
 def read(path: Path) -> Result:
-    """Read the result of a run from its JSON file. Raises ArgumentError, with the file's name, if the file
-    is not a result, or its schema version is not `SCHEMA`."""
+    """Read the result of a run from its JSON file. Raises ArgumentError with the file's name if the file is
+    not a result or its schema version is not `SCHEMA`."""
     top = read_json(path)
     version = top.get("schema") if isinstance(top, dict) else None
     if version != SCHEMA:
@@ -255,8 +256,7 @@ def _list(top: dict[str, Any], key: str) -> list[Any]:
 
 
 def _made(kind: Any, value: Any) -> Any:
-    """Make an object of the dataclass *kind* from a JSON value. Raises ValueError if a key or a type is
-    wrong."""
+    """Return a JSON value as an object of the dataclass *kind*. Raises ValueError for a wrong key or type."""
     fields = {field.name: field.type for field in dataclasses.fields(kind)}
     if not isinstance(value, dict) or value.keys() != fields.keys():
         raise ValueError(f"a {kind.__name__} must have the keys {', '.join(fields)}")
@@ -275,7 +275,7 @@ def _text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-# For each annotation of a dataclass field: a function that returns True for a valid JSON value.
+# {annotation of a dataclass field: function that returns True for a valid JSON value}
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "str": _text,
     "str | None": lambda v: v is None or _text(v),

@@ -18,7 +18,7 @@ from vkq.device.capabilities import Capabilities
 
 @dataclass
 class VerifiedArm:
-    """An arm whose results were verified, with the fields that are equal in all of its rows."""
+    """An arm with verified results. The fields are equal in all of its rows."""
 
     path: str
     kind: str
@@ -28,7 +28,8 @@ class VerifiedArm:
     command: str
     dispatches: int = 0
     sets: int = 1
-    # Compares the results with the reference again, after the timing. Returns what is wrong, or None.
+    # Compares the results with the reference once more, after the timing. Returns the difference as text,
+    # or None.
     check: Callable[[], str | None] = lambda: None
     samples: dict[str, list[float]] = field(default_factory=dict)
     unsettled: set[str] = field(default_factory=set)
@@ -58,8 +59,8 @@ def warnings_of(
 ) -> Iterator[str]:
     """Yield the warnings for a row, each with a remedy.
 
-    *settled*: whether the times of the warm-up became stable. *throttled*: None, or, if the sentinel kernel
-    was too slow, its rate divided by its median rate.
+    *settled*: whether the times of the warm-up became stable. *throttled*: if the sentinel kernel was too
+    slow, its rate divided by its median rate; else None.
     """
     if c.device_type == "cpu" and row.arm == "vkq":
         yield "software device: the times rank nothing on a GPU; they show overheads and regressions"

@@ -1,5 +1,5 @@
-"""Run cases. For each case, verify every arm (a path of vkq, or a peer: another library) against the
-reference, then time the arms in alternation."""
+"""Run cases: verify every arm of a case against the reference, then time the arms in alternation. An arm is
+a path of vkq, or a peer (another library)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from vkq.runtime.device import Device
 from vkq.select.path import PATHS, float_sums, refusal
 
 Progress = Callable[[str], None]
-FEW_ROWS = 32  # linear cases with at most this number of rows share one reference result
+FEW_ROWS = 32  # maximum number of rows of linear cases that share one reference result
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure for every case. ``base``: the baseline of comparisons, a path or a peer. None: vkq's
-    first path if there are peers, else no comparison."""
+    """What to measure for every case. ``base``: the baseline of comparisons, a path or a peer. With None,
+    the baseline is vkq's first path if there are peers; else nothing is compared."""
 
     paths: tuple[str, ...] = ("auto",)
     clocks: tuple[str, ...] = timer.CLOCKS  # the clocks, in the order of the measurements
@@ -63,10 +63,10 @@ class Runner:
         self.result = result
         self.progress = progress
         self._sentinel = Sentinel(device)
-        # For the current case, from each requested path to the path that ran: "auto" and "dot" are resolved.
+        # For the current case: {requested path: path that ran}. The paths differ for "auto" and "dot".
         self._taken: dict[str, str] = {}
-        # (key, weights of the last case, cache of the layers and expected results made from these weights).
-        # Cases with equal keys have equal weights; the cases of a sweep often do.
+        # (key, weights of the last case, {key: layer or expected result with these weights}). Cases with
+        # equal keys have equal weights, as the cases of a sweep often do.
         self._built: tuple[object, data.Weights, dict[Any, Any]] | None = None
 
     def run(self, case: Case) -> None:
@@ -116,8 +116,9 @@ class Runner:
     def _expected(self, case: Case, weights: data.Weights, x: data.Array, made: dict[Any, Any]) -> Expected:
         """Return the reference's result. *made*: the cache of results for these weights.
 
-        For few rows, the reference spends most of its time reading the weights. So linear cases with at most
-        `FEW_ROWS` rows share one result with `FEW_ROWS` rows, and each uses the first rows of it."""
+        With few rows, the reference spends most of its time on reading the weights. So one result with
+        `FEW_ROWS` rows is computed for all linear cases with at most that many rows.
+        A case uses its first rows."""
         sums = float_sums(self.device, CHANNELS.get(case.scheme, "float32"))
         if case.op != "linear" or case.layer.gemm_m > FEW_ROWS:
             return data.expected(case, weights, x, sums)
@@ -144,7 +145,7 @@ class Runner:
             if self.request.variant:
                 layer = with_variant(layer, data.tensor(case, layer, x).spec, self.request.variant)
             taken = "auto" if case.scheme in FLOAT else layer.choice().path
-            # "auto" or "dot" may be resolved to a path that already has an arm.
+            # "auto" and "dot" may stand for a path that already has an arm.
             if taken in self._taken.values():
                 return None
             self._taken[path] = taken
@@ -204,7 +205,7 @@ class Runner:
                 arm.arm.submits(arm.samples.get("gpu", [])) if isinstance(arm.arm, WorkArm) else None
                 for arm in arms
             ]
-            if all(known):  # the submissions for the clock "gpu" had one pass, and their host times were kept
+            if all(known):  # the host times of one-pass submissions were kept
                 for arm, times in zip(arms, known, strict=True):
                     arm.samples[clock] = times or []
                 return
@@ -217,7 +218,7 @@ class Runner:
     def _report(self, case: Case, arms: list[VerifiedArm], throttled: float | None) -> None:
         rows: dict[tuple[str, str], Row] = {}
         for one in arms:
-            # The check reads the results of recorded work. The clock "call" does not run the recorded work.
+            # The check reads the results of recorded work, which the clock "call" does not run.
             wrong = one.check() if one.samples.keys() - {"call"} else None
             if wrong:
                 self._fail(case, one.path, "mismatch", f"after the timed runs: {wrong}", one.command)
@@ -241,8 +242,8 @@ class Runner:
             )
 
     def _base(self, rows: Mapping[tuple[str, str], Row]) -> str | None:
-        """Return the baseline of comparisons: the requested path or peer. If none was requested: vkq's first
-        path if there are peers, else None."""
+        """Return the baseline of comparisons: the requested path or peer. If none was requested, return
+        vkq's first path if there are peers, else None."""
         if self.request.base is not None:
             return self._taken.get(self.request.base, self.request.base)
         return next((path for path, _ in rows), None) if self.request.peers else None

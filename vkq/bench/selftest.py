@@ -1,5 +1,5 @@
-"""Self-test of time comparisons on this machine. The verdict on a kernel compared with itself must be
-"equal", and the verdict on a kernel with 10 % more work must be "slower"."""
+"""Self-test of time comparisons on this machine. The verdict must be "equal" for a kernel compared with
+itself, and "slower" for a kernel with 10 % more work."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TRIALS = 20  # number of trials of each kind
 NEEDED = 19  # minimum number of correct verdicts of each kind
 INJECTED = 0.10  # extra work of the slower arm, as a share of a submission's work
 CASE = Case(parse("linear[M=64,K=256,N=256]"))
-# Many pairs of short submissions are measured. A disturbance of the machine usually slows both submissions
-# of a pair. A pair in which only one submission is slowed is an outlier, which the median ignores.
+# Many pairs of short submissions are measured. A disturbance usually slows both submissions of a pair. If
+# it slows only one, the pair is an outlier, which the median ignores.
 SETTINGS = timer.Settings(samples=60, submission_us=0, time_s=8.0, precision=0.03)
 PASSES = 10  # passes of a submission: one more pass is 10 % more work (INJECTED)
 

@@ -2,8 +2,8 @@
 samples (drift, outliers). An arm is a path of vkq, or another library.
 
 Times on a shared machine have heavy tails and drift, so no mean or standard deviation is used. The times of
-two arms are measured in pairs, one right after the other, so that a disturbance of the machine usually slows
-both times. The comparison uses the ratios of these pairs.
+two arms are measured in pairs, one directly after the other. A disturbance of the machine usually slows
+both times of a pair, so the ratios of the pairs are compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 CONFIDENCE = 0.99  # confidence of a ratio's interval
-# Ratios within 2 % of 1 count as equal: times change by 2 % merely because buffers have other addresses.
+# Ratios within 2 % of 1 count as equal: other buffer addresses alone change times by 2 %.
 FLOOR = 0.02
 DRIFT = 0.05  # a larger relative change between the medians of the first and the last fifth gives a warning
 OUTLIERS = 0.05  # a larger share of outliers gives a warning
@@ -71,13 +71,13 @@ class Ratio:
 
 
 def paired_ratio(times: Sequence[float], base: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
-    """Return the Hodges-Lehmann estimate of the ratio times[i] / base[i]: the geometric mean of every two of
-    these ratios is computed, and the median of all means is returned.
+    """Return the Hodges-Lehmann estimate of the ratio times[i] / base[i]: the median of the geometric means
+    of every two ratios.
 
-    The interval comes from the Wilcoxon signed-rank test. It is exact if the logarithms of the ratios are
-    distributed symmetrically about their centre. For two equal arms this is true for any noise, because the
-    measurements alternate. With too few pairs for the confidence (fewer than eight for 99 %) the interval is
-    the whole range of the means.
+    The interval is that of the Wilcoxon signed-rank test. It is exact if the logarithms of the ratios are
+    distributed symmetrically about their centre. For two equal arms this holds for any noise, because the
+    measurements alternate. With too few pairs for the confidence (fewer than eight for 99 %), the interval
+    is the range of all means.
 
     >>> paired_ratio([2.0, 4.0, 6.0], [1.0, 2.0, 3.0]).value
     2.0
@@ -95,8 +95,8 @@ def paired_ratio(times: Sequence[float], base: Sequence[float], confidence: floa
 
 @functools.cache
 def _signed_rank(n: int, confidence: float) -> int:
-    """Return how many of the n(n+1)/2 sorted pairwise means lie below the confidence interval. The same
-    number lies above it."""
+    """Return the number of the n(n+1)/2 sorted pairwise means that lie below the confidence interval; the
+    same number lies above it."""
     total, tail = n * (n + 1) // 2, (1 - confidence) / 2
     if n > 60:  # the normal approximation is wrong by less than one rank
         spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
@@ -139,15 +139,14 @@ def drift(samples: Sequence[float]) -> float | None:
 
 
 def outliers(samples: Sequence[float]) -> float:
-    """Return the share of outliers: samples more than three interquartile ranges below the lower or above the
-    upper quartile."""
+    """Return the share of outliers: samples more than three interquartile ranges below the lower quartile
+    or above the upper quartile."""
     q1, q3 = np.percentile(np.asarray(samples, np.float64), (25, 75))
     reach = 3 * max(q3 - q1, 1e-3 * q3)  # at least 0.3 % of q3, because some clocks have coarse steps
     return float(np.mean([not q1 - reach <= v <= q3 + reach for v in samples]))
 
 
 def settled(samples: Sequence[float], count: int = 5, within: float = 0.03) -> bool:
-    """Return True if the last *count* samples differ by at most *within* times their median (largest minus
-    smallest)."""
+    """Return True if the last *count* samples agree: (largest - smallest) <= *within* times their median."""
     last = sorted(samples[-count:])
     return len(last) == count and last[-1] - last[0] <= within * last[count // 2]

@@ -1,5 +1,5 @@
-"""Time arms (paths of vkq, and other libraries): the clocks, how long each arm is sampled, and in which
-order."""
+"""Time arms (paths of vkq, and other libraries): the clocks, the duration of the sampling, and the order of
+the arms."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Settings:
     """How long to measure.
 
     ``time_s``: the maximum number of seconds for one clock of one case. ``samples``: the minimum number of
-    samples for each arm and clock; when ``time_s`` is over, three samples are enough. ``submission_us``: a
-    submission repeats the pass until it lasts this long. ``precision``: two arms are sampled until half the
-    width of the interval of their times' ratio is at most this share of the ratio, or ``time_s`` is over.
+    samples for each arm and clock; three are enough once ``time_s`` is over. ``submission_us``: the minimum
+    duration of a submission, which repeats the pass. ``precision``: sampling ends when half the width of the
+    interval of the arms' ratio is at most this share of the ratio.
     """
 
     samples: int = 10
@@ -40,7 +40,7 @@ class Settings:
 
 
 class Arm(Protocol):
-    """One candidate of a benchmark: GPU work, or a Python call, that can be timed."""
+    """A candidate of a benchmark: GPU work or a Python call."""
 
     @property
     def clocks(self) -> Sequence[str]:
@@ -55,8 +55,8 @@ class Arm(Protocol):
 
 @dataclass(frozen=True)
 class Samples:
-    """*times*: the samples of each arm in microseconds, in the order in which they were measured. *warm*:
-    whether the times of each arm's warm-up became stable."""
+    """*times*: the samples of each arm in microseconds, in the order of measurement. *warm*: for each arm,
+    whether the times of the warm-up became stable."""
 
     times: list[list[float]]
     warm: list[bool]
@@ -88,12 +88,10 @@ def measure(arms: Sequence[Arm], clock: str, settings: Settings) -> Samples:
 
 
 def _warm_up(arm: Arm, clock: str, limit_s: float) -> bool:
-    """Sample the arm until five consecutive samples agree within 3 %. Return False if that takes longer than
-    *limit_s*.
-
-    If a single pass takes longer than *limit_s*, one pass is enough, and the result is True.
+    """Sample the arm until five consecutive samples agree within 3 %. Return False if that takes longer
+    than *limit_s*. Return True after one pass if a single pass takes longer than *limit_s*.
     """
-    if getattr(arm, "pass_us", 0.0) > 1e6 * limit_s:  # `prepare` has already run one pass of this length
+    if getattr(arm, "pass_us", 0.0) > 1e6 * limit_s:  # `prepare` has run a pass already
         return True
     begin, seen = time.perf_counter(), [arm.sample(clock)]
     if seen[0] > 1e6 * limit_s:
@@ -115,7 +113,7 @@ def _enough(times: list[list[float]], sampled_s: float, spent_s: float, settings
         return False
     if len(times) == 1:
         return sampled_s >= settings.enough_s
-    # Test the precision only in every fifth round: with frequent tests, chance would end the sampling early.
+    # Test the precision only in every fifth round: each test is another chance for a random early end.
     if count % 5:
         return False
     return all(stats.paired_ratio(one, times[0]).width <= settings.precision for one in times[1:])

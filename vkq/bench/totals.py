@@ -1,4 +1,4 @@
-"""The time of a whole network: the sum of its layers' medians, each multiplied by the layer's count."""
+"""Compute the time of a network: the sum over its layers of (median time) x (count of the layer)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from vkq.check.cases import Case
 def totals(
     networks: Mapping[str, Sequence[Case]], rows: Sequence[Row], ceilings: Mapping[str, float | None]
 ) -> list[Total]:
-    """Return the total time of every network, one for each scheme, path and clock of its measured layers.
+    """Return the total times of every network: one for each scheme, path and clock of its measured layers.
 
-    By the clocks ``submit`` and ``call``, a total adds up the times of single calls. A recorded chain of all
+    By the clocks ``submit`` and ``call``, a total adds the times of single calls. A recorded chain of all
     layers takes less time.
     """
     found = []

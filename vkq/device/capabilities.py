@@ -9,7 +9,7 @@ from typing import Any
 
 DEVICE_TYPES = ("other", "integrated", "discrete", "virtual", "cpu")  # indexed by VkPhysicalDeviceType
 # The properties of packed dot products (4 x 8 bits), plain and saturating, each unsigned, signed and mixed.
-# Such a property says that the dot product is fast, not that it is supported.
+# True means that the dot product is fast; every device of the extension supports it.
 _PACKED = ("Unsigned", "Signed", "MixedSignedness")
 DOT_ACCELERATED = tuple(
     f"integerDotProduct{saturating}4x8BitPacked{sign}Accelerated"
@@ -20,8 +20,8 @@ DOT_ACCELERATED = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class CooperativeMatrix:
-    """One entry of the list that vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR returns, for the product
-    D[m,n] = A[m,k] B[k,n] + C[m,n]. a, b, c, d: the types of the elements."""
+    """One entry of the result of vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR, for the product D[m,n]
+    = A[m,k] B[k,n] + C[m,n]. a, b, c, d: the element types of the matrices."""
 
     m: int
     n: int
@@ -36,7 +36,7 @@ class CooperativeMatrix:
 
 @dataclasses.dataclass(frozen=True)
 class MemoryType:
-    """A memory type: the names of its flags, as Vulkan's in lower case, and the size of its heap in bytes."""
+    """A memory type: the names of its flags (Vulkan's names in lower case) and its heap's size in bytes."""
 
     flags: frozenset[str]
     heap_bytes: int
@@ -73,12 +73,12 @@ class Capabilities:
 
     @functools.cached_property
     def facts(self) -> Mapping[str, int | bool]:
-        """The features and the properties in one mapping. The conditions ``requires`` in the YAML of shaders
-        use its names."""
+        """The features and the properties in one mapping, for the conditions ``requires`` in the YAML of
+        shaders."""
         return {**self.features, **self.properties}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a dict of all fields, with values of JSON's types. Sets become sorted lists."""
+        """Return all fields as a dict of JSON types. Sets become sorted lists."""
         return dataclasses.asdict(self) | {
             "extensions": sorted(self.extensions),
             "memory_types": [
@@ -103,7 +103,7 @@ class Capabilities:
 
     @property
     def buffer_alignment(self) -> int:
-        """The alignment in bytes that a range of a buffer needs to be bound as a storage or texel buffer."""
+        """The alignment in bytes of a buffer range that is bound as a storage or texel buffer."""
         p = self.properties
         return max(p["minStorageBufferOffsetAlignment"], p["minTexelBufferOffsetAlignment"])
 

@@ -1,5 +1,5 @@
-"""Choose the physical device that ``vkq.Device`` opens: by its index, by a part of its name, by VKQ_DEVICE,
-or the best device."""
+"""Choose the physical device that ``vkq.Device`` opens: by index, by a part of its name, by VKQ_DEVICE, or
+the best device."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ def choose_device(which: int | str | None, probed: bool = True) -> tuple[int, Ca
     """Return (handle of the physical device, its capabilities).
 
     *which* is an index in the loader's order, or a part of a name in upper or lower case. None means the
-    device that VKQ_DEVICE names or, if VKQ_DEVICE is not set, the best device: discrete before integrated
-    before virtual before CPU. *probed*: choose only among devices that passed their probe, which a child
-    process runs once for each driver version. A device that *which* names is then refused if it failed.
+    device that VKQ_DEVICE names. If VKQ_DEVICE is not set, None means the best device: discrete before
+    integrated before virtual before CPU.
+
+    *probed*: choose only among devices that passed their probe, and refuse a device that *which* names if
+    it failed. A child process runs the probe once for each driver version.
 
     Raises:
         NoDeviceError: there is no loader, no driver, or no suitable device; the message lists the devices.

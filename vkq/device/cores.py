@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from .capabilities import Capabilities
 
-# The properties with the number of cores, of the extensions VK_NV_shader_sm_builtins,
-# VK_AMD_shader_core_properties2 and VK_ARM_shader_core_builtins, in this order.
+# The properties that hold the number of cores, in the extensions VK_NV_shader_sm_builtins,
+# VK_AMD_shader_core_properties2 and VK_ARM_shader_core_builtins.
 PROPERTIES = ("shaderSMCount", "activeComputeUnitCount", "shaderCoreCount")
 INTEL = 0x8086
-# The number of Xe-cores by device id, because no extension reports it. The numbers are from the entry
-# "Xe-cores" on each product's page at https://www.intel.com/content/www/us/en/ark.html, the ids from
+# {device id: number of Xe-cores}: no extension reports them. Numbers: the entry "Xe-cores" on each
+# product's page at https://www.intel.com/content/www/us/en/ark.html. Ids:
 # https://dgpu-docs.intel.com/devices/hardware-table.html
 XE_CORES = {
     0x56A6: 6,  # Arc A310
@@ -28,7 +28,7 @@ XE_CORES = {
 
 
 def told_cores(c: Capabilities) -> int | None:
-    """Return the number of cores that the driver reports. If it reports none, return the number that is
-    listed for the device's id, or None if none is listed; the probe then measures it."""
+    """Return the number of cores that the driver reports, else the number listed for the device's id.
+    Return None if there is neither; the probe then measures the number."""
     told = next((c.properties[name] for name in PROPERTIES if c.properties.get(name)), None)
     return told or (XE_CORES.get(c.device_id) if c.vendor_id == INTEL else None)

@@ -1,12 +1,14 @@
-"""Tables with the costs of tiles of matrix units, from which vkq estimates the time of a product with each
-tile. It chooses the tile with the shortest time.
+"""The tables from which vkq estimates the time of a product with each tile of the matrix units, to choose
+the fastest tile.
 
-A table has two costs for each tile: one for a workgroup that runs alone on a core, and one for a workgroup
-that shares the core. A cost is the time of a step of 32 elements along K, in cycles (or in another unit, the
-same for all tables). `SEED` has the default costs, for any device: the square root of the number of results
-of the tile, times a factor for the kind of kernel. Measured costs replace the seed. They are measured on the
-device at its first use (`vkq.device.first_sight`), or are stored for a kind of device
-(``tuned/VENDOR-DEVICE.json``, which `vkq tune --export` writes).
+A table has two costs for each tile: for a workgroup that runs alone on a core, and for a workgroup that
+shares the core. A cost is the time of a step of 32 elements along K, in cycles (or another unit, the same
+for all tables).
+
+`SEED` has the default costs for any device: the square root of the number of results of the tile, times a
+factor for the type of kernel. Measured costs replace the seed. They are measured at the first use of a
+device (`vkq.device.first_sight`), or come from a file for a device model (``tuned/VENDOR-DEVICE.json``,
+which `vkq tune --export` writes).
 """
 
 from __future__ import annotations
@@ -24,25 +26,24 @@ from typing import Any, cast
 
 FOLDER = Path(__file__).with_name("tuned")
 VARIABLE, FRESH = "VKQ_TUNE", "fresh"
-# A workgroup that runs alone on a core waits for memory. Its step takes LONE times as long as the step of a
-# workgroup that shares the core. If a tile has more than ROOM results, only one workgroup fits on a core, and
-# the two costs of the tile are equal.
+# A workgroup that runs alone on a core waits for memory: its step takes LONE times as long as that of a
+# workgroup that shares the core. A tile with more than ROOM results leaves no room for a second workgroup,
+# so its two costs are equal.
 LONE, ROOM = 1.4, 1 << 14
 SUM_CYCLES = 150  # the default entry of `Costs.matrix_sum_cycles`
-# The costs of dot products in `Costs.as_given_cycles` are those of a workgroup that computes DOT_TILE x
-# DOT_TILE results.
+# The tile DOT_TILE x DOT_TILE to which the costs of dot products in `Costs.as_given_cycles` apply.
 DOT_TILE = 64
 
 
 class CostTable(dict[str, Any]):
-    """A read-only mapping that is hashable, so that it can be a part of cache keys."""
+    """A read-only mapping that is hashable, for use in cache keys."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self.items()))
 
 
 class SeededCosts(CostTable):
-    """The costs of the tiles of int8 products. A tile without an entry has its seed as the cost."""
+    """The costs of the tiles of int8 products. The cost of a tile without an entry is its seed."""
 
     def __contains__(self, tile: object) -> bool:
         return True
@@ -58,72 +59,72 @@ Numbers = Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Costs:
-    """The cost tables. A table named ``*_part_cycles`` has three costs of split-K: cycles for the whole
-    product, cycles for each part, and cycles for each million sums of a part."""
+    """The cost tables. A table ``*_part_cycles`` has three costs of split-K: cycles for the whole product,
+    cycles for each part of K, and cycles for each million partial sums."""
 
-    # int8 products. The costs of a tile with the suffix _short are the cycles for all of K; with the suffix
-    # _wide, the cycles for 512 elements along K. If a file in ``tuned`` has no entry for a tile, the tile is
-    # not used on the file's devices.
+    # int8 products. Entries with the suffix _short are the cycles for all of K, those with _wide the cycles
+    # for 512 elements along K. A tile that a file in ``tuned`` does not list is not used on that file's
+    # devices.
     matrix_tile_cycles: Tiles
     matrix_part_cycles: tuple[float, ...]
-    # Cycles for a thousand results to which a residual is added; SUM_CYCLES for a tile without an entry.
+    # Cycles for adding a residual to a thousand results; SUM_CYCLES for a tile without an entry.
     matrix_sum_cycles: Numbers
-    # Cycles of an epilogue during which no other workgroup of the core computes.
+    # Cycles of an epilogue in which no other workgroup of the core computes.
     matrix_end_cycles: Numbers
-    # int8 convolutions in tiles of pixels. `step`: a step of 32 elements along K takes this number of cycles
-    # times the square root of the tile's results. `chunk`: reading the pixels of a chunk of channels takes as
-    # long as this number of steps. `strided`: with a stride above 1, steps and reading take this many times
-    # as long. `lone` and `end` are only for the comparison with kernels that gather pixels: if workgroups run
-    # alone on their cores, the cycles are multiplied by `lone`, and `end` is added for each result.
+    # int8 convolutions in tiles of pixels. `step`: cycles of a step of 32 elements along K, divided by the
+    # square root of the tile's number of results. `chunk`: time to read the pixels of a chunk of channels,
+    # in steps. `strided`: factor for steps and reading with a stride above 1. `lone` and `end` are used
+    # only in the comparison with kernels that gather pixels: `lone` is the factor for workgroups that run
+    # alone on their cores, and `end` is added for each result.
     matrix_conv_costs: Numbers
-    # int8 convolutions that gather pixels. A tile has four numbers: its two costs, the cycles that a
-    # workgroup spends outside the products, and the number of workgroups that start together on a core.
+    # int8 convolutions that gather pixels. A tile has four numbers: its two costs, the cycles of a
+    # workgroup outside the products, and the number of workgroups that start together on a core.
     matrix_gathered_cycles: Tiles
     matrix_gathered_part_cycles: tuple[float, ...]
     # Cycles that are added for the comparison with convolutions in tiles of pixels.
     matrix_gathered_once: float
     # int8 products of an x that is not in the layout of matrix units. `dot`: the two costs of a step of dot
-    # products, which read x in its layout, for a workgroup with DOT_TILE x DOT_TILE results. `repack`: the
-    # cycles of the dispatch that repacks a small x, and the additional cycles for each million bytes.
+    # products on x as it is, for a tile of DOT_TILE x DOT_TILE results. `repack`: the cycles of the
+    # dispatch that repacks a small x, and the additional cycles for each million bytes.
     as_given_cycles: Tiles
     integer_tile_cycles: Tiles  # exact integer convolutions
-    # Exact integer convolutions. `tiles`: multiply-adds of a core's dot products in a cycle. `multiply`: the
+    # Exact integer convolutions. `tiles`: multiply-adds per cycle of a core's dot products. `multiply`:
     # time of a 32-bit multiplication, in multiply-adds of dot products. `chunk`: cycles for each KiB of
     # pixels loaded into shared memory. `part`: cycles for each int32 that split-K writes and reads again.
     integer_costs: Numbers
     half_tile_cycles: Tiles  # products of float16 x and int8 weights
-    # Products that load B directly from global memory. A tile without an entry is not used.
+    # Products that load B directly from global memory. Tiles without an entry are not used.
     straight_tile_cycles: Tiles
-    # Products that assemble fragments in registers. The last number of a tile is the number of workgroups
-    # that fit on a core.
+    # Products that assemble fragments in registers. The last number of a tile: the workgroups that fit on a
+    # core.
     words_tile_cycles: Tiles
     parts_tile_cycles: Tiles  # float32 products as bf16x3
     half_part_cycles: tuple[float, ...]
-    # Float convolutions that gather pixels. The third number of a tile is the cycles of an epilogue.
+    # Float convolutions that gather pixels. The third number of a tile: the cycles of an epilogue.
     half_gathered_cycles: Tiles
     parts_gathered_cycles: Tiles
-    # Cycles of the dispatch that prepares x for gathering. `once`: cycles for the dispatch. `f16`, `bf16`:
-    # cycles for each element that is packed to this dtype.
+    # The dispatch that prepares x for gathering. `once`: its fixed cycles. `f16`, `bf16`: cycles for each
+    # element packed to this dtype.
     gathered_before_cycles: Numbers
-    # 1x1 convolutions on images that are not packed: with float16 arithmetic on float16 images, the same on
-    # float32 images, and bf16x3 on float32 images.
+    # 1x1 convolutions on images that are not packed: float16 arithmetic on float16 images, float16
+    # arithmetic on float32 images, and bf16x3 on float32 images.
     half_plane_cycles: Tiles
     float32_plane_cycles: Tiles
     parts_plane_cycles: Tiles
-    # Float convolutions in tiles of pixels. The name of a tile is rows x columns x outputs.
+    # Float convolutions in tiles of pixels. A tile's name is rows x columns x outputs.
     half_pixel_cycles: Tiles
-    # Reading 128 pixels of a chunk of channels takes as long as this number of steps: `float32` and `float16`
-    # by the dtype of x, `straight` for the tiles with this suffix.
+    # Time to read 128 pixels of a chunk of channels, in steps. `float32`, `float16`: the dtype of x.
+    # `straight`: tiles with this suffix.
     half_pixel_costs: Numbers
 
 
 def _tiles(names: str, step: float, end: float = 0.0, *more: float) -> CostTable:
     """Return a table with the seeds of tiles. *names*: the names of the tiles, separated by spaces.
 
-    A tile's cost for a workgroup that shares the core is *step* times the square root of the tile's number of
-    results. The cost for a workgroup that runs alone is `LONE` times as much, or the same for tiles of more
-    than `ROOM` results. *end*: if it is not 0, the third number of a tile is *end* times its number of
-    results. *more*: further numbers of every tile."""
+    A tile's cost for a workgroup that shares the core is *step* times the square root of the tile's number
+    of results. The cost for a workgroup that runs alone is `LONE` times as much; for a tile of more than
+    `ROOM` results, it is the same. If *end* is not 0, the third number of a tile is *end* times its number
+    of results. *more*: further numbers of every tile."""
     found = CostTable()
     for name in names.split():
         results = math.prod(int(size) for size in name.partition("_")[0].split("x"))
@@ -135,8 +136,8 @@ def _tiles(names: str, step: float, end: float = 0.0, *more: float) -> CostTable
 
 _GATHERED = "128x128 128x64 64x64 32x64 32x32 16x64"
 _PLANES = "64x64 32x64 16x64"
-# The arguments *step* and *end* of `_tiles`, and the costs of split-K, are fitted to measurements of all
-# kinds of kernels on one NVIDIA H200, so that the costs of different kinds can be compared.
+# The arguments *step* and *end* of `_tiles` and the costs of split-K are fitted to measurements on one
+# NVIDIA H200, so the costs of different kernels are comparable.
 SEED: Mapping[str, Any] = {
     "matrix_tile_cycles": SeededCosts(_tiles("64x64", 4.4)),
     "matrix_part_cycles": (3900, 970, 3600),
@@ -146,8 +147,7 @@ SEED: Mapping[str, Any] = {
     "matrix_gathered_cycles": _tiles("128x128 128x64 64x64 64x64_deep", 3.0, 0.25, 1),
     "matrix_gathered_part_cycles": (213, 928, 2723),
     "matrix_gathered_once": 2900,
-    # Infinite, so that dot products never replace matrix units on a device where dot products were not
-    # measured.
+    # Infinite: without a measurement, dot products never replace matrix units.
     "as_given_cycles": CostTable(dot=(math.inf, math.inf), repack=(0, 0)),
     "integer_tile_cycles": _tiles("16x8x128 16x8x64 16x8x32 16x16x64 16x16x32", 2.5),
     "integer_costs": CostTable(tiles=62, multiply=2.1, chunk=54, part=0.125),
@@ -177,9 +177,8 @@ DIRECT = ("straight_tile_cycles", "words_tile_cycles")
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """Costs that were measured on one device, for all devices of its kind. ``devices``: the ids
-    VENDOR-DEVICE of these devices, in hexadecimal. ``driver``, ``cores``: the driver and the number of cores
-    of the measured device. ``costs``: tables of `Costs`."""
+    """Costs measured on one device, for all devices of the same model. ``devices``: their ids VENDOR-DEVICE
+    in hexadecimal. ``driver``, ``cores``: those of the measured device. ``costs``: tables of `Costs`."""
 
     devices: tuple[str, ...]
     driver: str
@@ -188,7 +187,7 @@ class Tuned:
 
     @classmethod
     def parse(cls, value: Any) -> Tuned:
-        """Return the costs from a parsed JSON value. Raises ValueError if its form is wrong."""
+        """Return the costs from a parsed JSON value. Raises ValueError for wrong keys or types."""
         if not isinstance(value, dict) or value.keys() != {"devices", "driver", "cores", "costs"}:
             raise ValueError("its keys are not devices, driver, cores, costs")
         devices, cores = value["devices"], value["cores"]
@@ -198,8 +197,8 @@ class Tuned:
 
 
 def parse_costs(value: Any) -> CostTable:
-    """Return tables of `Costs` from a parsed JSON value. Raises ValueError if the form of a table is not that
-    of the same table in `SEED`, or if a value is not a finite number of at least 0."""
+    """Return tables of `Costs` from a parsed JSON value. Raises ValueError if a table differs in structure
+    from the same table in `SEED`, or if a value is not a finite number of at least 0."""
     if not isinstance(value, dict) or not value.keys() <= SEED.keys():
         raise ValueError("it is not a mapping of cost tables")
     return CostTable({name: _like(SEED[name], table, name) for name, table in value.items()})
@@ -223,10 +222,10 @@ def _like(seed: Any, given: Any, where: str) -> Any:
 
 
 def in_seed_units(found: Mapping[str, Mapping[str, tuple[float, float]]]) -> CostTable:
-    """Return tables of `Costs` from measured times. *found*: for each table, the two times of each tile.
+    """Return tables of `Costs` from measured times. *found*: {table: {tile: its two times}}.
 
-    Tiles that were not measured keep their seeds. To make the measured tiles comparable with them, all times
-    are multiplied by the median of the ratios seed / time. `AS_GIVEN` is scaled, too, but is not used for the
+    Tiles that were not measured keep their seeds. To make the measured tiles comparable with them, all
+    times are multiplied by the median of (seed / time). `AS_GIVEN` is scaled, too, but is not part of the
     median. The numbers of a tile after its two costs keep their seeds."""
     seeds = {name: {tile: SEED[name][tile] for tile in table} for name, table in found.items()}
     ratios = [
@@ -246,8 +245,8 @@ def in_seed_units(found: Mapping[str, Mapping[str, tuple[float, float]]]) -> Cos
 
 
 def table_of(name: str) -> str | None:
-    """Return the name of the table that has the entry *name*: `INT8` for a tile of int8 products, `AS_GIVEN`
-    for one of its entries, None for other names."""
+    """Return the name of the table with the entry *name*: `AS_GIVEN` for its entries, `INT8` for the name
+    of a tile of int8 products, None for other names."""
     if name in SEED[AS_GIVEN]:
         return AS_GIVEN
     return INT8 if re.fullmatch(r"[1-9][0-9]*x[1-9][0-9]*(_[a-z]+)?", name) else None
@@ -255,8 +254,7 @@ def table_of(name: str) -> str | None:
 
 @functools.cache
 def shipped() -> Mapping[str, Tuned]:
-    """Return a dict from VENDOR-DEVICE ids to the costs in the files that come with vkq. It is empty if
-    VKQ_TUNE is "fresh"."""
+    """Return {VENDOR-DEVICE id: costs} from the files that come with vkq; empty if VKQ_TUNE is "fresh"."""
     if os.environ.get(VARIABLE) == FRESH:
         return {}
     files = (Tuned.parse(json.loads(path.read_text())) for path in sorted(FOLDER.glob("*.json")))

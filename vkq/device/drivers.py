@@ -1,11 +1,13 @@
 """Try the machine's Vulkan drivers in a child process before this process loads them.
 
-The Vulkan loader loads every driver that has a manifest, so one driver that crashes or hangs stops the whole
-process. Unknown drivers are therefore first loaded and queried in a child process (trial.py): all at once,
-and if that fails, one by one. If drivers fail, this process sets ``VK_DRIVER_FILES`` to the good drivers, so
-that the loader does not load the others. The verdict on a driver is stored if the driver passed, or crashed
-twice. It is used until the driver's manifest, its library, the kernel or vkq changes. A driver that did not
-answer in time gets no verdict: every process tries it again.
+The Vulkan loader loads every driver that has a manifest. So one driver that crashes or hangs stops the
+whole process. Unknown drivers are therefore loaded and queried in a child process (trial.py) first: all at
+once and, if that fails, one by one. If drivers fail, this process sets ``VK_DRIVER_FILES`` to the good
+drivers, so that the loader does not load the others.
+
+The verdict on a driver is stored if the driver passed or crashed twice. It is valid until the driver's
+manifest, its library, the kernel or vkq changes. A driver that did not answer in time gets no verdict:
+every process tries it again.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from .._version import __version__
 FORMAT = 1  # version of the stored verdicts; raise it if the trial changes
 TIMEOUT_S = 20.0  # maximum number of seconds of a trial
 MANIFEST_BYTES = 1 << 20  # maximum number of bytes of a manifest
-# Environment variables that list drivers; the loader then searches for no others. VK_ICD_FILENAMES is the
-# older name.
+# Environment variables with the paths of drivers. If one is set, the loader searches for no other drivers.
+# VK_ICD_FILENAMES is the older name.
 NAMED = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 
 
@@ -46,16 +48,16 @@ class Refused:
 
 @dataclasses.dataclass(frozen=True)
 class Tried:
-    """The outcome of the trials. ``environment``: the variables to set while the loader loads drivers; empty
-    if every driver is good. ``refused``: the drivers that are not loaded."""
+    """The outcome of the trials. ``environment``: the variables that keep the loader from loading refused
+    drivers; empty if every driver is good. ``refused``: the drivers that are not loaded."""
 
     environment: Mapping[str, str]
     refused: tuple[Refused, ...]
 
 
 def tried() -> Tried:
-    """Try each driver that has no stored verdict, and return the outcome for all drivers. In a child process
-    of vkq, try no driver and refuse none: the child loads all of them."""
+    """Try each driver that has no stored verdict. Return the outcome for all drivers. A child process of
+    vkq tries and refuses no driver: it loads all of them."""
     if spawn.in_child():
         return Tried({}, ())
     found = manifests()
@@ -74,8 +76,7 @@ def tried() -> Tried:
 
 @contextlib.contextmanager
 def loader_environment(environment: Mapping[str, str]) -> Iterator[None]:
-    """Context manager: set the environment variables *environment* inside the block, in which the loader
-    reads them."""
+    """Context manager: set the environment variables *environment* inside the block."""
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     try:
@@ -89,8 +90,8 @@ def loader_environment(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 def manifests() -> list[Path]:
-    """Return the paths of the manifests that the loader would read, in the loader's order. Return an empty
-    list on systems where the loader finds drivers in another way, such as in the registry of Windows."""
+    """Return the paths of the manifests that the loader would read, in the loader's order. The list is
+    empty on systems where the loader finds drivers without manifest folders, such as Windows (registry)."""
     for name in NAMED:
         if os.environ.get(name):
             return _listed(os.environ[name])
@@ -108,7 +109,7 @@ def manifests() -> list[Path]:
 
 
 def _listed(text: str) -> list[Path]:
-    """Return the manifests that the value of an environment variable lists: files, and folders of files."""
+    """Return the manifests in the value of an environment variable, a list of files and folders of files."""
     found: list[Path] = []
     for name in filter(None, text.split(os.pathsep)):
         path = Path(name)
@@ -117,8 +118,8 @@ def _listed(text: str) -> list[Path]:
 
 
 def _malformed(path: Path) -> str | None:
-    """Return why a manifest is invalid; None if it is valid. The loader must not read an invalid manifest,
-    because it would then refuse all other drivers, too."""
+    """Return the error of a manifest; None if it is valid. An invalid manifest must be hidden from the
+    loader, which would refuse all drivers because of it."""
     try:
         library = files.parse_json(files.read(path, MANIFEST_BYTES))["ICD"]["library_path"]
     except OSError as error:
@@ -129,8 +130,8 @@ def _malformed(path: Path) -> str | None:
 
 
 def _try(unknown: Sequence[Path]) -> dict[Path, str]:
-    """Try the drivers with these manifests, and store the verdicts. Return a dict from each failed driver to
-    the reason."""
+    """Try the drivers with these manifests, and store the verdicts. Return {manifest of a failed driver:
+    reason}."""
     ended = _trial(unknown)
     if ended is None or not ended.started:
         return {}  # no child process could run, so nothing is known about the drivers
@@ -171,9 +172,8 @@ def _place(path: Path) -> Path:
 
 
 def _fingerprint(path: Path) -> str:
-    """Return the key of a driver's stored verdict: a hash of the manifest, facts about the library, and the
-    versions of the kernel and vkq. If any of them changes, there is no verdict, and the driver is tried
-    again."""
+    """Return the key of a driver's stored verdict: a hash of the manifest, of facts about the library, and
+    of the versions of the kernel and vkq. After a change of any of these, the driver is tried again."""
     try:
         text = files.read(path, MANIFEST_BYTES)
     except OSError as error:
@@ -183,8 +183,8 @@ def _fingerprint(path: Path) -> str:
 
 
 def _library(path: Path, manifest: bytes) -> list[Any]:
-    """Return [path, size, modification time] of the driver's library, [name] if the library is not
-    found, or [] if the manifest names none. *path*: the manifest's path; *manifest*: its content."""
+    """Return [path, size, modification time] of the driver's library, [name] if the library is not found,
+    or [] if the manifest names none. *path*: the manifest's path; *manifest*: its content."""
     try:
         name = str(files.parse_json(manifest)["ICD"]["library_path"])
     except (ValueError, TypeError, LookupError):

@@ -1,5 +1,5 @@
-"""The compiled extension ``vkq._kompute``. It is imported at its first use, so that the shader tools work
-without it."""
+"""Import the compiled extension ``vkq._kompute`` at its first use, so that the shader tools work without
+the extension."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _REMEDY = "build it again: make (in a checkout), or pip install --force-reinstal
 
 @functools.cache
 def native_module() -> Any:
-    """Import and return the extension. In a checkout, it must have been built from the checkout's bindings,
-    because the functions of another build may have other arguments.
+    """Import and return the extension. In a checkout, the extension must have been built from the bindings
+    of this checkout: the functions of another build may have other arguments.
 
     Raises DeviceError if the extension is missing, is for another Python, or was built from other bindings.
     """
@@ -38,8 +38,8 @@ def native_module() -> Any:
 
 
 def _sources() -> str | None:
-    """Return the hash of the files that define the extension's functions (the bindings), which CMakeLists.txt
-    computes in the same way. Return None in a wheel, which does not contain these files."""
+    """Return the hash of the extension's bindings (the files that define its functions), which
+    CMakeLists.txt computes in the same way. Return None in a wheel, which has no bindings."""
     found = sorted(_BINDINGS.glob("bind*.cpp"))
     hashes = "".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in found)
     return hashlib.sha256(hashes.encode()).hexdigest() if found else None

@@ -1,10 +1,10 @@
-"""Measure a device at its first use, if kernels were not timed on a device of its kind. A child process times
-a few candidates of each family of kernels (``candidates`` of profiles.yaml). The fastest candidates are
-stored (`vkq.device.tuner`).
+"""Measure a device at its first use, unless kernels were timed on a device of its model. A child process
+times a few candidates of each family of kernels (``candidates`` of profiles.yaml). The fastest candidates
+are stored (`vkq.device.tuner`).
 
-A candidate is timed only after its result was compared with the reference. If it takes longer than
-`COMPILE_S` to compile a candidate and run it once, the child ends. A candidate that takes too long, crashes
-or gives wrong results is never used on this device.
+A candidate is timed only after its result was compared with the reference. The child ends if it takes
+longer than `COMPILE_S` to compile a candidate and run it once. A candidate that is too slow, crashes or
+gives wrong results is never used on this device.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ COMPILE_S = 0.5  # time limit for compiling a candidate and running it once, in 
 START_S = 30.0  # time limit for starting Python and for opening and closing the device, in seconds
 RESTARTS = 3  # maximum number of new child processes, each after a candidate that ended a child
 LATE = 90  # exit code of a child that ends itself because a candidate takes too long
-WORTH = 1.1  # a candidate replaces the one in use if it is faster by this factor
+WORTH = 1.1  # a candidate replaces the candidate in use if it is faster by this factor
 
 _looked: set[str] = set()  # the devices (Capabilities.key) that this process tried to measure
 
 
 def is_due(c: Capabilities, again: bool = False) -> bool:
-    """Return True if this device should be measured according to VKQ_TUNE, and was not measured before. If
-    *again* is True, an earlier measurement does not matter."""
+    """Return True if VKQ_TUNE allows measuring this device and it has no measurement. *again*: ignore an
+    earlier measurement."""
     return (again or (c.key not in _looked and stored(c).families is None)) and wanted(c)
 
 
@@ -45,8 +45,9 @@ def look(c: Capabilities, report: Mapping[str, Any]) -> None:
 
 
 def child_of(c: Capabilities, module: str, seconds: float, *options: str) -> spawn.Ended | None:
-    """Run the module *module* of vkq in a child process, with the device's index and *options* as arguments.
-    Return None if the child cannot be started, or if another device has this index in the child."""
+    """Run the module *module* of vkq in a child process, with the device's index and *options* as
+    arguments. Return None if the child cannot be started, or if the index belongs to another device in the
+    child."""
     argv = spawn.command(module, str(c.index), *options)
     ended = spawn.run(argv, seconds, vulkan.instance().drivers.environment) if argv else None
     if ended is None or not ended.started or any(s.get("device", c.key) != c.key for s in ended.said):
@@ -57,9 +58,9 @@ def child_of(c: Capabilities, module: str, seconds: float, *options: str) -> spa
 def measure(
     c: Capabilities, report: Mapping[str, Any], kept: Mapping[str, Measured] | None
 ) -> dict[str, Measured] | None:
-    """Measure a device. Return a dict from the name of each family to its measurement. *report*: the report
-    of the probe. *kept*: the earlier measurements. Return None if no child process can be started for the
-    device, or if a child was killed."""
+    """Measure a device. Return {name of the family: its measurement}, or None if no child process can be
+    started for the device or a child was killed. *report*: the report of the probe. *kept*: the earlier
+    measurements."""
     outcomes: dict[tuple[str, str], Outcome] = {}
     left = TOTAL_S
     for _ in range(RESTARTS + 1):
@@ -87,8 +88,8 @@ def measure(
 def _told(
     said: Sequence[Mapping[str, Any]], outcomes: dict[tuple[str, str], Outcome]
 ) -> tuple[tuple[str, str] | None, float]:
-    """Read the messages *said* of a child process, and add the outcomes to *outcomes*. Return (the candidate
-    that was running when the child ended, or None; the seconds that the child had spent by then)."""
+    """Add the outcomes in the messages *said* of a child process to *outcomes*. Return (the candidate that
+    was running when the child ended, or None; the seconds that the child had spent by then)."""
     began, spent = None, 0.0
     for each in said:
         spent = float(each.get("spent", spent))
@@ -104,9 +105,9 @@ def _told(
 def _decided(
     family: Family, c: Capabilities, outcomes: Mapping[tuple[str, str], Outcome], kept: Measured | None
 ) -> Measured | None:
-    """Return the measurement of a family. The chosen candidate is the one in use, unless it was rejected or
-    another candidate is faster by the factor `WORTH`. Return None if the candidate in use was not tried, or
-    if no candidate has a time. *kept*: the family's earlier measurement, or None."""
+    """Return the measurement of a family. It keeps the candidate in use, unless this candidate was rejected
+    or another is faster by the factor `WORTH`. Return None if the candidate in use was not tried, or no
+    candidate has a time. *kept*: the family's earlier measurement, or None."""
     names = (name for name in family.candidates if (family.name, name) in outcomes)
     tried = {name: outcomes[family.name, name] for name in names}
     times = {name: outcome for name, outcome in tried.items() if isinstance(outcome, float)}

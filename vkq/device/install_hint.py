@@ -1,4 +1,4 @@
-"""Texts that say which packages to install on this machine if the Vulkan loader or a driver is missing."""
+"""Texts on the packages to install on this machine if the Vulkan loader or a driver is missing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from .drivers import NAMED
 
-# From the ID or ID_LIKE in /etc/os-release to (command that installs packages, package of the loader, package
-# of Mesa's drivers). One of Mesa's drivers runs on the CPU.
+# {ID or ID_LIKE in /etc/os-release: (command that installs packages, package of the loader, package of
+# Mesa's drivers)}. One of Mesa's drivers runs on the CPU.
 PACKAGES = {
     "debian": ("apt-get install", "libvulkan1", "mesa-vulkan-drivers"),
     "fedora": ("dnf install", "vulkan-loader", "mesa-vulkan-drivers"),
@@ -22,7 +22,7 @@ TEGRA = Path("/etc/nv_tegra_release")  # this file exists only on a Jetson
 
 
 def loader() -> str:
-    """Return a text that says how to install libvulkan: a command, if the system is known."""
+    """Return a text on how to install libvulkan: a command, if the system is known."""
     if _termux():
         return "pkg install vulkan-loader-android (the phone's driver) or vulkan-loader-generic"
     if sys.platform == "darwin":
@@ -34,11 +34,11 @@ def loader() -> str:
 
 
 def no_driver() -> str:
-    """Return a text with the remedy for a loader that finds no driver. If an environment variable lists
-    drivers, the text says that the loader looks nowhere else."""
+    """Return the remedy for a loader that finds no driver. The remedy depends on whether an environment
+    variable lists drivers: the loader then looks nowhere else."""
     for name in NAMED:
         given = os.environ.get(name)
-        if given and given != os.devnull:  # vkq itself sets the variable to os.devnull if no driver is good
+        if given and given != os.devnull:  # os.devnull is the value that vkq sets if no driver is good
             return (
                 f"{name} is {given!r} and the loader looks nowhere else: unset it, or name a driver's .json"
                 " file there"
@@ -47,7 +47,7 @@ def no_driver() -> str:
 
 
 def driver() -> str:
-    """Return a text that says how to install a Vulkan driver."""
+    """Return a text on how to install a Vulkan driver."""
     if _termux():
         return (
             "pkg install vulkan-loader-android for the phone's own, mesa-vulkan-icd-freedreno for Adreno, or"

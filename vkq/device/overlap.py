@@ -1,8 +1,8 @@
-"""Run Python functions (pieces of work) while another thread waits in a long call of a driver.
+"""Run Python functions while another thread waits in a long call of a driver.
 
-Loading the drivers and opening a device take two tenths of a second, most of it in a few calls that release
-the interpreter lock. Only these long calls run in another thread. If all calls did, the thread would release
-the lock at each of a hundred short calls, and wait up to 5 ms to get it back.
+Loading the drivers and opening a device take 0.2 s, most of it in a few long calls, which release the
+interpreter lock. Only these calls run in another thread. There are also a hundred short calls; in another
+thread, each would release the lock and wait up to 5 ms to get it back.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ T = TypeVar("T")
 
 
 class _Pieces:
-    """A queue of pieces of work. If a piece raises an error, the remaining pieces are dropped, and `finish`
-    raises the error."""
+    """A queue of functions. After an error in one, the others are dropped, and `finish` raises the error."""
 
     def __init__(self, pieces: tuple[Callable[[], Any], ...]):
         self.left = deque(pieces)
@@ -30,7 +29,7 @@ class _Pieces:
     def step(self) -> None:
         try:
             self.left.popleft()()
-        except BaseException as error:  # the driver's call must finish before the error is raised
+        except BaseException as error:  # raised by `finish`, after the driver's call
             self._error = error
             self.left.clear()
 
@@ -46,9 +45,8 @@ _pieces: ContextVar[_Pieces | None] = ContextVar("_pieces", default=None)
 
 @contextlib.contextmanager
 def overlapped(*pieces: Callable[[], Any]) -> Iterator[None]:
-    """Context manager: run the pieces in this thread whenever the block waits in `long_call`, and the
-    remaining pieces at the end of the block. If a piece raises an error, raise it at the end of the
-    block."""
+    """Context manager: run the functions *pieces* in this thread while the block waits in `long_call`. Run
+    the remaining ones at the end of the block. An error in a function is raised at the end of the block."""
     mine = _Pieces(pieces)
     token = _pieces.set(mine)
     try:
@@ -59,8 +57,8 @@ def overlapped(*pieces: Callable[[], Any]) -> Iterator[None]:
 
 
 def long_call(call: Callable[[], T]) -> T:
-    """Call *call*, which takes long and releases the interpreter lock, and return its result. Meanwhile run
-    the pieces of `overlapped`, if there are any."""
+    """Return the result of *call*, a long call that releases the interpreter lock. Meanwhile run the
+    functions of `overlapped`."""
     work = _pieces.get()
     if work is None or not work.left:
         return call()

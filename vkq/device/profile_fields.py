@@ -1,4 +1,4 @@
-"""Read the values of fields in profiles.yaml. How a value is read depends on the annotation of the field in
+"""Read the values of fields in profiles.yaml, by the annotations of the fields in
 `vkq.device.profiles.Profile`."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ FEW, SOME, ENOUGH, PLENTY = REGISTERS = ("few", "some", "enough", "plenty")
 
 
 def value_of(annotation: str, node: Node) -> Any:
-    """Return the value of a field with this annotation. Raises SpecError, with the line, if the value has
-    another type."""
+    """Return the value of a field with this annotation. Raises SpecError with the line if the type is
+    wrong."""
     return READERS[annotation](node)
 
 

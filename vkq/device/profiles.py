@@ -1,5 +1,5 @@
-"""Profiles of kinds of devices. The `Profile` of a device is merged from the rules of ``profiles.yaml`` that
-match the device; it also has the reasons of these rules.
+"""Profiles of devices. A device's `Profile` merges the rules of ``profiles.yaml`` that match the device,
+and keeps the reasons of these rules.
 
 >>> known = profiles()
 >>> known[0].name, all(rule.why and rule.source for rule in known)
@@ -23,14 +23,14 @@ from .cores import told_cores
 from .profile_fields import FEW, Registers, value_of
 
 FILE = Path(__file__).with_name("profiles.yaml")
-PICKS = "picks"  # among the overrides of a `preferred` block, the key whose value `picks` returns
+PICKS = "picks"  # the key of a `preferred` block whose value `picks` returns
 
 
-# eq=False: profiles are compared and hashed by identity. `_merged` makes only one for the same arguments.
+# eq=False: profiles are compared and hashed by identity; `_merged` returns one object for equal arguments.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Profile(costs.Costs):
-    """How a device computes: which kernels, tiles and limits it uses. profiles.yaml explains each field;
-    `Costs` explains the cost tables. ``names``: the names of the rules that match the device. ``whys``: the
+    """How a device computes: the kernels, tiles and limits that it uses. profiles.yaml explains each field,
+    and `Costs` the cost tables. ``names``: the names of the rules that match the device. ``whys``: the
     reasons and sources of these rules."""
 
     staged: str | None
@@ -73,8 +73,8 @@ class Profile(costs.Costs):
     grouped_tiles: tuple[tuple[str, float], ...]
     names: tuple[str, ...]
     whys: tuple[str, ...]
-    timed: bool  # True if kernels were timed on a device of this kind
-    measured: bool  # True if measurements on this very device override fields
+    timed: bool  # True if kernels were timed on a device of this model
+    measured: bool  # True if measurements on this device override fields
 
     @property
     def macs_per_dispatch(self) -> int:
@@ -87,8 +87,8 @@ class Profile(costs.Costs):
 
     @property
     def reason(self) -> str:
-        """A text with the last matching rule, the tile and the reason, such as
-        ``Arm Mali: tiles of 4x4 in registers; <why> (<source>)``."""
+        """A text with the last matching rule, the tile and the reason, as in ``Arm Mali: tiles of 4x4 in
+        registers; <why> (<source>)``."""
         where = f"{self.staged} through shared memory" if self.staged else f"{self.tile} in registers"
         where += ", operands as texels" if self.texels else ""
         return (
@@ -96,8 +96,9 @@ class Profile(costs.Costs):
         )
 
     def local(self, x: int, invocations: int, most_x: int) -> tuple[int, int]:
-        """Return a workgroup size (x, y) with this number of invocations. If `avoid_local` contains the size
-        with the requested *x*, the result has a similar x, of at most *most_x*."""
+        """Return a workgroup size (x, y) with this number of invocations. If the size with the requested
+        *x* is in `avoid_local`, return the first of the sizes with another x, at most *most_x*, that is
+        not."""
         sizes = [x, *(wide for wide in (2 * x, 4 * x) if wide <= most_x), x // 2, x // 4, 1]
         return next(
             (wide, invocations // wide) for wide in sizes
@@ -107,8 +108,8 @@ class Profile(costs.Costs):
 
 @dataclasses.dataclass(frozen=True)
 class ProfileRule:
-    """A rule of profiles.yaml. ``device_type``, ``vendor_id``, ``device_ids``, ``facts``: the conditions for
-    a device; None means any. ``says``: the profile fields that the rule sets, with their values."""
+    """A rule of profiles.yaml. ``device_type``, ``vendor_id``, ``device_ids``, ``facts``: the conditions on
+    a device; None: any. ``says``: the profile fields that the rule sets, with their values."""
 
     name: str
     device_type: str | None
@@ -135,7 +136,7 @@ class ProfileRule:
 @dataclasses.dataclass(frozen=True)
 class Family:
     """A family of kernels. ``problem``: the problem on which its candidates are timed, or None.
-    ``candidates``: a dict from the name of each candidate to the profile fields that it overrides."""
+    ``candidates``: {name of the candidate: profile fields that it overrides}."""
 
     name: str
     problem: str | None
@@ -143,8 +144,8 @@ class Family:
 
 
 def profile(c: Capabilities) -> Profile:
-    """Return the profile of a device. Measurements on the device (`Capabilities.choices`), and then an
-    enclosing `preferred` block, override fields."""
+    """Return the profile of a device. Its fields are overridden by measurements on the device
+    (`Capabilities.choices`), and then by an enclosing `preferred` block."""
     return _profile(c, tuple(one for one in _preferred.get() or () if one[0] != PICKS))
 
 
@@ -161,8 +162,8 @@ _preferred: contextvars.ContextVar[tuple[tuple[str, Any], ...] | None] = context
 
 @contextlib.contextmanager
 def preferred(says: Mapping[str, Any]) -> Iterator[None]:
-    """Context manager: inside the block, override the profile fields *says*, for example by values that were
-    tuned for one problem."""
+    """Context manager: override the profile fields *says* inside the block, for example by values tuned for
+    one problem."""
     token = _preferred.set(tuple(says.items()))
     try:
         yield
@@ -171,14 +172,14 @@ def preferred(says: Mapping[str, Any]) -> Iterator[None]:
 
 
 def picks() -> Mapping[str, str]:
-    """Return the active choice as a dict from a kind of kernel to the name of an option (see
-    `vkq.device.tuner`). It has only the choices that are not values of profile fields."""
+    """Return {type of kernel: name of the tuned option} of the enclosing `preferred` block, for the options
+    that are not profile fields (see `vkq.device.tuner`)."""
     return dict(dict(_preferred.get() or ()).get(PICKS, ()))
 
 
 def preference() -> tuple[tuple[str, Any], ...] | None:
-    """Return the overrides of the enclosing `preferred` block (possibly empty), or None if there is no
-    enclosing block."""
+    """Return the overrides of the enclosing `preferred` block (possibly empty), or None outside of any
+    block."""
     return _preferred.get()
 
 
@@ -215,8 +216,8 @@ def _tries(node: Any) -> dict[str, Mapping[str, Any]]:
 
 @functools.cache
 def profiles() -> tuple[ProfileRule, ...]:
-    """Return every rule of the file, the default first. Raises SpecError, with the line, for the first rule
-    that is invalid."""
+    """Return every rule of the file, the default first. Raises SpecError with the line of the first invalid
+    rule."""
     keys = _file()
     default = _rule(keys["default"], "default")
     missing = [field for field in SETTINGS if field not in default.says]
@@ -225,7 +226,7 @@ def profiles() -> tuple[ProfileRule, ...]:
     return (default, *(_rule(node, None) for node in keys["rules"].sequence()))
 
 
-SETTINGS = {  # from the name of each profile field that profiles.yaml may set to its type annotation
+SETTINGS = {  # {profile field that profiles.yaml may set: its type annotation}
     f.name: str(f.type)
     for f in dataclasses.fields(Profile)
     if f.name not in {"names", "whys", "timed", "measured", *costs.SEED}
@@ -251,7 +252,7 @@ def _merged(
     says: dict[str, Any] = {**costs.SEED}
     for rule in rules:
         says |= rule.says
-    if not says["matrix_pairs"]:  # do not use kernels that load B from global memory: they were not timed
+    if not says["matrix_pairs"]:  # kernels that load B from global memory were not timed
         says |= dict.fromkeys(costs.DIRECT, costs.CostTable())
     kind = costs.shipped().get(f"{vendor_id:04x}-{device_id:04x}")
     if kind:

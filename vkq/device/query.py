@@ -32,7 +32,7 @@ SCOPES = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue_family"}
 
 def devices() -> list[Capabilities]:
     """Return the capabilities of every device that the loader lists. Raises NoDeviceError if the loader is
-    missing, or if no VkInstance can be created."""
+    missing or no VkInstance can be created."""
     return [read(handle, index) for index, handle in enumerate(vulkan.instance().physical_devices())]
 
 
@@ -127,8 +127,8 @@ def _identity(physical: int, version: tuple[int, int, int], extensions: frozense
 
 
 def _compute_family(families: list[tuple[int, int]]) -> tuple[int | None, int]:
-    """Return (index of a queue family for compute, number of its valid timestamp bits). A family without
-    graphics is preferred. If no family can compute, return (None, 0)."""
+    """Return (index of a queue family for compute, number of its valid timestamp bits), preferably of a
+    family without graphics. Return (None, 0) if no family can compute."""
     able = [i for i, (flags, _) in enumerate(families) if flags & QUEUE_COMPUTE]
     if not able:
         return None, 0

@@ -1,5 +1,5 @@
-"""Features whose tests failed in the device's probe. On this device, vkq uses kernels that need none of these
-features and give the same results. Paths and dot forms that failed are refused in `vkq.select.path`."""
+"""Features whose tests failed in the device's probe. vkq then uses kernels without these features, with the
+same results. `vkq.select.path` refuses the paths and dot forms that failed."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def refused(failures: Mapping[str, str]) -> dict[str, str]:
 
 
 def without(c: Capabilities) -> tuple[str, ...]:
-    """Return a text for each feature of a device whose test failed, with the error. The result is empty if
-    this process has no report of the device's probe."""
+    """Return a text for each feature of a device whose test failed, with the error. Return no text if this
+    process has no report of the device's probe."""
     found = verdict.known(c)
     return tuple(f"{name} ({why})" for name, why in refused(found.failures if found else {}).items())
 
 
 def believed(c: Capabilities) -> Capabilities:
-    """Return the capabilities of a device without texel buffers or subgroup shuffles, if their tests failed.
-    Matrix units remain; `vkq.select.path.refusal` refuses them if they failed."""
+    """Return the capabilities of a device, without texel buffers and subgroup shuffles if their tests
+    failed. Matrix units remain: `vkq.select.path.refusal` refuses them if their test failed."""
     found = verdict.known(c)
     failures, properties = found.failures if found else {}, dict(c.properties)
     if TEXELS in failures:

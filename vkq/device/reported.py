@@ -1,8 +1,8 @@
-"""Stored descriptions of devices that this machine need not have. Drivers reported them on other machines
-(``reported/NAME.json``).
+"""Stored capabilities of devices that this machine need not have (``reported/NAME.json``). Drivers reported
+them on other machines.
 
-A file contains the supported features and all properties under Vulkan's names, the driver's name and version,
-the date (``taken``) and the origin (``source``) of the report.
+A file has the supported features and all properties under Vulkan's names, the driver's name and version,
+and the date (``taken``) and the origin (``source``) of the report.
 """
 
 from __future__ import annotations

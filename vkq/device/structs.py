@@ -1,9 +1,8 @@
-"""The Vulkan structs that contain a device's capabilities. A struct is described by its VkStructureType and
-the positions of its fields, so that the compiled extension can also query structs that its Vulkan headers
-lack.
+"""The Vulkan structs with a device's capabilities. A struct is described by its VkStructureType and the
+positions of its fields. So the compiled extension can also query structs that its Vulkan headers lack.
 
-The names omit the prefix ``VkPhysicalDevice``. Positions are counted in 32-bit words, from the first word
-after sType and pNext.
+The names omit the prefix ``VkPhysicalDevice``. Positions count 32-bit words from the first word after sType
+and pNext.
 """
 
 from __future__ import annotations
@@ -34,21 +33,20 @@ class Struct:
 
     @property
     def asked(self) -> tuple[int, bytes]:
-        """Return (VkStructureType, zero bytes of the struct's size). The extension passes the struct to
-        Vulkan, which fills it."""
+        """(VkStructureType, zero bytes of the struct's size). The extension passes both to Vulkan, which
+        fills the struct."""
         return self.number, bytes(4 * self.words)
 
     def enabling(self, fields: Mapping[str, bool]) -> tuple[int, bytes]:
-        """Return (VkStructureType, bytes of the struct). The fields that are True in *fields* are set to 1,
-        all other words are 0."""
+        """Return (VkStructureType, bytes of the struct), with 1 for the fields that are True in *fields*
+        and 0 in all other words."""
         words = [0] * self.words
         for name, place in self.fields.items():
             words[place] = int(fields.get(name, False))
         return self.number, b"".join(word.to_bytes(4, "little") for word in words)
 
     def read(self, content: bytes) -> dict[str, int]:
-        """Return a dict from the names of the fields to their values. *content*: the bytes of the struct,
-        which Vulkan filled."""
+        """Return {field: value}. *content*: the bytes of the struct, which Vulkan filled."""
         size = 8 if self.wide else 4
         return {
             name: int.from_bytes(content[4 * place : 4 * place + size], "little")
@@ -57,17 +55,17 @@ class Struct:
 
 
 def _flags(*names: str) -> dict[str, int]:
-    """Return the positions 0, 1, 2, ... of the fields *names*. They must be the first fields of the struct,
-    in order, and each a VkBool32."""
+    """Return the positions 0, 1, 2, ... for the fields *names*: the first fields of the struct, in order,
+    each a VkBool32."""
     return {name: place for place, name in enumerate(names)}
 
 
 # VkPhysicalDeviceFeatures, which has neither sType nor pNext.
 CORE = Struct("Features", 0, 55, {"shaderInt64": 40, "shaderInt16": 41})
 
-# Structs with features. If a device supports a struct, it is queried, and its features are enabled when the
-# device is opened. vkq uses the structs of single features instead of VkPhysicalDeviceVulkan1xFeatures,
-# because devices of Vulkan 1.1 and 1.2 may have them through extensions.
+# Structs with features. vkq queries each struct that the device supports, and enables its features when it
+# opens the device. Devices of Vulkan 1.1 and 1.2 may have these features through extensions; so vkq uses
+# the structs of single features, not VkPhysicalDeviceVulkan1xFeatures.
 FEATURES = (
     Struct(
         "ShaderIntegerDotProductFeatures", 1000280000, 1, _flags("shaderIntegerDotProduct"), (1, 3),
@@ -144,7 +142,7 @@ PROPERTIES = (
     ),
 )  # fmt: skip
 
-# Structs whose fields are texts or arrays of bytes. A position is that of the field's first word.
+# Structs with texts or arrays of bytes. The position of a field is that of its first word.
 IDENTITY = Struct("IDProperties", 1000071004, 12, {"deviceUUID": 0}, (1, 1))
 DRIVER = Struct(
     "DriverProperties",

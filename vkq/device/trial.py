@@ -1,5 +1,5 @@
-"""The trial of drivers, which drivers.py runs in a child process: load the drivers, enumerate their devices,
-and query the capabilities of each device."""
+"""Run by drivers.py in a child process: load the drivers, enumerate their devices, and query the
+capabilities of each device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .query import read
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the trial. Return exit code 0 if no error occurred; a driver without devices is no error."""
+    """Run the trial. Return the exit code: 0 if no error occurred. A driver without devices is no error."""
     say = spawn.begin()
     try:
         say(begin="loading")

@@ -1,14 +1,15 @@
 """Choices of kernels, and the stored measurements of a device.
 
-A choice is a dict from a kind of kernel to a name. There are two sorts of kinds. If the kind is a family of
-profiles.yaml, the name is one of its ``candidates``. Else the kind stands for options that a kernel ranks
-(`ranked`), such as register tiles or tiles of matrix units, and the name is one of these options. Choices
-change the speed, but never a result: a choice is stored only after its result was compared with the reference
-on the device.
+A choice is a dict {kind: name}. If the kind is a family of profiles.yaml, the name is one of its
+``candidates``. Else the kind is a set of options that a kernel ranks (`ranked`), such as register tiles or
+tiles of matrix units, and the name is one of these options.
 
-`vkq.check.tuning` makes all measurements. At the first use of an unknown device, whole families of kernels
-are measured (`vkq.device.first_sight`); `vkq tune` measures single problems. Each combination of device,
-driver and version of vkq has one file.
+Choices change the speed, never a result: a choice is stored only after its result was compared with the
+reference on the device.
+
+`vkq.check.tuning` makes all measurements: of families of kernels at the first use of an unknown device
+(`vkq.device.first_sight`), and of single problems in `vkq tune`. There is one file for each combination of
+device, driver and version of vkq.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ MODES = ("auto", "always", FRESH, "off")
 FORMAT = 2  # version of the store's file
 TILES = "tiles of matrix units"  # the name of the family under which the costs of int8 tiles are stored
 
-Choice = Mapping[str, str]  # from a kind of kernel to a name
-Rankings = dict[str, list[str]]  # from a kind of kernel to the names of its options, best first
-# The outcome of a candidate is its time in microseconds, or the reason why it is rejected. The outcome of a
-# tile (`TILES`) is a pair of times of a step along K in nanoseconds: for a workgroup that runs alone on a
-# core, and for a workgroup that shares the core. The outcome of a repack is the pair (nanoseconds for a
-# small image, additional nanoseconds for each million bytes).
+Choice = Mapping[str, str]  # {kind: name}
+Rankings = dict[str, list[str]]  # {kind: names of its options, best first}
+# The outcome of a candidate: its time in microseconds, or the reason for its rejection. The outcome of a
+# tile (`TILES`): the times in nanoseconds of a step along K, for a workgroup that runs alone on a core and
+# for a workgroup that shares the core. The outcome of a repack: the nanoseconds for a small image, and the
+# additional nanoseconds for each million bytes.
 Outcome = float | tuple[float, float] | str
 T = TypeVar("T")
 
@@ -61,8 +62,8 @@ _rankings: contextvars.ContextVar[Rankings | None] = contextvars.ContextVar("vkq
 
 
 def ranked(kind: str, options: Sequence[T], name: Callable[[T], str] = str) -> Sequence[T]:
-    """Return the options of a kernel, which are given best first. If the active choice (`picks`) names one of
-    them, this option is moved to the front. *name*: the function that returns the name of an option."""
+    """Return the options of a kernel, which are given best first. If the active choice (`picks`) names one
+    of them, move this option to the front. *name*: the function that returns an option's name."""
     seen, picked = _rankings.get(), picks().get(kind)
     if seen is not None:
         seen.setdefault(kind, [name(one) for one in options])
@@ -72,15 +73,14 @@ def ranked(kind: str, options: Sequence[T], name: Callable[[T], str] = str) -> S
 
 
 def is_asked(kind: str) -> bool:
-    """Return True if a kernel must rank all options of this kind: rankings are being recorded (`watched`), or
-    the active choice names an option of this kind. Otherwise the kernel need only find the best option."""
+    """Return True if a kernel must rank all options of this kind: rankings are recorded (`watched`), or the
+    active choice names an option of this kind. Otherwise the kernel needs only the best option."""
     return _rankings.get() is not None or kind in picks()
 
 
 @contextlib.contextmanager
 def watched() -> Iterator[Rankings]:
-    """Context manager: yield a dict, and record in it the rankings that kernels make in the block
-    (`Rankings`)."""
+    """Context manager: yield the `Rankings` that kernels make in the block."""
     found: Rankings = {}
     token = _rankings.set(found)
     try:
@@ -90,9 +90,9 @@ def watched() -> Iterator[Rankings]:
 
 
 def legal(rankings: Rankings) -> Iterator[Choice]:
-    """Yield every choice to try. The first is empty: the default. Each other choice has one entry: an option
-    of a kind in *rankings*, or a candidate of a family. The second-best options of all kinds and the first
-    candidates of all families come first, then the next of each, and so on."""
+    """Yield every choice to try. The first is empty: the default. Each other choice has one entry: an
+    option of a kind in *rankings*, or a candidate of a family. The order is the second-best option of every
+    kind and the first candidate of every family, then the next of each, and so on."""
     yield {}
     kinds = [[{kind: name} for name in names[1:]] for kind, names in rankings.items()]
     kinds += [[{family.name: name} for name in family.candidates] for family in tuned_families()]
@@ -101,8 +101,8 @@ def legal(rankings: Rankings) -> Iterator[Choice]:
 
 
 def says(choice: Choice) -> dict[str, Any]:
-    """Return the profile fields that a choice overrides: the fields of the candidates that it names, and the
-    field `PICKS` with pairs (kind, option) for the options that it names. Unknown candidates are ignored."""
+    """Return the profile fields that a choice overrides: the fields of the candidates that it names, and
+    `PICKS` with pairs (kind, option) for the options that it names. Unknown candidates are ignored."""
     found: dict[str, Any] = {}
     known = {family.name: family for family in tuned_families()}
     for kind, name in choice.items():
@@ -114,8 +114,8 @@ def says(choice: Choice) -> dict[str, Any]:
 
 
 def current(family: Family, c: Capabilities) -> str:
-    """Return the name of the candidate that the device's profile uses: the first candidate of the family
-    whose fields equal those of the profile, or, if there is none, the first candidate."""
+    """Return the name of the candidate that the device's profile uses: the first candidate whose fields
+    equal the profile's. Return the first candidate if none does."""
     known = profile(dataclasses.replace(c, choices=()))
     names = (
         name
@@ -130,8 +130,8 @@ def current(family: Family, c: Capabilities) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """The measurement of a family of kernels. ``taken``: the name of the chosen candidate. ``outcomes``: the
-    outcome of each candidate that was tried."""
+    """The measurement of a family of kernels. ``taken``: the name of the chosen candidate. ``outcomes``:
+    {name of each tried candidate: outcome}."""
 
     taken: str
     outcomes: Mapping[str, Outcome]
@@ -143,7 +143,7 @@ class Measured:
 
     @classmethod
     def parse(cls, value: Any) -> Measured:
-        """Return the measurement from a parsed JSON value. Raises ValueError if its form is wrong."""
+        """Return the measurement from a parsed JSON value. Raises ValueError for wrong keys or types."""
         good = isinstance(value, dict) and value.keys() == {"taken", "outcomes"}
         if not good or not isinstance(value["outcomes"], dict):
             raise ValueError("it is not a measurement of a family of kernels")
@@ -155,16 +155,15 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """All measurements of a device. ``families``: a dict from the name of a family of kernels to its
-    measurement; None if families were not measured. ``problems``: a dict from a `subject` to the choice that
-    `vkq tune` stored for it."""
+    """All measurements of a device. ``families``: {name of a family of kernels: its measurement}; None if
+    not measured. ``problems``: {`subject`: the choice that `vkq tune` stored for it}."""
 
     families: Mapping[str, Measured] | None = None
     problems: Mapping[str, Choice] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def parse(cls, value: Any) -> Store:
-        """Return the store from a parsed JSON value. Raises ValueError if its form is wrong."""
+        """Return the store from a parsed JSON value. Raises ValueError for wrong keys or types."""
         good = isinstance(value, dict) and value.keys() == {"families", "problems"}
         if not good or not isinstance(value["families"], dict | None) or not _are_choices(value["problems"]):
             raise ValueError("it is not a store of measurements")
@@ -193,7 +192,7 @@ def stored(c: Capabilities) -> Store:
 
 
 def store(c: Capabilities, problem: str, scheme: str, choice: Choice) -> None:
-    """Store the choice for a problem. The default, an empty choice, removes the stored one."""
+    """Store the choice for a problem. An empty choice (the default) removes the stored choice."""
     _write(c, None, {subject(problem, scheme): dict(choice)})
 
 
@@ -203,8 +202,8 @@ def store_families(c: Capabilities, found: Mapping[str, Measured]) -> None:
 
 
 def _write(c: Capabilities, found: Mapping[str, Measured] | None, changes: Mapping[str, Choice]) -> None:
-    """Write the families *found* (None: no change) and the choices *changes* to the store. All other choices
-    are kept, also those that other processes stored since this process read the file."""
+    """Write the families *found* (None: no change) and the choices *changes* to the store. Keep all other
+    choices, including those that other processes stored since this process read the file."""
     before, kept = stored(c), cache.read_json(_path(c), Store.parse) or Store()
     problems = {**before.problems, **kept.problems, **changes}
     newest = next((one for one in (found, kept.families, before.families) if one is not None), None)
@@ -231,9 +230,9 @@ def subject(problem: str, scheme: str) -> str:
 def mode() -> str:
     """Return the value of VKQ_TUNE.
 
-    "auto" (the default): measure a device if neither a rule of profiles.yaml nor a file in ``tuned`` covers
-    it. "always": measure every device. "fresh": as "auto", but ignore the files in ``tuned``. "off": measure
-    nothing, and ignore the stored measurements of families. Raises ArgumentError for other values."""
+    "auto" (the default): measure a device that neither a rule of profiles.yaml nor a file in ``tuned``
+    covers. "always": measure every device. "fresh": as "auto", but ignore the files in ``tuned``. "off":
+    measure nothing, and ignore the stored measurements of families. Raises ArgumentError for other values."""
     found = os.environ.get(VARIABLE) or "auto"
     if found not in MODES:
         raise ArgumentError(f"{VARIABLE} is {found!r}; it must be one of {', '.join(MODES)}")
@@ -246,7 +245,7 @@ def wanted(c: Capabilities) -> bool:
 
 
 def choices(found: Mapping[str, Measured] | None) -> tuple[tuple[str, Any], ...]:
-    """Return the profile fields that measurements of families (*found*) override, as pairs (field, value) for
+    """Return the profile fields that the measurements *found* override, as pairs (field, value) for
     `Capabilities.choices`."""
     if mode() == "off":
         return ()
@@ -264,15 +263,15 @@ def choices(found: Mapping[str, Measured] | None) -> tuple[tuple[str, Any], ...]
 
 
 def tuned(c: Capabilities, problem: str, scheme: str) -> contextlib.AbstractContextManager[None]:
-    """Return a context manager that makes the stored choice for a problem active in the block. It does
-    nothing if no choice is stored, or if a choice is already active, as during a measurement."""
+    """Return a context manager that activates the stored choice for a problem. It does nothing if no choice
+    is stored, or if a choice is already active (during a measurement)."""
     choice = stored(c).problems.get(subject(problem, scheme))
     return preferred(says(choice)) if choice and preference() is None else contextlib.nullcontext()
 
 
 def outcome_of(name: str, value: Any) -> Outcome:
-    """Return the outcome of the candidate *name* from a parsed JSON value. Raises ValueError if the value's
-    form is wrong."""
+    """Return the outcome of the candidate *name* from a parsed JSON value. Raises ValueError for a wrong
+    type."""
     if isinstance(value, str) or _is_time(value):
         return cast(Outcome, value)
     if table_of(name) and isinstance(value, list) and len(value) == 2 and all(map(_is_time, value)):

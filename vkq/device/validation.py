@@ -1,6 +1,6 @@
-"""The Khronos validation layer. The environment variable VKQ_VALIDATION turns it on. ``1``: with
-synchronization validation. ``printf``: instead, it shows the output of shaders (debugPrintfEXT). ``bounds``:
-instead, it checks that shaders stay within their buffers (GPU-assisted validation)."""
+"""The Khronos validation layer, which the environment variable VKQ_VALIDATION turns on. ``1``: with
+synchronization validation. ``printf``: with the output of shaders (debugPrintfEXT) instead. ``bounds``:
+with a check that shaders stay within their buffers (GPU-assisted validation) instead."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ def _printing() -> bool:
 
 
 def bounds() -> bool:
-    """Return True if the layer checks that shaders stay within their buffers. In this mode, each buffer of
-    vkq must be a separate VkBuffer, because the layer knows the size of a VkBuffer, but not the size of a
-    bound range."""
+    """Return True if the layer checks that shaders stay within their buffers. Each buffer of vkq must then
+    be a separate VkBuffer: the layer knows the size of a VkBuffer, but not of a bound range."""
     return os.environ.get("VKQ_VALIDATION") == "bounds"
 
 
@@ -33,7 +32,7 @@ def enabled() -> list[int]:
 
 
 def severities() -> int:
-    """Return the severities of the messages that are kept, as VkDebugUtilsMessageSeverityFlagBitsEXT."""
+    """Return the severities of the messages to keep, as VkDebugUtilsMessageSeverityFlagBitsEXT."""
     return (
         ERROR
         # in the mode "bounds", the layer warns about buffers without descriptors

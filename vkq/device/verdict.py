@@ -1,10 +1,12 @@
 """Run a device's probe (vkq.probe) in a child process, and store its report on disk.
 
 The child process reports the begin and the end of each stage of the probe. If the child dies, the driver
-failed in the current stage, and a new child runs the remaining stages. Every failed stage runs a second time,
-unless it was too slow. The report is stored for later processes if every failure is the driver's: a wrong
-result or a crash in both runs. It is not stored if a failure may be temporary: the child was slow, killed,
-out of memory or cut short. A stage without a result counts as failed.
+failed in the current stage, and a new child runs the remaining stages. Every failed stage runs twice,
+unless it was too slow. A stage without a result counts as failed.
+
+The report is stored for later processes if every failure is the driver's: a wrong result or a crash in both
+runs. It is not stored if a failure may be temporary: the child was slow, killed, out of memory or cut
+short.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ FORMAT = 23  # version of the stored reports; raise it if a test or a rate chang
 TIMEOUT_S = 60.0  # maximum number of seconds of a child process
 RESTARTS = 4  # maximum number of new child processes after stages in which a child died
 OPENING = "open"  # the stage that loads the driver, opens the device and compiles the shaders
-CLEARLY = 1.25  # new rates replace stored rates only if another arithmetic is now faster by this factor
+CLEARLY = 1.25  # new rates replace stored rates if the fastest arithmetic changed by this factor
 RATES, LOOPS = "rates", "loops"  # the stages that measure rates and the loop limit; they test nothing
-CONVERSIONS = "conversions"  # a device that fails this stage is used, but converts float16 in integers
+CONVERSIONS = "conversions"  # a device that fails it converts float16 in integers
 FORMS = ("s8s8", "u8s8", "u8u8", "float")
 REQUANTIZE, SOFT = "requantize", "requantize_soft"  # a device must pass one of these two stages
 LEAST_LOOPS = 65_535  # the loop limit that is assumed if it could not be measured
@@ -49,13 +51,13 @@ _VERDICTS = ("wrong", "crashed")  # the kinds of outcomes that are the driver's 
 class Verdict:
     """The report of a probe.
 
-    ``failures``: a dict from each failed test to its error. Tests are the dot forms, ``matrices``,
-    ``matrices_half``, ``requantize``, ``quantize``, and ``open`` (opening the device), among others.
-    ``soft_float``: whether shaders must round floats in integer arithmetic. ``rates``, ``clock``: see
-    `vkq.probe.rates.Rates`; empty if they were not measured. ``isolated``: whether the probe ran in a child
-    process. ``cores``: the measured number of cores, or None. ``loop_limit``: the number of iterations after
-    which the driver ends the loops of an invocation; None if there is no such limit. ``converts``: whether
-    the device's instructions convert between float16 and float32 with the right bits.
+    ``failures``: {failed test: error}. Tests are the dot forms, ``matrices``, ``matrices_half``,
+    ``requantize``, ``quantize``, ``open`` (opening the device), and others. ``soft_float``: whether shaders
+    must round floats in integer arithmetic. ``rates``, ``clock``: see `vkq.probe.rates.Rates`; empty if not
+    measured. ``isolated``: whether the probe ran in a child process. ``cores``: the measured number of
+    cores, or None. ``loop_limit``: the number of iterations after which the driver ends the loops of an
+    invocation; None if it never does. ``converts``: whether the device's instructions convert between
+    float16 and float32 with the right bits.
     """
 
     failures: Mapping[str, str]
@@ -69,8 +71,8 @@ class Verdict:
 
     @property
     def refusal(self) -> str | None:
-        """The reason why the device must not be used: it could not be opened, rounds wrongly, or multiplies
-        wrongly in every dot form. None if the device may be used."""
+        """The reason to refuse the device: it cannot be opened, rounds wrongly, or multiplies wrongly in
+        every dot form. None if the device may be used."""
         for test in (OPENING, REQUANTIZE, "quantize"):
             if test in self.failures:
                 return f"its probe failed ({test}): {self.failures[test]}"
@@ -102,8 +104,8 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class _Outcome:
-    """The outcome of a stage. If *kind* is "ok" or "wrong", *value* is the stage's result. Else *kind* is
-    "missing" or how the child ended (`spawn.Ended`), and *value* is the reason."""
+    """The outcome of a stage. If *kind* is "ok" or "wrong", *value* is the stage's result. For "missing"
+    and the kinds of `spawn.Ended`, *value* is the reason."""
 
     kind: str
     value: Any
@@ -114,11 +116,11 @@ _lock = Turns("the probe of a device", again=True)
 
 
 def report_of(c: Capabilities, here: Callable[[], Verdict] | None = None) -> Verdict | None:
-    """Return the device's report: the one that this process has, or the one in the file, or that of a new
-    probe in a child process. A probe takes seconds; it runs once for each version of a driver.
+    """Return the device's report: from this process, from the file, or from a new probe in a child process.
+    A probe takes seconds; it runs once for each version of a driver.
 
-    *here*: a function that runs the probe in this process, for the case that no child can be started. Without
-    it, return None in this case.
+    *here*: a function that runs the probe in this process if no child can be started. If *here* is None,
+    return None in this case.
     """
     with _lock:
         found = _reports.get(c.key) or cache.read_json(_place(c), Verdict.parse) or _ask_and_keep(c, here)
@@ -129,8 +131,8 @@ def report_of(c: Capabilities, here: Callable[[], Verdict] | None = None) -> Ver
 
 
 def ask_again(c: Capabilities, here: Callable[[], Verdict]) -> Verdict:
-    """Probe the device again, replace the stored report, and return the new one. The kernels are also timed
-    again, if they are due (`first_sight.look`). *here*: see `report_of`."""
+    """Probe the device again, replace the stored report, and return the new report. Time the kernels again
+    if they are due (`first_sight.look`). *here*: see `report_of`."""
     with _lock:
         before = _reports.get(c.key) or cache.read_json(_place(c), Verdict.parse)
         found = _ask_and_keep(c, here, before)
@@ -147,26 +149,26 @@ def _look(c: Capabilities, report: Verdict, again: bool = False) -> None:
 
 
 def believe(c: Capabilities, report: Verdict) -> None:
-    """Make *report* the device's report in this process. In a child process, this is the parent's report."""
+    """Make *report* the device's report in this process. A child process gets its parent's report in this
+    way."""
     with _lock:
         _reports[c.key] = report
 
 
 def known(c: Capabilities) -> Verdict | None:
-    """Return the device's report if this process has it, else None. In a child process, always return
-    None."""
+    """Return the report that this process has of the device, or None. In a child process, return None."""
     return None if spawn.in_child() else _reports.get(c.key)
 
 
 def with_choices(c: Capabilities) -> Capabilities:
-    """Return the capabilities with the choices that were measured on the device. Choices of kernels are
-    included if the device has a report, and VKQ_TUNE does not forbid them."""
+    """Return the capabilities with the choices that were measured on the device. They include choices of
+    kernels if the device has a report and VKQ_TUNE is not "off"."""
     found = known(c)
     choices = tuner.choices(tuner.stored(c).families if found else None)
     if found and found.cores and told_cores(c) is None:
         choices = (*choices, ("multiprocessors", found.cores))
-    # If nothing was measured, return the same object. Caches have capabilities as keys, and find a key faster
-    # if it is the same object, because they need not compare its fields.
+    # Without measurements, return the same object: caches, whose keys are capabilities, find it by
+    # identity, without comparing all fields.
     return dataclasses.replace(c, choices=choices) if choices != c.choices else c
 
 
@@ -179,9 +181,9 @@ def refusal(c: Capabilities) -> str | None:
 
 
 def verdict(results: Mapping[str, Any], failed: Mapping[str, str], isolated: bool) -> Verdict:
-    """Make the report of a probe. *results*: a dict from each completed stage to its result; the result of a
-    test is an error text, or None if it passed. *failed*: a dict from each stage that did not complete to the
-    reason. *isolated*: whether the probe ran in a child process."""
+    """Return the report of a probe. *results*: {completed stage: result}; the result of a test is an error
+    text, or None if it passed. *failed*: {stage that did not complete: reason}. *isolated*: whether the
+    probe ran in a child process."""
     own = (RATES, REQUANTIZE, SOFT, CONVERSIONS, LOOPS)
     failures = {name: str(said) for name, said in results.items() if said is not None and name not in own}
     failures |= {name: why for name, why in failed.items() if name not in own or name == LOOPS}
@@ -217,8 +219,8 @@ def _ask_and_keep(
 
 
 def _steady(found: Verdict, before: Verdict | None) -> Verdict:
-    """Return the new report *found*, with the rates of the earlier report *before* unless another arithmetic
-    is now clearly the fastest (`CLEARLY`). So the load of other programs, which changes all rates, does not
+    """Return the new report *found* with the rates of the earlier report *before*, unless the fastest
+    arithmetic clearly changed (`CLEARLY`). So the load of other programs, which changes all rates, does not
     change the chosen path."""
     old = {form: rate for form, rate in before.rates.items() if form in FORMS} if before else {}
     new = {form: rate for form, rate in found.rates.items() if form in FORMS}
@@ -235,14 +237,14 @@ def _keep(c: Capabilities, report: Verdict) -> None:
 
 
 def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
-    """Run the probe in child processes. Return (report, whether to store it), or None if no child process can
-    probe this device."""
+    """Run the probe in child processes. Return (report, whether to store it), or None if no child process
+    can probe this device."""
     first = _round(c, ())
     if first is None:
         return None
     bad = {stage for stage, one in first.items() if one.kind != "ok"}
     second: dict[str, _Outcome] = {}
-    # Stages that were too slow do not run again, because each would take another minute.
+    # Slow stages do not run again: each would take another minute.
     if any(first[stage].kind != "late" for stage in bad):
         second = (
             _round(c, [stage for stage in first if stage not in bad or first[stage].kind == "late"]) or {}
@@ -265,8 +267,8 @@ def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
 
 
 def _round(c: Capabilities, skip: list[str] | tuple[()]) -> dict[str, _Outcome] | None:
-    """Run the probe without the stages *skip*. Return a dict from every other stage to its outcome, or None
-    if no child process can be started, or if another device has this index in the child."""
+    """Run the probe without the stages *skip*. Return {stage: outcome}, or None if no child process can be
+    started or the index belongs to another device in the child."""
     found: dict[str, _Outcome] = {}
     expected = set(ALWAYS if not c.features["shaderIntegerDotProduct"] else (*ALWAYS, *FORMS))
     for _ in range(RESTARTS + 1):
@@ -285,8 +287,8 @@ def _round(c: Capabilities, skip: list[str] | tuple[()]) -> dict[str, _Outcome] 
 
 
 def _told(ended: spawn.Ended, found: dict[str, _Outcome], expected: set[str]) -> str:
-    """Read the messages of a child process. Add the outcomes to *found*, and the names of the child's stages
-    to *expected*. Return the stage that was running when the child ended."""
+    """Add the outcomes in the messages of a child process to *found*, and the names of its stages to
+    *expected*. Return the stage that was running when the child ended."""
     stage = OPENING
     for said in ended.said:
         expected.update(map(str, said.get("stages", ())))

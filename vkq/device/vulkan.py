@@ -1,7 +1,7 @@
-"""The only VkInstance of the process and its physical devices. This module also opens VkDevices, with the
+"""The VkInstance of the process, and its physical devices. This module also opens VkDevices with the
 features that vkq uses.
 
-The compiled extension opens libvulkan at the first use, so that ``import vkq`` works on a machine without
+The compiled extension loads libvulkan at the first use, so ``import vkq`` works on a machine without
 Vulkan.
 """
 
@@ -40,7 +40,7 @@ _instance: Instance | None = None
 
 @functools.cache
 def loaded() -> Any:
-    """Open libvulkan, and return the extension. Raises NoDeviceError if libvulkan is missing."""
+    """Load libvulkan. Return the extension. Raises NoDeviceError if libvulkan is missing."""
     native = native_module()
     if why := native.load_vulkan(LIBRARIES):
         raise NoDeviceError(
@@ -56,8 +56,8 @@ def result_name(result: int) -> str:
 
 
 def error_for(result: int, call: str) -> VkqError:
-    """Return the exception for a failed Vulkan call. The extension calls this function and raises the
-    exception."""
+    """Return the exception for a failed Vulkan call. The extension calls this function, and raises the
+    result."""
     text = f"{call} failed with {result_name(result)} ({result})"
     if result == VK_ERROR_DEVICE_LOST:
         return DeviceLostError(f"the device is lost: {text}; open a new vkq.Device", result, call)
@@ -85,8 +85,8 @@ def check(result: int, call: str) -> None:
 
 
 class Instance:
-    """The VkInstance. If VKQ_VALIDATION is set, it has the Khronos validation layer. ``native``: the object
-    of the extension through which Vulkan is queried."""
+    """The VkInstance; with the Khronos validation layer if VKQ_VALIDATION is set. ``native``: the object of
+    the extension that queries Vulkan."""
 
     def __init__(self) -> None:
         loaded()
@@ -100,9 +100,9 @@ class Instance:
         if validation.wanted():
             layers, extensions = [validation.LAYER], list(validation.EXTENSIONS)
             checks, severities = validation.enabled(), validation.severities()
-        # Without the flag PORTABILITY, the loader hides devices such as MoltenVK's. Old loaders refuse the
-        # flag, so it is tried first. Asking the loader whether it knows the flag would load every driver once
-        # more.
+        # Without the flag PORTABILITY, the loader hides devices such as MoltenVK's, but old loaders refuse
+        # the flag. So try it first. (A query whether the loader knows the flag would load every driver once
+        # more.)
         result, portability = VK_ERROR_EXTENSION_NOT_PRESENT, ["VK_KHR_portability_enumeration"]
         for more, flags in ((portability, PORTABILITY), ([], 0)):
             create = functools.partial(
@@ -129,8 +129,8 @@ class Instance:
 
 
 def instance() -> Instance:
-    """Return the instance of this process; the first call makes it. Raises DeviceError in a forked child,
-    because Vulkan objects do not survive a fork."""
+    """Return the instance of this process; the first call creates it. Raises DeviceError in a forked child:
+    Vulkan objects do not survive a fork."""
     global _instance
     with _lock:
         if _instance is None:
@@ -147,8 +147,8 @@ def loader_version() -> str:
 
 
 def refused_drivers() -> tuple[drivers.Refused, ...]:
-    """Return the drivers that this process does not load, because they failed in the child process that tried
-    them, or because their manifests are invalid."""
+    """Return the drivers that this process does not load: they failed in a child process, or have invalid
+    manifests."""
     return instance().drivers.refused
 
 
@@ -164,8 +164,7 @@ def open_device(
     that *features* says is supported. Return (device, queue)."""
     table = [each for each in FEATURES if any(features.get(field) for field in each.fields)]
     wanted = [each.extension for each in table if each.extension in extensions]
-    # The shaders need float controls. On devices that have the extension portability_subset, Vulkan requires
-    # that it is enabled.
+    # The shaders need float controls. Vulkan requires portability_subset to be enabled where it exists.
     wanted += [e for e in ("VK_KHR_shader_float_controls", "VK_KHR_portability_subset") if e in extensions]
     create = functools.partial(
         instance().native.create_device, physical, family, wanted, CORE.enabling(features)[1],

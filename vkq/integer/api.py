@@ -1,14 +1,16 @@
 """Exact integer convolution, correlation and template matching of images, and integer matrix products, on any
 Vulkan device.
 
-There are no scales and no rounding: ``y = sum x * w`` in integers. The result has the same bits as NumPy's in
-int64, for all shapes and for windows of any size. Arrays are NumPy's, of dtype int8, uint8, int16, uint16 or
-int32; ``x`` and ``w`` may have different dtypes. Integers of more than 8 bits are split into bytes, so that
-no 16-bit or 64-bit feature of the device is needed. The kernels use packed dot products, 32-bit multiplies,
-matrix units or number-theoretic transforms; the kernel with the lowest estimated cost is chosen (`explain`).
-`vkq.integer.Templates` keeps templates on the device for repeated use.
+There are no scales and no rounding: ``y = sum x * w`` in integers. The result has the same bits as NumPy's
+in int64, for all shapes and for windows of any size. Arrays are NumPy's, of dtype int8, uint8, int16,
+uint16 or int32; ``x`` and ``w`` may have different dtypes.
 
-Overflow is checked. Before anything runs, the largest possible sum of each template is computed from the
+Integers of more than 8 bits are split into bytes, so no 16-bit or 64-bit feature of the device is needed.
+The kernels use packed dot products, 32-bit multiplies, matrix units or number-theoretic transforms. vkq
+runs the kernel with the lowest estimated cost (`explain`). `vkq.integer.Templates` keeps templates on the
+device for repeated use.
+
+Overflow is checked. Before anything runs, vkq computes the largest possible sum of each template from the
 range of the image and the sums of the template's taps (see `conv2d`). If this sum exceeds int32,
 ``accumulate`` decides:
 
@@ -54,8 +56,8 @@ def conv2d(
     path: str = "auto",
     device: Device | int | str | None = None,
 ) -> Array:
-    """Return the exact 2-D convolution of x and w in integers. As in PyTorch's conv2d and ONNX ConvInteger,
-    it is a cross-correlation:
+    """Return the exact 2-D convolution of x and w in integers, a cross-correlation as in PyTorch's conv2d
+    and ONNX ConvInteger:
 
         y[n,o,i,j] = bias[o] + sum_{c,a,b} w[o,c,a,b] * x[n, c, row, column]
         row = i*stride + a*dilation - pad; column = j*stride + b*dilation - pad
@@ -66,14 +68,14 @@ def conv2d(
             than the padded image.
         bias: None or integers (OC,).
         stride, dilation, padding, groups: as in `vkq.Conv2d`; padding has the value 0.
-        accumulate: "int32", "int64" or "auto". All results of a template (output channel o) are in the range
-            ``[lo*P + hi*Q + bias, hi*P + lo*Q + bias]``, and both ends must fit the accumulator. Here lo =
-            min(x, 0) and hi = max(x, 0) over the given data, P is the sum of the template's positive taps,
-            and Q the sum of its negative taps.
+        accumulate: "int32", "int64" or "auto". All results of a template (output channel o) are in the
+            range ``[lo*P + hi*Q + bias, hi*P + lo*Q + bias]``. Both ends must fit the accumulator. Here lo
+            = min(x, 0) and hi = max(x, 0) over the given data, P is the sum of the template's positive
+            taps, and Q is the sum of its negative taps.
         path: "auto" chooses the kernel with the lowest estimated cost (`explain`). "dot", "dot_s8s8",
-            "dot_u8s8", "dot_u8u8" and "portable" choose a form of the dot product. "coopmat" chooses matrix
-            units, and "transform" chooses number-theoretic transforms; problems that the chosen one does not
-            support run on another path. All paths give the same results.
+            "dot_u8s8", "dot_u8u8" and "portable" choose a form of the dot product, "coopmat" matrix units,
+            and "transform" number-theoretic transforms. Problems that the chosen path does not support run
+            on another path. All paths give the same results.
         device: None is the default device.
 
     Returns:
@@ -107,13 +109,18 @@ def correlate2d(
     device: Device | int | str | None = None,
 ) -> Array:
     """Correlate one image with one or more templates in exact integers, as `scipy.signal.correlate2d` does.
-    Outside the image, pixels are 0.
+    Pixels outside the image are 0.
 
     *image*: (H, W). *templates*: (h, w) or (T, h, w); they may be larger than the image, unless *mode* is
-    "valid". *mode*: "full" returns every position where image and template overlap, (H+h-1, W+w-1); "same"
-    returns the centre of "full", (H, W); "valid" returns the windows inside the image, (H-h+1, W-w+1). If
-    the templates have the axis T, it is the first axis of the result. For the dtypes, the other arguments and
-    the errors see `conv2d`.
+    "valid". The axis T is the first axis of the result.
+
+    *mode*: the returned positions of a template.
+
+    - "full": every position where image and template overlap, (H+h-1, W+w-1);
+    - "same": the centre of "full", (H, W);
+    - "valid": the positions inside the image, (H-h+1, W-w+1).
+
+    For the dtypes, the other arguments and the errors see `conv2d`.
 
     >>> correlate2d(np.array([[1, 2, 3]], np.int16), np.array([[1, 10]], np.int8), "valid")
     array([[21, 32]], dtype=int32)
@@ -170,8 +177,8 @@ def matmul(
     offsets = bias_of("matmul", bias, n)
     if k == 0:  # for K = 0, use K = 1 with zeros, which gives the same product: 0
         x, w, k = np.zeros((m, 1), np.int8), np.zeros((1, n), np.int8), 1
-    # The rows of a are the rows of one image of width K, and each column of b is a template of 1 x K. So each
-    # row has one result for each template.
+    # Each row of a is a row of one image of width K. Each column of b is a template of 1 x K. So a row has
+    # one result for each template.
     problem = Conv2dProblem(1, 1, m, k, n, 1, k) if m else None
     if problem is None:
         return np.zeros((*lead, n), np.int64 if accumulate == "int64" else np.int32)
@@ -193,8 +200,8 @@ def explain(
     path: str = "auto",
     device: Device | int | str | None = None,
 ) -> str:
-    """Return a text that says how `conv2d` would compute these operands: with which digits, kernel, shaders
-    and memory, and why. Nothing is computed."""
+    """Return a text on how `conv2d` would compute these operands, and why: digits, kernel, shaders and
+    memory. Nothing is computed."""
     image, taps = integers("explain", "x", x), integers("explain", "w", w)
     low, high = range_of(image)
     kept = Templates(
@@ -212,8 +219,8 @@ def _correlate(
     name: str, p: Conv2dProblem, x: Array, w: Array, bias: npt.NDArray[np.int64], accumulate: Accumulate,
     path: str, device: Device | int | str | None
 ) -> Array:  # fmt: skip
-    """Check that the sums fit into the accumulator, and return the correlation (N, OC, OH, OW). *name*: the
-    caller's name in error messages."""
+    """Return the correlation (N, OC, OH, OW), after a check that the sums fit into the accumulator. *name*:
+    the caller's name in error messages."""
     x_range = range_of(x)
     dtype = accumulator(name, x_range, w, bias, accumulate)
     where = opened(device)

@@ -1,4 +1,4 @@
-"""Find the best position of every score map on the device, so that the maps are not downloaded."""
+"""Find the best position of every score map on the device, so that no map is downloaded."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SQUARES_SEGMENT = 32  # number of windows whose sums one invocation computes (sq
 
 
 class Best(NamedTuple):
-    """The best window of each template. ``score``: the window's score. ``place``: the window's (row, column).
-    Of equal scores, the first position counts."""
+    """The best window of each template. ``score``: the window's score. ``place``: the window's (row,
+    column); of equal scores, the first position."""
 
     score: npt.NDArray[Any]
     place: npt.NDArray[np.int64]
@@ -38,17 +38,17 @@ def best_of_maps(scores: npt.NDArray[Any]) -> Best:
 
 
 def keep_better(best: Best, first: int, top: int, found: Best, ssd: bool) -> None:
-    """Update *best* where *found* has better scores. *found* is the result of one chunk: of the images from
-    *first* on, and of the rows from *top* on. Call this function with ascending *top*, so that the first of
-    equal scores is kept."""
+    """Update *best* where *found* has better scores. *found* is the result of one chunk: the images from
+    *first* on, and the rows from *top* on. Calls must have ascending *top*, so that the first of equal
+    scores is kept."""
     score, place = (part[first : first + len(found.score)] for part in best)
     better = (found.score < score if ssd else found.score > score) | (top == 0)
     score[better], place[better] = found.score[better], found.place[better] + [top, 0]
 
 
 class Reduction:
-    """The plan that finds the best positions in images of one shape and dtype. With *ssd* it finds the
-    smallest sum of squared differences, else the largest sum of products."""
+    """The plan that finds the best positions in images of one shape and dtype: the smallest sum of squared
+    differences (*ssd*), or else the largest sum of products."""
 
     def __init__(self, owner: Correlation, images: Images, rows: Axis, columns: Axis, ssd: bool):
         self.owner, self.columns, self.ssd, self.shape = owner, columns, ssd, (images.shape[0], rows, columns)
@@ -90,14 +90,14 @@ class Reduction:
 
     def read(self, found: npt.NDArray[np.int32]) -> Best:
         """Return the best scores (N, T) and positions (N, T, 2). *found*: the words that the plan computed,
-        which have one entry for each map and segment."""
+        one entry for each map and segment."""
         scores, places = _entries_of(found)
         n, t = self.shape[0], self.owner.templates
         sign = 1 if self.ssd else -1
         best = np.full((n, t), np.iinfo(np.int64).max), np.zeros((n, t), np.int64)
         first = 0
-        # The bands, and the segments of a band, are in the order of positions, so that of equal scores the
-        # first is found.
+        # Bands, and the segments of a band, are in the order of positions: the first of equal scores is
+        # found.
         for band in self.bands:
             size = (band.last - band.first, t, self._segments(band))
             part = slice(first, first + self._entries(band))
@@ -124,7 +124,7 @@ def _entries_of(found: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int64], np
 
 
 def tensor_range(x: Tensor) -> Range:
-    """Return (smallest, largest) value of an int32 tensor. The device finds them."""
+    """Return (smallest, largest) value of an int32 tensor, found on the device."""
     segments = -(-x.size // SEGMENT)
 
     def make() -> Plan:
@@ -144,8 +144,8 @@ def tensor_range(x: Tensor) -> Range:
 
 
 def window_squares(b: Builder, x: Value, images: Images, band: Band, columns: Axis) -> Value:
-    """Add steps to a plan that compute the sum of squares of every window of a band. Return the sums, which
-    are 64-bit integers."""
+    """Add steps to a plan that compute the sum of squares of every window of a band. Return these sums (64
+    bits)."""
     count, rows = band.last - band.first, band.rows
     lines = rows.out + rows.taps - 1
     between, y = (b.words(2 * count * size * columns.out) for size in (lines, rows.out))

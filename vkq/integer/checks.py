@@ -24,7 +24,8 @@ def accumulator(
     name: str, x_range: Range, w: Array, bias: npt.NDArray[np.int64], accumulate: Accumulate
 ) -> np.dtype[Any]:
     """Return the dtype of the accumulator, int32 or int64, by the argument *accumulate* (see `conv2d`).
-    Raises AccumulatorOverflowError if a sum may exceed it. *name*: the caller's name in error messages."""
+    Raises AccumulatorOverflowError if a sum may exceed the accumulator. *name*: the caller's name in error
+    messages."""
     if accumulate not in ("int32", "int64", "auto"):
         raise ArgumentError(f"{name}: accumulate is {accumulate!r}; it must be int32, int64 or auto")
     offsets = bias.astype(object)
@@ -46,8 +47,8 @@ def accumulator(
 
 
 def extremes(x_range: Range, w: Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return (smallest sums, largest sums) that each template can give with images in *x_range*. The elements
-    of the two arrays are Python integers."""
+    """Return (smallest sum, largest sum) of each template over all images in *x_range*, as arrays of Python
+    integers."""
     flat, (low, high) = w.reshape(len(w), math.prod(w.shape[1:])), x_range
     total = flat.sum(axis=1, dtype=np.int64)
     above = total if flat.dtype.kind == "u" else np.maximum(flat, 0).sum(axis=1, dtype=np.int64)
@@ -56,8 +57,8 @@ def extremes(x_range: Range, w: Array) -> tuple[npt.NDArray[Any], npt.NDArray[An
 
 
 def integers(name: str, what: str, values: npt.ArrayLike) -> Array:
-    """Return *values* as an array in native byte order. Raises DTypeError if its dtype is none of `DTYPES`.
-    *name*, *what*: the names of function and argument in error messages."""
+    """Return *values* as an array in native byte order. Raises DTypeError if the dtype is not in `DTYPES`.
+    *name*, *what*: the names of the function and the argument in error messages."""
     array = as_array(values, f"{name}: {what}")
     native = array.dtype.newbyteorder("=")
     if native.name not in DTYPES:
@@ -81,8 +82,8 @@ def bias_of(name: str, bias: npt.ArrayLike | None, channels: int) -> npt.NDArray
 
 
 def range_of(values: Array) -> Range:
-    """Return the smallest and the largest of the values and zero. Zero is included because padding, and
-    elements past the edge of an image, are zero."""
+    """Return (smallest, largest) of the values and zero. Padding, and elements past the edge of an image,
+    are zero."""
     if values.size == 0:
         return 0, 0
     return min(int(values.min()), 0), max(int(values.max()), 0)
