@@ -90,7 +90,7 @@ def range_of(values: Array) -> Range:
 
 
 def squares_fit(name: str, count: int, x_range: Range, w: Array) -> None:
-    """Raise AccumulatorOverflowError if the sum of *count* squared differences between image and template may
+    """Raise AccumulatorOverflowError if the sum of *count* squared differences of image and template may
     exceed int64."""
     reach = max(abs(v) for v in (*x_range, *range_of(w)))
     if count * (2 * reach) ** 2 >= 2**63:

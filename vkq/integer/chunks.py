@@ -1,5 +1,5 @@
-"""Compute exact integer correlations of arrays of any size. The work is divided into chunks of templates,
-images and result rows, which the device computes one after the other."""
+"""Compute exact integer correlations of arrays of any size, in chunks of templates, images and result rows.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def correlate(
     bias: npt.NDArray[np.int64]
 ) -> npt.NDArray[Any]:  # fmt: skip
     """Return the correlation of the images x with the templates w, computed in chunks of at most
-    `CHUNK_BYTES`. The dtype is int64 if the sums need 64 bits, else int32."""
+    `CHUNK_BYTES`: int64 if the sums need 64 bits, else int32."""
     y = np.empty(p.y_shape, np.int64 if sums.wide else np.int32)
     for first, last, groups in _template_chunks(p, sums, _most_bytes(device)):
         one_group = p.oc // p.groups
@@ -37,8 +37,8 @@ def correlate(
 
 
 def correlate_arrays(owner: Correlation, p: Conv2dProblem, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
-    """Correlate the images x with the templates of *owner*, which are on the device, in chunks of images and
-    result rows. Write the result into *y*."""
+    """Write the correlation of the images x with the templates of *owner*, which are on the device, into
+    *y*. Compute it in chunks of images and result rows."""
     _, columns = axes(p)
     for n, top, chunk, rows in image_chunks(owner.device, p, x, 8 if owner.sums.wide else 4):
         sent = Tensor.from_numpy(words(chunk), owner.device)
@@ -49,9 +49,9 @@ def correlate_arrays(owner: Correlation, p: Conv2dProblem, x: npt.NDArray[Any], 
 def image_chunks(
     device: Device, p: Conv2dProblem, x: npt.NDArray[Any], result_bytes: int
 ) -> Iterator[tuple[int, int, npt.NDArray[Any], Axis]]:
-    """Divide the images x into chunks of images and result rows. For each, yield (first image, first result
-    row, the part of x that the chunk reads, vertical axis of this part). *result_bytes*: the number of bytes
-    of one result on the device."""
+    """Divide the images x into chunks of images and result rows. For each chunk, yield (first image, first
+    result row, the part of x that the chunk reads, vertical axis of this part). *result_bytes*: the number
+    of bytes of one result on the device."""
     rows, _ = axes(p)
     images, lines = _image_chunk(p, result_bytes, x.itemsize, _most_bytes(device))
     for n in range(0, p.n, images):
@@ -61,20 +61,19 @@ def image_chunks(
 
 
 def numbers(y: Tensor, wide: bool) -> npt.NDArray[Any]:
-    """Download a result. *wide*: the last axis has the two words of 64-bit sums, which become int64."""
+    """Download a result. *wide*: the last axis has the two words of a 64-bit sum, which become one int64."""
     raw = y.numpy()
     return raw.view("<i8")[..., 0] if wide else raw
 
 
 def _most_bytes(device: Device) -> int:
-    """Return the smaller of `CHUNK_BYTES` and the device's largest range of a storage buffer (often 128
-    MiB)."""
+    """Return the smaller of `CHUNK_BYTES` and the device's maxStorageBufferRange (often 128 MiB)."""
     return min(CHUNK_BYTES, int(device.capabilities.properties["maxStorageBufferRange"]))
 
 
 def _template_chunks(p: Conv2dProblem, sums: Sums, most_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Divide the templates into chunks. For each, yield (first template, last template + 1, number of groups
-    of channels). With several groups, a chunk has all templates of one or more groups."""
+    """Divide the templates into chunks. For each chunk, yield (first template, last template + 1, number of
+    groups of channels). A chunk of several groups has all templates of these groups."""
     template = max(1, p.gemm_k // p.kw * (p.kw + 16) * 4)
     result = p.ow * min(p.oh, 64) * (8 if sums.wide else 4)
     most = max(8, most_bytes // max(template, result) // 8 * 8)

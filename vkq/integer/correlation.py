@@ -29,27 +29,27 @@ from .work import DigitArithmetic, Place, Range, Sizes, arithmetic, multiplies
 
 
 class Correlator(Protocol):
-    """A kernel with its templates on a device. It adds steps to a plan, which correlate images with the
-    templates."""
+    """A kernel with its templates on a device. `build` adds steps to a plan, which correlate images with
+    the templates."""
 
     def cost(self, s: Sizes) -> float:
         """Return the estimated cost. The unit is the time of one multiply-add in `Tiles`."""
 
     def describe(self, s: Sizes) -> str:
-        """Return a text that describes the kernel."""
+        """Return a text on the kernel."""
 
     def numbers(self) -> str:
-        """Return a text that describes the arithmetic."""
+        """Return a text on the arithmetic."""
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
-        """Return the number of bytes of scratch memory that the kernel needs, in addition to the images, the
-        templates and the results."""
+        """Return the bytes of the kernel's scratch memory, without the images, the templates and the
+        results."""
 
     def adds(self, s: Sizes) -> bool:
-        """Return True if workgroups add to the results, which must then be set to zero first."""
+        """Return True if workgroups add to the results, which an earlier step must set to zero."""
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
-        """Add the correlation of the images *part* of x to a plan. *to*: where the results are in *y*."""
+        """Add the correlation of the images *part* of x to a plan. *to*: where *y* has the results."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Sums:
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """A part of the work that is computed at once: the images [first, last) and the result rows from *top*
-    on. *rows*: the vertical axis with these rows only."""
+    """Work that is computed at once: the images [first, last), and the result rows from *top* on. *rows*:
+    the vertical axis with only these rows."""
 
     first: int
     last: int
@@ -83,9 +83,9 @@ class Band:
 class Correlation:
     """Templates on a device, and the plans that correlate images with them.
 
-    *w*: the templates (OC, IC/groups, KH, KW). *bias*: int64 (OC,). *p*: the problem; only its stride,
-    dilation, padding and groups are used. The number and size of the images may change between calls, so
-    every call takes the axes *rows* and *columns* of its images as arguments.
+    *w*: the templates (OC, IC/groups, KH, KW). *bias*: int64 (OC,). *p*: the problem, for its stride,
+    dilation, padding and groups. The number and size of the images may differ between calls, so every call
+    gets the axes *rows* and *columns* of its images.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class Correlation:
         )  # fmt: skip
 
     def tiles(self) -> Tiles:
-        """Return the kernel without matrix units. The path decides its arithmetic: a dot product, float lanes
-        or 32-bit multiplies."""
+        """Return the kernel without matrix units. The path chooses its arithmetic: a dot product, float
+        lanes or 32-bit multiplies."""
         return self._tiles(arithmetic(self.sums.x_range, self.sums.w_range, self.sums.wide, self.choice.form))
 
     def _tiles(self, how: DigitArithmetic) -> Tiles:
@@ -140,8 +140,8 @@ class Correlation:
         return found  # type: ignore[no-any-return]
 
     def chosen(self, s: Sizes) -> tuple[Correlator, str]:
-        """Return (kernel for these sizes, text with the reason). The kernel is the one that the path
-        requests, if it can compute these sizes, or else the one with the lowest estimated cost."""
+        """Return (kernel for these sizes, text with the reason): the kernel that the path requests if it
+        can compute these sizes, else the kernel with the lowest estimated cost."""
         if self.path not in ("auto", COOPMAT, TRANSFORM):
             return self.tiles(), f"{self.tiles()}: {self.choice.path}, {self.choice.reason}"
         able = dict(self._able(s))
@@ -174,12 +174,12 @@ class Correlation:
         return self._kernels[name]
 
     def run(self, x: Tensor, images: Images, rows: Axis, columns: Axis) -> Tensor:
-        """Return the result, int32 (N, OC, OH, OW). For 64-bit sums it is (N, OC, OH, OW, 2): the last axis
-        has two words, the low word first."""
+        """Return the result, int32 (N, OC, OH, OW). 64-bit sums are (N, OC, OH, OW, 2): two words, the low
+        word first."""
         return run(self.plan(images, rows, columns), [x])
 
     def plan(self, images: Images, rows: Axis, columns: Axis) -> Plan:
-        """Return the plan for images of this shape and dtype. The first call makes it."""
+        """Return the plan for images of this shape and dtype. The first call creates it."""
         key = images, rows, columns
         found = self._plans.get(key)
         if found is None:
@@ -189,7 +189,7 @@ class Correlation:
         return found
 
     def build(self, b: Builder, x: Value, images: Images, rows: Axis, columns: Axis) -> Value:
-        """Add the correlation to a plan, divided into bands of images and rows. Return the result."""
+        """Add the correlation to a plan, in bands of images and rows. Return the result."""
         n, oc = images.shape[0], self.templates
         shape = (n, oc, rows.out, columns.out)
         y = b.new(Spec((*shape, 2) if self.sums.wide else shape, "int32"))
@@ -208,8 +208,8 @@ class Correlation:
         self, b: Builder, kernel: Correlator, x: Value, images: Images, band: Band, columns: Axis, y: Value,
         first: int, plane: int
     ) -> None:  # fmt: skip
-        """Add one band to a plan. The band's results begin at element *first* of y. The results of
-        consecutive templates are *plane* elements apart."""
+        """Add one band to a plan. Its results begin at element *first* of y. The results of consecutive
+        templates are *plane* elements apart."""
         rows, count = band.rows, band.last - band.first
         residues = rows.residues, columns.residues
         to = Place(residues, first, rows.out, columns.out, self.templates, plane)
@@ -219,9 +219,8 @@ class Correlation:
     def bands(
         self, kernel: Correlator, images: Images, rows: Axis, columns: Axis, result_bytes: int = 0
     ) -> list[Band]:
-        """Divide the images and rows into bands whose scratch memory has at most `BAND_BYTES`.
-        *result_bytes*: the number of bytes for each result position that are added to the kernel's scratch
-        memory."""
+        """Divide the images and rows into bands with scratch memory of at most `BAND_BYTES`.
+        *result_bytes*: additional scratch bytes for each result position."""
         total = n = images.shape[0]
         lines = rows.out
 
@@ -242,8 +241,8 @@ class Correlation:
 
 
 def choice_of(device: Device, path: str) -> Choice:
-    """Return the `Choice` for a path. For `TRANSFORM`, which `choose_path` does not know, return the choice
-    for "auto". Raises an error for an unknown path."""
+    """Return the `Choice` for a path. `choose_path` does not know the path `TRANSFORM`, which gets the
+    choice for "auto". Raises an error for an unknown path."""
     return choose_path(device, "auto" if path == TRANSFORM else path)
 
 

@@ -1,10 +1,11 @@
-"""Write integers as signed base-256 digits, so that 16-bit and 32-bit data become operands of exact int8 dot
+"""Write integers as signed base-256 digits: 16-bit and 32-bit data become operands of exact int8 dot
 products.
 
-A number v in [lo, hi] is written as ``v = offset + sum_i 256**i * d_i`` with digits d_i in [-128, 127]. With
-offset 0, n digits represent the 256**n integers from ``-128 * ones`` to ``127 * ones``; ones is the sum of
-256**i over the n digits. If this range does not contain [lo, hi], the offset shifts it so that it does. With
-the digits x_i of x and w_j of w, a sum of products over any set of positions is
+A number v in [lo, hi] is written as ``v = offset + sum_i 256**i * d_i`` with digits d_i in [-128, 127].
+With offset 0, n digits represent the 256**n integers from ``-128 * ones`` to ``127 * ones``, where ones is
+the sum of 256**i over the n digits. The offset shifts this range if it does not contain [lo, hi].
+
+Let x_i be the digits of x and w_j those of w. A sum of products over any set of positions is
 
     sum x w = sum_ij 256**(i+j) sum x_i w_j  +  w_offset * sum (x - x_offset)  +  x_offset * sum w
 
@@ -22,7 +23,7 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class Digits:
-    """How the elements of an array are written: ``count`` digits of ``bits`` bits, and the ``offset``. There
+    """The digits of the elements of an array: ``count`` digits of ``bits`` bits, and the ``offset``. There
     are one or more digits of 8 bits, or one digit of 16 bits."""
 
     count: int
@@ -35,7 +36,7 @@ class Digits:
 
     @property
     def ones(self) -> int:
-        """1 + 256 + ...: how much the value grows if each digit grows by 1."""
+        """1 + 256 + ...: the increase of the value if each digit increases by 1."""
         return sum(1 << (self.bits * i) for i in range(self.count))
 
     @property
@@ -48,13 +49,13 @@ class Digits:
         return np.dtype(np.int8 if self.bits == 8 else np.int16)
 
     def of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the digits of *values* (count, ...), the least significant first. Digit i is byte i (or the
-        16-bit word) of ``values - least``, with its highest bit inverted."""
+        """Return the digits of *values* (count, ...), the least significant first. A digit of 8 bits is
+        byte i of ``values - least`` with its highest bit inverted; a digit of 16 bits is the 16-bit word."""
         if self.count == 1 and self.offset == 0 and values.dtype == self.dtype:
             return values[None]
         word = np.dtype(next(f"<u{n}" for n in (1, 2, 4) if 8 * n >= self.bits * self.count))
-        # values - least is in [0, 2**(bits * count)). The type *word* has at least bits * count bits, so the
-        # difference is exact even if its operands wrap.
+        # values - least is in [0, 2**(bits * count)), which fits the type *word*. So the difference modulo
+        # 2**(bits of *word*) is exact.
         moved = values.astype(word) - word.type(self.least % 2 ** (8 * word.itemsize))
         parts = np.ascontiguousarray(moved, word).view("<u1" if self.bits == 8 else "<u2")
         parts = parts.reshape(*values.shape, 8 * word.itemsize // self.bits)[..., : self.count]
@@ -63,7 +64,7 @@ class Digits:
         return digits
 
     def of_zero(self) -> list[int]:
-        """Return the digits of the number 0, which are the digits of padding."""
+        """Return the digits of 0, the digits of padding."""
         return [int(d) for d in self.of(np.zeros(1, np.int32)).reshape(-1)]
 
 

@@ -10,7 +10,7 @@ from .images import Images
 
 
 def explained(owner: op.Correlation, p: Conv2dProblem, images: Images) -> str:
-    """Return a few lines that describe the plan for these images. The plan is not run."""
+    """Return a few lines on the plan for these images. The plan is not run."""
     rows, columns = op.axes(p)
     plan = owner.plan(images, rows, columns)
     sums, kernel = owner.sums, owner.kernel(owner.shape(p.n, rows, columns))

@@ -1,4 +1,4 @@
-"""Images on a device, and the packing of their elements into digits, which the correlation shaders read."""
+"""Images on a device. Their elements are packed into digits, which the correlation shaders read."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Shape4 = tuple[int, int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """Images (N, C, H, W) of *dtype* on a device. *spec*: the contents of their buffer, which are a tensor in
-    its layout, or 32-bit words with the elements in row-major order."""
+    """Images (N, C, H, W) of *dtype* on a device. *spec*: the contents of their buffer, either a tensor in
+    its layout or 32-bit words with the elements in row-major order."""
 
     shape: Shape4
     dtype: str
@@ -37,7 +37,7 @@ class Images:
         return 8 * np.dtype(self.dtype).itemsize
 
     def constants(self) -> dict[str, int | bool]:
-        """Return the specialization constants with which a shader reads the images."""
+        """Return the specialization constants for reading the images."""
         signed = np.dtype(self.dtype).kind == "i"
         if self.spec.packed is None:
             return {"LAYOUT": -1, "BITS": self.bits, "SIGNED": signed}
@@ -48,7 +48,7 @@ class Images:
 
 
 def words(x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """Return the bytes of an array as int32 words. The last word is filled up with zeros."""
+    """Return the bytes of an array as int32 words, with zeros after the last byte."""
     raw = np.ascontiguousarray(x, x.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
     if raw.size % 4:
         raw = np.concatenate((raw, np.zeros(-raw.size % 4, np.uint8)))
@@ -57,8 +57,8 @@ def words(x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """The part of each sub-image (`phases`) that is packed. ``x_rows``, ``x_words``: its size.
-    ``x_first_row``, ``x_first_word``: its first row, and its first word in a row."""
+    """The stored part of each sub-image (`vkq.integer.phases`). ``x_rows``, ``x_words``: its size.
+    ``x_first_row``, ``x_first_word``: its first row, and the first word of a row."""
 
     x_rows: int
     x_words: int
@@ -80,7 +80,7 @@ class Stored:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The images that a kernel processes at a time: *count* of the *images*, from index *first* on. ``rows``,
+    """The images that a kernel processes at once: *count* of the *images*, from index *first* on. ``rows``,
     ``columns``: their vertical and horizontal axis."""
 
     images: Images
@@ -90,8 +90,8 @@ class Part:
     columns: Axis
 
     def stored(self, digits: Digits) -> Stored:
-        """Return the part of each sub-image that is packed. *digits*: their width decides how many elements
-        fit into a word."""
+        """Return the stored part of each sub-image. *digits*: their width determines the number of elements
+        in a word."""
         return Stored.of(self.rows, self.columns, 32 // digits.bits)
 
     def words(self, digits: Digits) -> int:
@@ -101,7 +101,7 @@ class Part:
 
 
 def pack(b: Builder, x: Value, part: Part, digits: Digits) -> Value:
-    """Add the step to a plan that packs the images of *part* into digits. Return the packed images."""
+    """Add a step to a plan that packs the images of *part* into digits. Return the packed images."""
     images, channels, h, w = part.images.shape
     stored, y = part.stored(digits), b.words(part.words(digits))
     push = {
@@ -123,8 +123,8 @@ def pack(b: Builder, x: Value, part: Part, digits: Digits) -> Value:
 
 
 def fill_word(digits: Digits) -> int:
-    """Return a word with the digits of padding, that is, of the number 0. Byte i is digit i; a digit of 16
-    bits is the whole word."""
+    """Return a word with the digits of padding (the number 0): byte i is digit i, or a digit of 16 bits is
+    the word."""
     values = digits.of_zero()
     if digits.bits == 16:
         return values[0]

@@ -1,4 +1,4 @@
-"""Template matching, with scores that are computed from exact integer sums."""
+"""Template matching with scores from exact integer sums."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def match_template(
     path: str = "auto",
     device: Device | int | str | None = None,
 ) -> Any:
-    """Return a score for each template at every position of the image, computed from exact integer sums.
+    """Return a score for each template at every position of the image, from exact integer sums.
 
-    Sums run over a window I and the template T of n elements (all channels together):
+    The sums run over a window I of the image and the template T, of n elements each (all channels
+    together):
 
     | method | value | dtype | best | elsewhere |
     | --- | --- | --- | --- | --- |
@@ -38,9 +39,9 @@ def match_template(
     | "ccoeff_normed" | cov(I, T) / sqrt(var(I) * var(T)) | float64 | largest; 1 where I = a*T + b, a > 0 |
       cv2.TM_CCOEFF_NORMED, skimage.feature.match_template |
 
-    The device computes the sums of products. For "ccoeff_normed", the host divides exact integers in float64
-    and finds the best position, because Vulkan does not guarantee equal float64 rounding on all devices. As
-    in scikit-image, this score is 0 where the window or the template is constant.
+    The device computes the sums of products. For "ccoeff_normed", the host divides exact integers in
+    float64 and finds the best position, because Vulkan does not guarantee equal float64 rounding on all
+    devices. As in scikit-image, the score is 0 where the window or the template is constant.
 
     Args:
         image: (H, W) or (C, H, W), an array or Tensor of the dtypes of `conv2d`.
@@ -93,8 +94,7 @@ def match_template(
 def _templates(
     a: Array | Tensor, templates: npt.ArrayLike | Templates, path: str, device: Device | int | str | None
 ) -> tuple[Templates, bool]:
-    """Return (the templates as an object `Templates`, whether the caller gave a single template without the
-    axis T)."""
+    """Return (the templates, whether the caller gave a single template without the axis T)."""
     if isinstance(templates, Templates):
         if templates.plain and len(a.shape) in (2, 3):
             return templates, False

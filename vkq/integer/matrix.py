@@ -1,4 +1,4 @@
-"""The exact integer correlation on matrix units: packs templates for the shader, chooses tiles, and adds the
+"""The exact integer correlation on matrix units: pack templates for the shader, choose tiles, and add the
 dispatches to a plan."""
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MOST_AT_ONCE = 8  # maximum number of parts that combine.comp loads before it ad
 
 
 def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabilities) -> DigitArithmetic:
-    """Return the arithmetic with digits on the device's matrices, which are signed or unsigned. A form in
-    which templates need no offset is preferred."""
+    """Return the arithmetic of the digits on the device's matrices, which are signed or unsigned. Prefer
+    matrices with which templates need no offset."""
     x, w = digits_for(*x_range), digits_for(*w_range)
     forms = list(dict.fromkeys(matrices.form for matrices in advertised(capabilities)))
     ways = [DigitArithmetic(form, x, w, wide) for form in forms]
@@ -43,9 +43,8 @@ def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabil
 @dataclasses.dataclass(frozen=True)
 class MatrixTiles:
     """The division of a correlation among workgroups. ``variant``, ``matrices``: the tile, and the shape of
-    its matrices. ``rows``, ``words``: the part of a window that is summed at a time (a chunk).
-    ``chunks_per_part``: the number of chunks that a workgroup sums (a part), so few that the sums of a part
-    fit into int32."""
+    its matrices. ``rows``, ``words``: the chunk of a window that is summed at once. ``chunks_per_part``:
+    the number of chunks that a workgroup sums (a part). It is limited so that these sums fit into int32."""
 
     variant: Variant
     matrices: Matrices
@@ -72,7 +71,7 @@ class MatrixTiles:
 
     @property
     def steps(self) -> int:
-        """The number of steps in a chunk, rounded up to whole loop iterations."""
+        """The number of steps along K in a chunk, rounded up to a multiple of the unrolled steps TURNS."""
         bk, turns = (int(self.variant.sizes[name]) for name in ("BK", "TURNS"))
         return -(-self.rows * self.words * RUN // (bk * turns)) * turns
 
@@ -89,14 +88,14 @@ class MatrixTiles:
 
 
 def column_count(templates: int, how: DigitArithmetic) -> int:
-    """Return the number of columns of the matrix product. Each digit of w has a column for each template,
-    rounded up to a multiple of 4. One column of ones follows if window sums are needed."""
+    """Return the number of columns of the matrix product: for each digit of w, one for each template,
+    rounded up to a multiple of 4. One more column, of ones, gives window sums if they are needed."""
     return 4 * (-(-templates // 4)) * how.w.count + (how.w_offset != 0)
 
 
 def tilings(s: Sizes, how: DigitArithmetic, capabilities: Capabilities) -> Iterator[MatrixTiles]:
-    """Yield all tilings that the device can run. There are none if loops in shaders with matrices need their
-    trip counts as literals (`counted`)."""
+    """Yield all tilings that the device can run: none if loops in shaders with matrices need literal trip
+    counts (`counted`)."""
     if counted(capabilities):
         return
     words_all = -(-s.kw // RUN)
@@ -116,8 +115,8 @@ def tilings(s: Sizes, how: DigitArithmetic, capabilities: Capabilities) -> Itera
 
 
 def _fits(variant: Variant, matrices: Matrices) -> bool:
-    """Return True if the tile can be divided among the subgroups so that each computes whole matrices, and
-    whole columns of pixels."""
+    """Return True if the tile can be divided among subgroups into whole matrices and whole columns of
+    pixels."""
     found = matrices.constants(variant)
     th, tw, bn = (int(variant.sizes[name]) for name in ("TH", "TW", "BN"))
     down, across = int(found["WGM"]), int(found["WGN"])
@@ -128,8 +127,7 @@ def _fits(variant: Variant, matrices: Matrices) -> bool:
 
 
 def cost(t: MatrixTiles, s: Sizes, how: DigitArithmetic, known: Profile) -> float:
-    """Return the estimated number of cycles of one multiprocessor, for its workgroups and for the addition of
-    the parts."""
+    """Return the estimated cycles of one multiprocessor for its workgroups and for adding the parts."""
     th, tw, bn = t.tile
     columns = t.columns(column_count(s.templates, how))
     places = math.prod(t.tiles(s)) * th * tw * s.images * s.groups
@@ -149,13 +147,13 @@ class Matrix:
     def __init__(self, device: Device, taps: npt.NDArray[Any], how: DigitArithmetic, constants: Resident):
         self.device, self.how, self.taps, self._constants = device, how, taps, constants
         self._weights: dict[tuple[int, int, int, int], Resident] = {}
-        # Tests and measurements may set a tiling here, which is then used for all sizes.
+        # A tiling that tests and measurements set here is used for all sizes.
         self.tiling: MatrixTiles | None = None
 
     def best(self, s: Sizes) -> MatrixTiles | None:
-        """Return the tiling with the lowest estimated cost, or None if the device can run no tiling. Of
-        tilings with equal estimates, the one whose matrices have the smallest n is returned: it was up to 4
-        % faster (benchmarks/log.md)."""
+        """Return the tiling with the lowest estimated cost, or None if the device can run no tiling. If
+        estimates are equal, prefer the smallest n of the matrices: it was up to 4 % faster than the larger
+        n (benchmarks/log.md)."""
         if self.tiling is not None:
             return self.tiling
         c = self.device.capabilities
@@ -180,7 +178,7 @@ class Matrix:
         return self.how.x.count * t.splits * s.groups * s.images * places * columns
 
     def describe(self, s: Sizes) -> str:
-        """Return a text that describes the tiling."""
+        """Return a text on the tiling."""
         return str(self._chosen(s))
 
     def cost(self, s: Sizes) -> float:
@@ -191,21 +189,20 @@ class Matrix:
         )
 
     def numbers(self) -> str:
-        """Return a text that describes the arithmetic."""
+        """Return a text on the arithmetic."""
         return str(self.how)
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
-        """Return the number of bytes of the packed images and of the sums of all parts."""
+        """Return the bytes of the packed images and of the sums of all parts."""
         return 4 * (part.words(self.how.x) + self._parts_words(s, self._chosen(s)))
 
     def adds(self, s: Sizes) -> bool:
-        """Return False: each part writes its own scratch memory, and combine.comp adds the parts at the
-        end."""
+        """Return False: each part has its own scratch memory, and combine.comp adds the parts."""
         return False
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
-        """Add the correlation of images to a plan: the packing of the images, the products of all parts, and
-        the addition of the parts."""
+        """Add the correlation of images to a plan: pack the images, compute the products of all parts, add
+        the parts."""
         how, t = self.how, self._chosen(s)
         tiles_h, tiles_w = t.tiles(s)
         columns = t.columns(column_count(s.templates, how))
@@ -253,9 +250,8 @@ class Matrix:
 def _words(
     taps: npt.NDArray[Any], how: DigitArithmetic, t: MatrixTiles, runs: int, columns: int
 ) -> npt.NDArray[np.int32]:
-    """Pack taps as bytes in the order [group][chunk][run][column][16]. A chunk is a channel, a block of rows
-    and a block of words. A run is 16 consecutive bytes along K. Taps that the templates do not have are zero
-    bytes."""
+    """Pack taps as bytes in the order [group][chunk][run][column][16]. A chunk is a channel, a block of
+    rows and a block of words. A run is 16 consecutive bytes along K. Missing taps are zero bytes."""
     g, templates, c, kh, kw = taps.shape
     quads, digits = 4 * -(-templates // 4), how.w.count
     row_blocks = -(-kh // t.rows)

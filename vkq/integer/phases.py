@@ -1,12 +1,13 @@
-"""Rewrite correlations with stride and dilation as plain correlations (without them) on rearranged images.
-Each axis is treated alone.
+"""Rewrite a correlation with stride and dilation as plain correlations (without them) on sub-images,
+separately for each axis.
 
 Output o reads, for each tap k, the position ``o*stride + k*dilation - pad``. Let g be the greatest common
-divisor of stride and dilation, s = stride / g and d = dilation / g. With o = r + d*m and k = s*a + b (r < d,
-b < s), the position is ``g*s*d * (m + a) + g*(s*r + d*b) - pad``. So each pair of a residue r and a phase b
-gives a plain correlation over a sub-image, which has every (g*s*d)-th position. Residues are independent,
-like images. Phases are summed, like channels. No position is in two sub-images, because s and d have no
-common divisor.
+divisor of stride and dilation, s = stride / g and d = dilation / g. With o = r + d*m and k = s*a + b (r <
+d, b < s), the position is ``g*s*d * (m + a) + g*(s*r + d*b) - pad``. So each pair of a residue r and a
+phase b gives a plain correlation over a sub-image: every (g*s*d)-th position.
+
+The results of residues are independent, like those of images. The results of phases are added, like those
+of channels. No position is in two sub-images, because s and d have no common divisor.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """One axis of a correlation. ``size``: the image's size. ``taps``, ``out``: the numbers of taps and of
+    """One axis of a correlation. ``size``: the image's size. ``taps``, ``out``: the number of taps and of
     outputs. ``pad``: the padding before the image; a negative number crops the image."""
 
     size: int
@@ -37,22 +38,22 @@ class Axis:
 
     @property
     def residues(self) -> int:
-        """The number of residues, that is, of independent sub-images of the outputs."""
+        """The number of residues: sub-images with independent outputs."""
         return min(self.dilation // self.common, self.out)
 
     @property
     def phases(self) -> int:
-        """The number of phases, that is, of sub-images that are summed for each output."""
+        """The number of phases: sub-images whose results are added for each output."""
         return min(self.stride // self.common, self.taps)
 
     @property
     def plain_out(self) -> int:
-        """The number of outputs of each residue. The last output of some residues may be unused."""
+        """The number of outputs of each residue. Some residues do not use the last output."""
         return -(-self.out // (self.dilation // self.common))
 
     @property
     def plain_taps(self) -> int:
-        """The number of taps of each phase. The last tap of some phases may be a padding zero."""
+        """The number of taps of each phase. The last tap of some phases is padding (0)."""
         return -(-self.taps // (self.stride // self.common))
 
     @property
@@ -60,12 +61,11 @@ class Axis:
         return self.stride * self.dilation // self.common
 
     def start(self, residue: int, phase: int) -> int:
-        """Return the position in the image of element 0 of a sub-image. It is negative if the element is
-        padding."""
+        """Return the position in the image of element 0 of a sub-image; negative in the padding."""
         return self.stride * residue + self.dilation * phase - self.pad
 
     def stored(self) -> tuple[int, int]:
-        """Return (first, last): only the elements [first, last) of a sub-image are stored. All other elements
+        """Return (first, last): the elements [first, last) of a sub-image are stored. All other elements
         are padding in every sub-image."""
         starts = [self.start(r, b) for r in range(self.residues) for b in range(self.phases)]
         length = self.plain_out + self.plain_taps - 1
@@ -74,12 +74,12 @@ class Axis:
         return (first, last) if last > first else (0, 0)
 
     def band(self, first: int, last: int) -> Axis:
-        """Return the axis that has only the outputs [first, last), and reads the whole image."""
+        """Return the axis with only the outputs [first, last). It reads the whole image."""
         return dataclasses.replace(self, out=last - first, pad=self.pad - first * self.stride)
 
     def part(self, first: int, last: int) -> tuple[slice, Axis]:
-        """Return (slice of the image that the outputs [first, last) read, axis that computes these outputs
-        from the slice)."""
+        """Return (slice of the image that the outputs [first, last) read, axis of these outputs over the
+        slice)."""
         low = first * self.stride - self.pad
         high = (last - 1) * self.stride + (self.taps - 1) * self.dilation + 1 - self.pad
         begin, end = min(max(low, 0), self.size), max(min(high, self.size), 0)
@@ -91,8 +91,8 @@ class Axis:
 
 
 def pack_taps(w: npt.NDArray[Any], rows: Axis, columns: Axis) -> npt.NDArray[Any]:
-    """Divide the taps w (T, C, KH, KW) into phases. Return (T, C, phases of rows, phases of columns, taps of
-    rows, taps of columns). Missing taps of a phase are zero."""
+    """Return the taps w (T, C, KH, KW) divided into phases: (T, C, phases of rows, phases of columns, taps
+    of rows, taps of columns). Missing taps of a phase are zero."""
     t, c = w.shape[:2]
     if (rows.phases, columns.phases) == (1, 1) and (rows.plain_taps, columns.plain_taps) == w.shape[2:]:
         return w.reshape(t, c, 1, 1, *w.shape[2:])

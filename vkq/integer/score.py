@@ -1,5 +1,5 @@
-"""The scores of template matching that need sums of squares. The host computes these scores from exact sums
-of products."""
+"""The scores of template matching that need sums of squares, computed on the host from exact sums of
+products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .checks import Array, range_of, squares_fit
 
 def score(method: str, a: Array, w: Array, products: npt.NDArray[np.int64]) -> Array:
     """Return the scores (T, OH, OW). *method*: "ssd" or "ccoeff_normed". *a*: the image (C, H, W). *w*: the
-    templates (T, C, h, w). *products*: the sums of products of the image with each template."""
+    templates (T, C, h, w). *products*: the sums of products of image and templates."""
     window = w.shape[-2:]
     count = math.prod(w.shape[1:])
     squares_fit("match_template", count, range_of(a), w)
@@ -32,17 +32,17 @@ def score(method: str, a: Array, w: Array, products: npt.NDArray[np.int64]) -> A
 
 
 def _centred(products: Array, a: Array, b: Array, count: int) -> npt.NDArray[np.float64]:
-    """Return sum(a * b) - sum(a) * sum(b) / count in float64. The arguments are the three sums of this
-    formula. The difference of large terms that nearly cancel is computed in integers, so that only one or two
-    operations round."""
+    """Return sum(a * b) - sum(a) * sum(b) / count in float64, from the three sums *products*, *a* and *b*.
+    Large terms nearly cancel, so their difference is computed in integers: only one or two operations
+    round."""
     quotient, remainder = np.divmod(b, count)
     rest, part = np.divmod(a * remainder, count)
     return np.asarray((products - a * quotient - rest) - part / count, np.float64)
 
 
 def _window_sums(values: npt.NDArray[np.int64], window: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Return the sum of the values in every window inside the image. The method is an integral image (a table
-    of cumulative sums)."""
+    """Return the sum of the values in every window inside the image, computed with an integral image (a
+    table of cumulative sums)."""
     h, w = window
     total = np.zeros((values.shape[0] + 1, values.shape[1] + 1), np.int64)
     np.cumsum(np.cumsum(values, axis=0), axis=1, out=total[1:, 1:])

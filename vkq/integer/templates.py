@@ -35,15 +35,17 @@ class Templates:
         w, bias, stride, padding, dilation, groups, accumulate, path, device: as in `conv2d`. w is (OC,
             C/groups, KH, KW), or (T, h, w) for images of one channel, as in `match_template`.
         x_dtype: the dtype of the images: "int8", "uint8", "int16", "uint16" or "int32". Overflow is checked
-            for the whole range of this dtype, unless x_range is given.
-        x_range: (smallest, largest) value of the images, if their range is smaller than that of the dtype,
-            such as (0, 4095) for a 12-bit camera. A smaller range needs fewer products and may need only an
-            int32 accumulator. Images with values outside of it are refused.
+            for the range of this dtype, or for x_range.
+        x_range: (smallest, largest) value of the images, such as (0, 4095) for a 12-bit camera; None: the
+            range of x_dtype. A smaller range needs fewer products, and may need only an int32 accumulator.
+            Images with other values are refused.
 
-    ``templates(x)`` computes `conv2d` of x (N, C, H, W). For a NumPy array it returns an array. For a Tensor
-    (int8, uint8 or int32) it returns a Tensor (N, OC, OH, OW) of int32. If sums have 64 bits, this Tensor is
-    (N, OC, OH, OW, 2): two words for each sum, the low word first; ``y.numpy().view("<i8")[..., 0]`` converts
-    it. The method `best` finds the best positions on the device.
+    ``templates(x)`` computes `conv2d` of x (N, C, H, W). For a NumPy array it returns an array. For a
+    Tensor (int8, uint8 or int32) it returns an int32 Tensor (N, OC, OH, OW). A Tensor of 64-bit sums is (N,
+    OC, OH, OW, 2): two words for each sum, the low word first; ``y.numpy().view("<i8")[..., 0]`` converts
+    it.
+
+    The method `best` finds the best positions on the device.
 
     Raises:
         DTypeError, ArgumentError, AccumulatorOverflowError: as in `conv2d`, when the object is made.
@@ -90,7 +92,7 @@ class Templates:
         offsets = bias_of("Templates", bias, len(self.w))
         self._bias = offsets
         wide = accumulator("Templates", self.x_range, self.w, offsets, accumulate) == np.int64
-        # Check the options now, with an image as large as the window. Calls check the shapes of their images.
+        # Check the options with an image as large as the window. Each call checks the shape of its images.
         options = ConvOptions.of("Templates", self.w.shape, *self._options)
         reach = [(k - 1) * d + 1 for k, d in zip(self.w.shape[2:], options.dilation, strict=True)]
         self._problem = p = self.problem((1, self.w.shape[1] * groups, *reach))
@@ -120,8 +122,8 @@ class Templates:
         return y
 
     def best(self, x: npt.ArrayLike | Tensor, method: Literal["ccorr", "ssd"] = "ccorr") -> Best:
-        """Return the best position of each template in each image. The device finds it, so that only
-        positions and scores are downloaded.
+        """Return the best position of each template in each image. Only positions and scores are
+        downloaded.
 
         Args:
             x: as in a call of the object.
@@ -130,8 +132,8 @@ class Templates:
                 0.
 
         Returns:
-            ``Best(score, place)``: the scores, int64 (N, OC), and the positions (N, OC, 2), which are rows
-            and columns of the result. Of equal scores, the first position counts.
+            ``Best(score, place)``: the scores, int64 (N, OC), and the positions (N, OC, 2), the row and
+            column in the result. Of equal scores, the first position is returned.
 
         Raises:
             The errors of a call of the object; ArgumentError also if the result has no positions.
@@ -142,8 +144,8 @@ class Templates:
         return self.best_of(given, given.shape, method == "ssd")
 
     def best_of(self, x: Tensor | Array, shape: Sequence[int], ssd: bool) -> Best:
-        """Return the result of `best`. *shape*: the shape (N, C, H, W) of the images in x. *ssd*: whether the
-        method is "ssd". Large arrays are processed in chunks."""
+        """Return the result of `best`, in chunks for large arrays. *shape*: the shape (N, C, H, W) of the
+        images in x. *ssd*: whether the method is "ssd"."""
         p = self.problem(shape)
         if 0 in p.y_shape:
             raise ArgumentError(f"Templates.best: the result has shape {p.y_shape}, and no positions")
@@ -165,8 +167,8 @@ class Templates:
         return Best(best.score + own, best.place)
 
     def _found(self, x: Tensor, images: Images, rows: Axis, columns: Axis, ssd: bool) -> Best:
-        """Return the best scores and positions for images that are on the device. With *ssd*, the scores lack
-        the templates' sums of squares, which the caller adds."""
+        """Return the best scores and positions for images on the device. With *ssd*, the caller must add
+        the templates' sums of squares to the scores."""
         key = images, rows, columns, ssd
         reduction = self._reductions.get(key) or keep(self._reductions, key, Reduction(self._owner, *key))
         return reduction.read(run(reduction.plan, [x]).numpy())
@@ -181,8 +183,8 @@ class Templates:
 
     @checked
     def explain(self, x_shape: Sequence[int]) -> str:
-        """Return a text that describes the kernel for images of this shape, the reason for the choice, and
-        the scratch memory."""
+        """Return a text on the kernel for images of this shape, the reason for its choice, and the scratch
+        memory."""
         p = self.problem(x_shape)
         image = np.broadcast_to(np.zeros((), self.x_dtype), tuple(x_shape))
         return explained(self._owner, p, Images.of_array(image))
@@ -196,7 +198,7 @@ class Templates:
         squares_fit("Templates.best", math.prod(self.w.shape[1:]), self.x_range, self.w)
 
     def _checked(self, x: Array) -> Array:
-        """Return *x* unchanged. Raises ArgumentError if a value is outside of `x_range`."""
+        """Return *x*. Raises ArgumentError if a value is outside of `x_range`."""
         info, (low, high) = np.iinfo(x.dtype), self.x_range
         if x.size and (info.min < low or info.max > high):
             self._check_range(int(x.min()), int(x.max()))

@@ -1,5 +1,5 @@
-"""The exact integer correlation with dot products, float lanes or 32-bit multiplies: packs templates for the
-shader, and adds the dispatch to a plan."""
+"""The exact integer correlation with dot products, float lanes or 32-bit multiplies: pack templates for the
+shader, and add the dispatch to a plan."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ class Tiles:
         return "32-bit multiplies" if self.how.form == "mul32" else f"the dot product {self.how.form}"
 
     def numbers(self) -> str:
-        """Return a text that describes the arithmetic."""
+        """Return a text on the arithmetic."""
         return str(self.how)
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
-        """Return the number of bytes of the packed images."""
+        """Return the bytes of the packed images."""
         return 4 * part.words(self.how.x)
 
     def describe(self, s: Sizes) -> str:
-        """Return a text that describes the kernel."""
+        """Return a text on the kernel."""
         return str(self)
 
     def cost(self, s: Sizes) -> float:
-        """Return the estimated cost. The unit is about the time of one multiply-add in an invocation that
-        computes eight templates. With fewer templates, a multiply-add costs more."""
+        """Return the estimated cost. The unit is about the time of one multiply-add of an invocation that
+        computes eight templates. A multiply-add costs more with fewer templates."""
         block = TEMPLATES[s.block]
         costs = profile(self.device.capabilities).integer_costs
         each = costs["multiply"] if self.how.form == "mul32" else 1
         return self.work(s).macs * each * (block + 1) / block
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
-        """Add the correlation of images to a plan. If workgroups add to the results (`adds`), an earlier step
-        must set *y* to zero."""
+        """Add the correlation of images to a plan. If `adds` is True, an earlier step must set *y* to zero.
+        """
         how, work = self.how, self.work(s)
         push: dict[str, int | float] = {
             **work.push, **to.push, "groups": s.groups, "images": s.images, "blocks": s.blocks, "oh": s.oh,
@@ -72,11 +72,11 @@ class Tiles:
         b.dispatch(self.device.program(variant, constants), slots, push, work.macs)
 
     def work(self, s: Sizes) -> Division:
-        """Return how the reduction is divided among workgroups."""
+        """Return the division of the reduction among workgroups."""
         return Division.of(s, self.how, profile(self.device.capabilities).busy_workgroups)
 
     def adds(self, s: Sizes) -> bool:
-        """Return True if workgroups add to the results, which must then be set to zero first."""
+        """Return True if workgroups add to the results, which an earlier step must set to zero."""
         return self.work(s).splits > 1
 
 
@@ -85,8 +85,8 @@ def _words(taps: npt.NDArray[Any], how: DigitArithmetic, width: int) -> npt.NDAr
     g, t, c, kh, kw = taps.shape
     blocks, kwords = -(-t // width), -(-kw // how.word_taps)
     padded = np.zeros((g, blocks * width, c, kh, kwords * how.word_taps), taps.dtype)
-    # Taps past the edge of a template are the number 0. Its digits depend on the offset, so pad before the
-    # conversion to digits.
+    # Pad before the conversion to digits: taps past the edge of a template are the number 0, whose digits
+    # depend on the offset.
     padded[:, :t, :, :, :kw] = taps
     digits = how.w.of(padded)
     words = digits.astype("<i4") if how.word_taps == 1 else np.ascontiguousarray(digits).view("<i4")

@@ -1,10 +1,10 @@
-"""The exact integer correlation by number-theoretic transforms. Its cost hardly depends on the size of the
-window.
+"""The exact integer correlation by number-theoretic transforms. Its cost hardly depends on the window's
+size.
 
-The transform is a Fourier transform modulo a prime. It rounds nothing, and gives a cyclic convolution of
-integers modulo the prime. The residue modulo the prime determines a sum if the range of all sums is smaller
-than the prime. If it is not, two primes are used, whose product must exceed the range. Images are divided
-into overlapping blocks (overlap-save).
+The transform is a Fourier transform modulo a prime. Without any rounding, it gives a cyclic convolution of
+integers modulo the prime. If the range of all sums is smaller than the prime, the residue determines the
+sum. Else two primes are used; their product must exceed the range. Images are divided into overlapping
+blocks (overlap-save).
 
 J. M. Pollard, The fast Fourier transform in a finite field, Mathematics of Computation 25 (1971).
 """
@@ -32,15 +32,16 @@ TRANSFORM = "transform"  # name of the path
 ROOTS = 4096  # order of the root of unity, a multiple of the length of every axis of a block
 # The primes p, each with a primitive root. p - 1 is a multiple of 2**26.
 PRIMES = {2013265921: 31, 1811939329: 13}
-SECOND, FIRST = PRIMES  # if one prime is enough, it is SECOND, which is larger than FIRST
-# From the length of an axis of a block to the radices of the passes along the axis.
+SECOND, FIRST = PRIMES  # SECOND, the larger prime, is used alone if it is enough
+# {length of an axis of a block: radices of the passes along the axis}
 RADICES = {64: (8, 8), 128: (16, 8), 256: (16, 16), 512: (32, 16), 1024: (32, 32)}
 R = 2**32  # modulus of Montgomery multiplication
 
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """The division of an image into blocks. *size*: the (rows, columns) of a block. *step*: the (rows,
+    """The division of an image into blocks. *size*: (rows, columns) of a block. *step*: (rows, columns) of
+    the results of a block. *count*: the number of blocks (down, across).
     columns) of results that a block gives. *count*: the numbers of blocks (down, across)."""
 
     size: tuple[int, int]
@@ -65,8 +66,8 @@ class Blocks:
 
 
 def blocks_for(s: Sizes) -> Blocks | None:
-    """Return the division into blocks for which the total number of elements to transform is smallest, or
-    None if the window is larger than every block."""
+    """Return the division into blocks with the fewest elements to transform, or None if the window is
+    larger than every block."""
     able = [Blocks((h, w), *_steps((h, w), s)) for h in RADICES for w in RADICES if h >= s.kh and w >= s.kw]
     return min(able, key=lambda one: elements(one, s), default=None)
 
@@ -77,8 +78,7 @@ def _steps(size: tuple[int, int], s: Sizes) -> tuple[tuple[int, int], tuple[int,
 
 
 def elements(one: Blocks, s: Sizes) -> int:
-    """Return the number of elements of all transforms together: those of the images, of the templates, and of
-    the products of images and templates."""
+    """Return the number of elements of all transforms: of the images, the templates, and their products."""
     images, products = s.images * s.channels * one.number, s.images * s.templates * one.number
     return one.elements * (images + products + s.templates * s.channels)
 
@@ -98,7 +98,7 @@ class Transform:
         self._bias = Resident(device, numbers.nbytes, lambda: numbers)
 
     def describe(self, s: Sizes) -> str:
-        """Return a text that describes the kernel."""
+        """Return a text on the kernel."""
         blocks = blocks_for(s)
         assert blocks is not None
         return f"number-theoretic transforms of {blocks.number} blocks of {blocks.size[0]}x{blocks.size[1]}"
@@ -111,23 +111,23 @@ class Transform:
         return len(self.primes) * each * elements(blocks, s)
 
     def numbers(self) -> str:
-        """Return a text that describes the range of the sums and the modulus."""
+        """Return a text on the range of the sums and the modulus."""
         return f"sums in [{self.sums[0]}, {self.sums[1]}] modulo {' * '.join(map(str, self.primes))}"
 
     def adds(self, s: Sizes) -> bool:
-        """Return False: each result is written once, so that results need not be set to zero first."""
+        """Return False: each result is written once."""
         return False
 
     def scratch_bytes(self, part: Part, s: Sizes, templates: int = 1) -> int:
-        """Return the number of bytes of all transforms: those of the images, of *templates* templates, and of
-        the products of images and templates."""
+        """Return the bytes of all transforms: of the images, of *templates* templates, and of their
+        products."""
         found = blocks_for(s)
         assert found is not None
         return 4 * len(self.primes) * elements(found, dataclasses.replace(s, templates=templates))
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
-        """Add the correlation of images to a plan. The images are transformed first. Then the templates are
-        transformed and multiplied, as many at a time as fit into `BAND_BYTES`."""
+        """Add the correlation of images to a plan: transform the images, then transform and multiply the
+        templates. As many templates are processed at once as fit into `BAND_BYTES`."""
         blocks = blocks_for(s)
         assert blocks is not None
         pads = {"pad_h": part.rows.pad, "pad_w": part.columns.pad, "first_image": part.first}
@@ -166,8 +166,8 @@ class Transform:
         return y
 
     def _passes(self, b: Builder, y: Value, blocks: Blocks, prime: int, arrays: int, way: str) -> None:
-        """Add the passes of a transform to a plan. They work in place, along both axes of all blocks in *y*.
-        *way*: "forward", or "inverse", for which the order of the passes is reversed."""
+        """Add the passes of a transform to a plan. They work in place, along both axes of all blocks in
+        *y*. *way*: "forward", or "inverse" with the reverse order of passes."""
         found = list(_axis_passes(blocks))
         for inner, radix, span in found if way == "forward" else reversed(found):
             variant = catalog().find("integer_transform_pass__radix", way=way, radix=f"r{radix}")
@@ -214,17 +214,17 @@ class Transform:
 
 
 def primes_for(sums: Range) -> tuple[int, ...]:
-    """Return one prime that exceeds the range of the sums, or two primes whose product exceeds it. Return ()
-    if two are not enough."""
+    """Return one prime that exceeds the range of the sums, two primes whose product exceeds it, or () if
+    two primes are not enough."""
     spread = sums[1] - sums[0]
     ways: tuple[tuple[int, ...], ...] = ((SECOND,), (FIRST, SECOND))
     return next((way for way in ways if spread < np.prod(way, dtype=object)), ())
 
 
 def _axis_passes(blocks: Blocks) -> Iterator[tuple[int, int, int]]:
-    """Yield (inner, radix, span) of each pass of the forward transform: first the passes along rows, then
-    those along columns. *inner*: the distance between neighbours on the axis, in elements. *span*: the
-    distance between the operands of the pass, in elements of the axis."""
+    """Yield (inner, radix, span) of each pass of the forward transform: the passes along rows, then those
+    along columns. *inner*: the distance of neighbours on the axis, in elements of the block. *span*: the
+    distance of the operands of the pass, in elements of the axis."""
     for size, inner in ((blocks.size[1], 1), (blocks.size[0], blocks.size[1])):
         span = size
         for radix in RADICES[size]:
@@ -233,8 +233,8 @@ def _axis_passes(blocks: Blocks) -> Iterator[tuple[int, int, int]]:
 
 
 def roots(prime: int) -> npt.NDArray[np.uint32]:
-    """Return all powers of a root of unity of order `ROOTS` modulo *prime*. They are in Montgomery form, that
-    is, multiplied by 2**32."""
+    """Return the powers 0 to `ROOTS` - 1 of a root of unity of order `ROOTS` modulo *prime*, in Montgomery
+    form (multiplied by 2**32)."""
     step = pow(PRIMES[prime], (prime - 1) // ROOTS, prime)
     powers = itertools.accumulate(
         itertools.repeat(step, ROOTS - 1), lambda a, b: a * b % prime, initial=R % prime

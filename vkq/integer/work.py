@@ -15,28 +15,28 @@ INVOCATIONS = 64  # invocations of a workgroup
 TILE_WORDS = 2048  # number of words of shared memory for the image tile, and also for the template tile
 # Maximum number of loop iterations of an invocation in a dispatch. Drivers may end longer loops.
 LONGEST = 60_000
-# Maximum number of words of a window in one step. With so few words, the sums of float lanes are below 2**24.
+# Maximum number of words of a window in one step: with at most 256, the sums of float lanes are below
+# 2**24.
 STEP_WORDS = 256
-# A kernel adds its partial sum to the total, and clears it, after this number of words, so that the partial
-# sum stays exact. FLUSH_WIDE: int32 partial sums of a 64-bit total, because 4096 * 4 * 255**2 < 2**31.
-# FLUSH_FLOAT: partial sums of float lanes, because 256 * 4 * 2**14 = 2**24.
+# The number of words after which a kernel adds its partial sum to the total, and sets the partial sum to 0.
+# It keeps the partial sum exact. FLUSH_WIDE: int32 partial sums of a 64-bit total (4096 * 4 * 255**2 <
+# 2**31). FLUSH_FLOAT: partial sums of float lanes (256 * 4 * 2**14 = 2**24).
 FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
     4096,
     256,
     2**32 - 1,
 )
-# The workgroup sizes. There are few, because each needs its own pipeline.
+# The workgroup sizes: only a few, because each needs a separate pipeline.
 LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))
 BAND_BYTES = 60 << 20  # maximum number of bytes of scratch memory; larger work is divided into bands
 Range = tuple[int, int]  # the smallest and the largest value
-TEMPLATES = {"one": 1, "four": 4, "eight": 8}  # from the values of the shader's axis `templates` to numbers
+TEMPLATES = {"one": 1, "four": 4, "eight": 8}  # {value of the shader's axis `templates`: number}
 
 
 @dataclasses.dataclass(frozen=True)
 class DigitArithmetic:
-    """The arithmetic of the sums. ``form``: the form of the shader, which is a form of the dot product, or
-    ``mul32`` (32-bit multiplies). ``x``, ``w``: the digits of the operands. ``wide``: whether sums have 64
-    bits."""
+    """The arithmetic of the sums. ``form``: a form of the dot product, or ``mul32`` (32-bit multiplies).
+    ``x``, ``w``: the digits of the operands. ``wide``: whether sums have 64 bits."""
 
     form: str
     x: Digits
@@ -53,14 +53,13 @@ class DigitArithmetic:
 
     @property
     def x_shift(self) -> int:
-        """The number that the kernel adds to x: each digit grows by 128 if the form reads unsigned digits of
-        x."""
+        """The number that the kernel adds to x: 128 for each digit if the form reads unsigned digits of x,
+        else 0."""
         return 128 * self.x.ones if self.form in ("u8s8", "u8u8") else 0
 
     @property
     def w_offset(self) -> int:
-        """The factor by which the kernel multiplies the window sums of the shifted x. It adds the product to
-        the result."""
+        """The factor of the window sums of the shifted x, which the kernel adds to the result."""
         return self.w.offset - (128 * self.w.ones if self.form == "u8u8" else 0)
 
     @property
@@ -68,8 +67,8 @@ class DigitArithmetic:
         return FLUSH_FLOAT if self.form == "float" else FLUSH_WIDE if self.wide else NEVER
 
     def constants(self, w: npt.NDArray[Any], bias: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Return the constants of the shader: numbers modulo 2**64, each as two words (low, high). There is
-        one for each template, bias + (x_offset - x_shift) * sum w, and then w_offset."""
+        """Return the constants of the shader modulo 2**64, each as two words (low, high): for each template
+        bias + (x_offset - x_shift) * sum w; then w_offset."""
         sums = w.reshape(len(w), -1).sum(axis=1, dtype=np.int64)
         factor = np.uint64((self.x.offset - self.x_shift) % 2**64)
         numbers = bias.astype(np.uint64) + sums.astype(np.uint64) * factor
@@ -80,16 +79,16 @@ class DigitArithmetic:
 def arithmetic(x_range: Range, w_range: Range, wide: bool, form: str) -> DigitArithmetic:
     """Return the cheapest exact arithmetic with the form *form*, for values in these ranges.
 
-    In place of the form "float", 32-bit multiplies are used if x and w have 16 bits: one multiply is cheaper
-    than four float products of digits.
+    If x and w have 16 bits, the result has the form "mul32" instead of "float": one 32-bit multiply is
+    cheaper than four float products of digits.
     """
     multiplied = multiplies(x_range, w_range, wide) if form == "float" else None
     return multiplied or DigitArithmetic(form, digits_for(*x_range), digits_for(*w_range), wide)
 
 
 def multiplies(x_range: Range, w_range: Range, wide: bool) -> DigitArithmetic | None:
-    """Return the arithmetic with one 32-bit multiply for each product, which is exact modulo 2**32, or None
-    if sums need 64 bits, if both operands fit into 8 bits, or if an operand needs more than 16 bits."""
+    """Return the arithmetic with one 32-bit multiply for each product, exact modulo 2**32. Return None if
+    sums need 64 bits, if both operands fit into 8 bits, or if an operand needs more than 16 bits."""
     x, w = digits_for(*x_range, bits=16), digits_for(*w_range, bits=16)
     narrow = digits_for(*x_range).count == digits_for(*w_range).count == 1
     return None if wide or narrow or x.count > 1 or w.count > 1 else DigitArithmetic("mul32", x, w, wide)
@@ -97,8 +96,8 @@ def multiplies(x_range: Range, w_range: Range, wide: bool) -> DigitArithmetic | 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The sizes of a plain correlation (without stride and dilation, see `phases`). The window has kh x kw
-    taps, and the result oh x ow elements."""
+    """The sizes of a plain correlation (`vkq.integer.phases`): a window of kh x kw taps, and a result of oh
+    x ow elements."""
 
     images: int
     groups: int
@@ -111,8 +110,8 @@ class Sizes:
 
     @property
     def column(self) -> bool:
-        """True if results are one pixel wide. The four pixels of an invocation are then a column, not a
-        row."""
+        """True if results are one pixel wide. The four pixels of an invocation are then a column instead of
+        a row."""
         return self.ow == 1
 
     def words(self, how: DigitArithmetic) -> int:
@@ -121,7 +120,7 @@ class Sizes:
 
     @staticmethod
     def block_of(templates: int) -> str:
-        """Return the number of templates that an invocation computes, as a key of `TEMPLATES`. It is the
+        """Return the key of `TEMPLATES` for the number of templates that an invocation computes: the
         cheapest number, if loading a word of the image costs as much as computing two templates."""
         return min(
             TEMPLATES,
@@ -138,21 +137,20 @@ class Sizes:
 
     @property
     def local(self) -> tuple[int, int]:
-        """The workgroup size (across, down) whose tiles extend the least past the edges of the result."""
+        """The workgroup size (across, down) whose tiles extend least past the edges of the result."""
         if self.column:
             return 1, INVOCATIONS
         return min(LOCAL_SIZES, key=lambda size: math.prod(self.tiles(size)))
 
     def tiles(self, local: tuple[int, int]) -> tuple[int, int]:
-        """Return the number of workgroups (across, down) that cover the result, if *local* is the workgroup
-        size."""
+        """Return the number of workgroups (across, down) of size *local* that cover the result."""
         width, height = (1, 4 * local[1]) if self.column else (4 * local[0], local[1])
         return -(-self.ow // width), -(-self.oh // height)
 
 
 def step_size(shape: Sizes, how: DigitArithmetic, most_words: int) -> tuple[int, int, int]:
-    """Return the part of the window that one step adds up, as (channels, rows, words). It is the largest part
-    that fits into shared memory and has at most *most_words* words."""
+    """Return the part of the window that one step adds, as (channels, rows, words): the largest part that
+    fits into shared memory and has at most *most_words* words."""
     local = shape.local
     rows = 4 * local[1] if shape.column else local[1]
     across = local[0] * (4 if how.form == "mul32" else 1)
@@ -174,19 +172,18 @@ def step_size(shape: Sizes, how: DigitArithmetic, most_words: int) -> tuple[int,
 
 
 def _even(total: int, most: int) -> int:
-    """Divide *total* into the fewest parts of at most *most*, as equal as possible. Return the size of a
-    part."""
+    """Return the size of a part if *total* is divided into the fewest equal parts of at most *most*."""
     return -(-total // -(-total // most))
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where the results of a plain correlation (`phases`) are in the whole result.
+    """The elements of the whole result to which a plain correlation (`vkq.integer.phases`) writes.
 
     *residues*: the numbers (vertical, horizontal) of sub-images of each result image. The sub-images are
     interleaved to an image of *rows* x *columns*. *first*: the index of the first element. *channels*: the
-    number of all templates. *plane*: the distance, in elements, between the results of consecutive
-    templates."""
+    number of all templates. *plane*: the distance in elements between the results of consecutive templates.
+    """
 
     residues: tuple[int, int]
     first: int
@@ -211,8 +208,8 @@ class Division:
 
     *tiles*: the numbers of workgroups (across, down) that cover the result. *block*: the part of the window
     in a step, as (channels, rows, words). *steps*: the number of steps, over all pairs of digits.
-    *per_split*: the number of steps of one workgroup, small enough that the device gets enough workgroups.
-    *macs*: the multiply-adds of the dispatch."""
+    *per_split*: the number of steps of one workgroup; it is limited so that there are enough workgroups for
+    the device. *macs*: the multiply-adds of the dispatch."""
 
     tiles: tuple[int, int]
     block: tuple[int, int, int]

@@ -1,4 +1,5 @@
-"""Epilogues of kernels with 8-bit results (common/after.glslh). An epilogue does one or more of these steps:
+"""Epilogues of kernels with 8-bit results (common/after.glslh). An epilogue does one or more of these
+steps:
 
 - it replaces each result by an entry of a lookup table (one table, or one for each channel);
 - it adds a residual, with or without a table lookup before the addition;
@@ -18,11 +19,11 @@ from ..runtime.plan import Memory, Resident
 from ..shader.spec import Value as Constant
 
 Words = npt.NDArray[np.int32]
-# Bit flags of an epilogue's steps; their sum is the shader's constant AFTER. TABLE: one lookup table. ADD: a
-# residual. TABLES: a lookup table for each channel. DEQUANTIZED: float32 results. PARTS: quantization
-# parameters for each range of channels, without tables.
+# Flags of the steps; their sum is the shader's constant AFTER. TABLE: one lookup table. ADD: a residual.
+# TABLES: a lookup table for each channel. DEQUANTIZED: float32 results. PARTS: quantization parameters for
+# each range of channels, without tables.
 TABLE, ADD, TABLES, DEQUANTIZED, PARTS = 1, 2, 4, 8, 16
-HEAD = 16  # with TABLES, a header of this many bytes precedes the channel parameters
+HEAD = 16  # bytes of the header before the channel parameters, with TABLES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,13 +31,13 @@ class After:
     """An epilogue.
 
     - kind: the sum of the flags of its steps (TABLE, ADD, ...).
-    - y: the quantization parameters of the results; None: the kernel's parameters are used unchanged.
+    - y: the quantization parameters of the results; None: those of the kernel.
     - bytes: the size of the data that *words* returns.
-    - words: a function that returns the int32 data to store before the channel parameters.
+    - words: a function that returns the int32 data before the channel parameters.
     - channels: the number of lookup tables, one for each channel; 0 without TABLES.
-    - tables: a function that returns the tables, which are stored after the channel parameters.
-    - parts: for each range of channels, its number of channels (a multiple of 16) and the quantization
-      parameters of its results before the lookup. Empty if all channels have the same parameters."""
+    - tables: a function that returns the tables behind the channel parameters.
+    - parts: (number of channels, a multiple of 16; quantization parameters of the results before the
+      lookup) of each range of channels; empty if all channels have the same parameters."""
 
     kind: int
     y: QParams | None
@@ -58,7 +59,7 @@ class After:
 
     def before(self, device: Memory, size: int, channels: Callable[[], Words]) -> Resident:
         """Return one buffer with this epilogue's data and a kernel's channel parameters. *channels* returns
-        these parameters, *size* bytes."""
+        the channel parameters, *size* their bytes."""
         if not self.kind:
             return Resident(device, size, channels)
         first = self.bytes + (HEAD if self.channels else 0)
@@ -70,8 +71,7 @@ class After:
         return Resident(device, first + size + 256 * self.channels, words)
 
     def then(self, last: After) -> After:
-        """Return one epilogue that first applies this epilogue (a lookup) and then *last* (the addition of
-        a residual)."""
+        """Return one epilogue: this epilogue (a lookup), then *last* (the addition of a residual)."""
 
         def words() -> Words:
             return np.concatenate([self.words(), last.words()])
@@ -90,17 +90,17 @@ AS_NUMBERS = After(DEQUANTIZED, None, 0, _none)
 
 
 def through_table(entries: npt.NDArray[np.int8], y: QParams) -> After:
-    """Return the epilogue that maps each stored result q to the stored result ``entries[q + 128]``, or
-    ``entries[channel, q + 128]`` if there is a table for each channel."""
+    """Return the epilogue that replaces each stored result q by ``entries[q + 128]``, or by
+    ``entries[channel, q + 128]`` if each channel has a table."""
     if entries.ndim == 1:
         return After(TABLE, y, entries.size, lambda: _flat(entries))
     return After(TABLES, y, 0, _none, len(entries), lambda: _flat(entries))
 
 
 def in_parts(parts: Sequence[tuple[int, QParams, After]]) -> After:
-    """Return one epilogue for consecutive ranges of channels. *parts*: for each range, its number of
-    channels, the quantization parameters of its results, and its epilogue (`NOTHING`, or one made by
-    `through_table`). If any range has a table, every channel gets a table; it may be the identity."""
+    """Return one epilogue for consecutive ranges of channels. *parts*: (number of channels, quantization
+    parameters of the results, epilogue) of each range. The epilogue is `NOTHING` or a result of
+    `through_table`. If any range has a table, every channel gets a table, possibly the identity."""
     own = tuple((channels, y) for channels, y, _ in parts)
     if not any(after.kind for *_, after in parts):
         return After(PARTS, None, 0, _none, parts=own)
@@ -119,13 +119,14 @@ def with_sum(
     formula: Callable[[], tuple[float, ...]], bounds: tuple[int, int], y: QParams,
     table: Callable[[], npt.NDArray[np.int8]],
 ) -> After:  # fmt: skip
-    """Return the epilogue that adds a residual. It replaces each result q by ``q * ra + other * rb +
-    offset``, rounded and clamped to *bounds*, where ``other`` is the byte already stored at q's destination.
+    """Return the epilogue that adds a residual: it replaces each result q by ``q * ra + other * rb +
+    offset``, rounded and clamped to *bounds*. ``other`` is the byte that the destination of q already
+    holds.
 
     *formula* returns ra, rb, offset and two limits: one for devices with any rounding, one for devices that
-    round to nearest even. If the sum is farther from the nearest integer than the device's limit, the result
-    is the entry [other + 128][q + 128] of *table* instead. *formula* and *table* are called when the data
-    are packed."""
+    round to nearest even. If the sum is farther from the nearest integer than the limit, the result is the
+    entry [other + 128][q + 128] of *table* instead. *formula* and *table* are called when the data are
+    packed."""
 
     def words() -> Words:
         numbers = np.array(formula(), np.float32).view(np.int32)

@@ -1,5 +1,6 @@
-"""Attention (`vkq.numerics.attention`) that never stores the matrix of scores in memory. It is one dispatch,
-or two: the first computes attention to each part of the keys separately, the second combines the results."""
+"""Attention (`vkq.numerics.attention`) without a matrix of scores in memory. There are one or two
+dispatches: the first computes attention to each part of the keys separately, the second combines the parts.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from .attention_parts import PartsKernel
 
 @dataclasses.dataclass(frozen=True)
 class Strides:
-    """The distances in elements between neighbouring batches, heads, rows (queries or keys) and columns of
-    an operand."""
+    """The distances in elements between neighbours along each axis of an operand: batch, head, row (a query
+    or key) and column."""
 
     batch: int
     head: int
@@ -30,7 +31,7 @@ class Strides:
 
     @classmethod
     def of(cls, shape: tuple[int, ...]) -> Strides:
-        """Return the strides of a contiguous array (batch, heads, rows, columns); 0 where an axis has one
+        """Return the strides of a contiguous array (batch, heads, rows, columns); 0 for an axis of one
         element."""
         steps = [math.prod(shape[i + 1 :]) if size > 1 else 0 for i, size in enumerate(shape)]
         return cls(steps[0], steps[1], steps[2], steps[3])
@@ -51,7 +52,7 @@ class AttentionSizes:
 
     @property
     def lines(self) -> int:
-        """The number of rows of one matrix of scores: the queries of all heads that share a head of keys."""
+        """The number of rows of a matrix of scores: the queries of all heads that share a head of keys."""
         return self.heads // self.groups * self.queries
 
 
@@ -67,12 +68,15 @@ def attended(
     guarded: bool = False,
     places: Value | None = None,
 ) -> Value:
-    """Add attention to a plan. q, k and v are float32 or float16. *strides*: the strides of q, k, v and y,
-    in this order. *bias* is float32 and is added to the scores. *places*: optional positions of the queries
-    among the keys, int32 (batch or 1, queries), at least 0. These positions replace the positions of
-    *seen*, which must be causal. *guarded*: a query with NaN weights gets the result 0. *y*: the spec of the
-    result. If *y* is float16, the result is float32 nevertheless, unless a second dispatch combines parts
-    and *width* is even."""
+    """Add attention to a plan, and return the result.
+
+    q, k and v are float32 or float16. *strides*: the strides of q, k, v and y. *bias*: float32, added to
+    the scores. *places*: the positions of the queries among the keys, int32 (batch or 1, queries), at least
+    0; None: the positions of *seen*. With *places*, *seen* must be causal. *guarded*: a query with NaN
+    weights gets the result 0.
+
+    *y*: the spec of the result. If *y* is float16, the result is float32 nevertheless, unless a second
+    dispatch combines parts and *width* is even."""
     lines, span = sizes.lines, span_of(sizes.lines, sizes.width)
     parts = -(-sizes.keys // span)
     apart = parts > 1
@@ -114,9 +118,9 @@ def joined_parts(
     b: Builder, sums: Value, y: Value, sizes: AttentionSizes, form: tuple[int, bool], strides: Strides,
     sink: Value | None = None,
 ) -> None:  # fmt: skip
-    """Add to a plan the kernel that combines the results for the parts of the keys (`join_module`). *form*:
-    the number of parts, and whether a query with NaN weights gets the result 0. *strides*: the strides of y.
-    *sink*: float32 (heads,)."""
+    """Add the kernel that combines the parts of the keys (`join_module`) to a plan. *form*: (number of
+    parts, whether a query with NaN weights gets the result 0). *strides*: the strides of y. *sink*: float32
+    (heads,)."""
     parts, guarded = form
     half, how = y.spec.dtype == "float16", (b.device.soft_float, b.device.converts)
     joined = JoinForm(sizes.width, sink is not None, guarded, half, *how)
@@ -128,14 +132,14 @@ def joined_parts(
 
 
 def rounds(sizes: AttentionSizes) -> int:
-    """Return the number of multiply-adds of attention with these sizes."""
+    """Return the number of multiply-adds of attention."""
     pairs = sizes.batch * sizes.heads * sizes.queries * sizes.keys
     return pairs * (sizes.depth + sizes.width)
 
 
 @functools.lru_cache(256)
 def written(form: AttentionForm) -> Written:
-    """Return the shader that is generated for a form."""
+    """Return the shader for a form."""
     tile = form.tile
     names = ["q", "k", "v", *["bias"] * form.biased, *["places"] * form.placed]
     bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(names)]
@@ -155,21 +159,21 @@ def written(form: AttentionForm) -> Written:
 
 
 def turns(sizes: AttentionSizes) -> int:
-    """Return how many loop iterations an invocation runs."""
+    """Return the number of loop iterations of an invocation."""
     tile = Tile.of(sizes.lines, sizes.width)
     span = min(sizes.keys, span_of(sizes.lines, sizes.width))
     return rounds_of(sizes.depth, tile) * -(-span // tile.keys)
 
 
 def rounds_of(depth: int, tile: Tile) -> int:
-    """Return how many loop iterations an invocation runs for a tile of keys."""
+    """Return the number of loop iterations of an invocation for one tile of keys."""
     own = 2 * (tile.keys // tile.lanes)  # an invocation loops over its scores twice
     return -(-depth // PART) * (PART // UNROLLED + 1) + own + tile.keys + 1
 
 
 @functools.lru_cache(64)
 def written_join(form: JoinForm) -> Written:
-    """Return the shader that combines the results for the parts of the keys."""
+    """Return the shader that combines the parts of the keys."""
     bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(["sums", *["sink"] * form.sunk])]
     bindings.append(Binding(len(bindings), "y", "write", "uint"))
     push = tuple(PushConstant(name, "uint", 4 * i) for i, name in enumerate(JOIN_WORDS))

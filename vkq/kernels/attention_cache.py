@@ -1,5 +1,5 @@
 """Append new tokens to an int8 cache of keys or values (`vkq.numerics.attention_cache`). One dispatch
-quantizes the new tokens, writes them at their positions, and copies the past tokens."""
+quantizes the new tokens, writes them to their positions, and copies the past tokens."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ WORDS = ("first_group", "rows", "groups", "tokens", "total", "held", "span")
 
 @dataclasses.dataclass(frozen=True)
 class AppendForm:
-    """The properties for which an append kernel is compiled. width: the number of elements of a vector.
-    starts: the kernel reads a buffer of start positions. follows: the kernel reads a buffer of past tokens.
-    soft: the kernel computes float arithmetic with integer instructions."""
+    """The compile-time properties of an append kernel. width: the number of elements of a vector. starts:
+    the kernel reads a buffer of start positions. follows: the kernel reads a buffer of past tokens. soft:
+    the kernel computes float arithmetic with integer instructions."""
 
     width: int
     starts: bool
@@ -37,10 +37,12 @@ class AppendForm:
 
 
 def appended(b: Builder, x: Value, start: Value | None, past: Value | None, total: int) -> Value:
-    """Add to a plan the dispatch that appends x to a cache, and return the new cache, int32 (batch, groups,
-    *total*, words). x: float32 (batch, tokens, groups, width). Token i gets position ``start[batch] + i``
-    (*start*: int32; None: 0); a token whose position is *total* or more is dropped. All other positions keep
-    the words of *past*; positions that *past* does not have are 0."""
+    """Add the dispatch that appends x to a cache to a plan. Return the new cache, int32 (batch, groups,
+    *total*, words).
+
+    x: float32 (batch, tokens, groups, width). Token i gets position ``start[batch] + i`` (*start*: int32;
+    None: 0); tokens at position *total* or later are dropped. All other positions keep the words of *past*,
+    or are 0 where *past* has none."""
     batch, tokens, groups, width = x.spec.shape
     y = b.new(Spec((batch, groups, total, words_of(width)), "int32"))
     if not y.spec.size:
@@ -53,7 +55,7 @@ def appended(b: Builder, x: Value, start: Value | None, past: Value | None, tota
     slots = [x, *([] if start is None else [start]), *([] if past is None else [past]), y]
     b.dispatch(b.device.program(written(form)), slots, push, macs=batch * groups * total * width)
     if past is not None and past.spec.shape == y.spec.shape:
-        # y may overwrite *past*: a past word is read only by the invocation that writes the same word of y
+        # y may overwrite *past*: only the invocation that writes a word of y reads the same word of *past*
         span = min(tokens, total)
         b.may_overwrite([(y, past)], push | {"rows": batch * groups * span, "span": span})
     return y
@@ -76,8 +78,8 @@ def written(form: AppendForm) -> Written:
 
 
 class _AppendKernel:
-    """The writer of the append kernel. Several invocations share a vector of the cache; ``at`` is the index
-    of the vector in the new cache."""
+    """The generator of the append kernel. Several invocations share a vector of the cache; ``at`` is the
+    index of the vector in the new cache."""
 
     def __init__(self, form: AppendForm):
         buffers = (*[False] * (1 + form.starts + form.follows), True)
@@ -125,13 +127,12 @@ class _AppendKernel:
 
     def indices(self, count: int) -> list[Number]:
         """Return the indices of the words that this invocation writes, of the *count* words of a vector.
-        Indices may exceed *count* - 1; such words must not be written."""
+        Words with indices of *count* or more must not be written."""
         return [self.lanes.own + first for first in range(0, count, self.form.lanes)]
 
     def numbers(self, place: Number) -> list[tuple[Number, list[Number]]]:
-        """Load this invocation's share of the vector of the new token with the index *place*. Return
-        (index, four numbers) for each word of the cache that the invocation writes; numbers beyond the
-        width are 0."""
+        """Load this invocation's elements of new token number *place*. Return (index, four numbers) for
+        each word of the cache that the invocation writes; numbers beyond the width are 0."""
         width, group = self.form.width, self.matrix - self.batch * self.word("groups")
         token = self.batch * self.word("tokens") + place
         first, runs = (token * self.word("groups") + group) * width, []
@@ -146,8 +147,8 @@ class _AppendKernel:
         return runs
 
     def before(self, index: Number, count: int) -> Number:
-        """Return word *index* of the past token at this vector's position; 0 if there is no past token at
-        this position. *count*: the number of words of a vector."""
+        """Return word *index* of the past token at this vector's position, or 0 if there is no past token.
+        *count*: the number of words of a vector."""
         if not self.form.follows:
             return index.of(0)
         held = self.word("held")

@@ -1,4 +1,4 @@
-"""The properties for which an attention kernel is compiled, and the layout of its shared memory."""
+"""The compile-time properties of an attention kernel, and the layout of its shared memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import dataclasses
 from ..numerics.attention import LANES, Tile
 from ..numerics.steps import Number
 
-PART = 16  # minimum number of elements of each query and key that shared memory holds at a time
-FEW_ROWS = 8  # tiles of at most this many rows leave registers free for prefetched values
+PART = 16  # minimum number of elements of each query and key in shared memory at once
+FEW_ROWS = 8  # maximum number of rows of a tile that leaves registers for prefetched values
 PAD = 1  # floats of padding after each row of shared memory, against bank conflicts of the transposed stores
 UNROLLED = 4
 STRIDES = ("batch", "head", "row")
@@ -20,11 +20,11 @@ WORDS = (
 
 @dataclasses.dataclass(frozen=True)
 class AttentionForm:
-    """The properties for which a kernel is compiled. span: the number of keys that a workgroup reads (0:
-    all). biased: the kernel adds a bias to the scores. guarded: a query with NaN weights gets the result 0.
-    apart: the kernel stores partial results, from which a second kernel computes the results: for each row
-    the weighted sums, the largest score and the sum of weights. placed: the kernel reads the positions of
-    the queries from a buffer."""
+    """The compile-time properties of a kernel. span: the number of keys that a workgroup reads (0: all).
+    biased: the kernel adds a bias to the scores. guarded: a query with NaN weights gets the result 0.
+    apart: the kernel stores partial results (for each row the weighted sums, the largest score and the sum
+    of weights), which a second kernel combines. placed: the kernel reads the positions of the queries from
+    a buffer."""
 
     depth: int
     width: int
@@ -40,7 +40,7 @@ class AttentionForm:
 
     @property
     def part(self) -> int:
-        """The number of elements of each query and key that shared memory holds at a time."""
+        """The number of elements of each query and key in shared memory at once."""
         few = self.tile.rows <= FEW_ROWS and self.tile.keys <= 64
         return 2 * PART if few and self.depth % (2 * PART) == 0 else PART
 
@@ -51,19 +51,19 @@ class AttentionForm:
 
     @property
     def down(self) -> int:
-        """The row stride: an invocation computes every down-th row. The stride is larger if the result has
-        few columns, because then fewer invocations can share a row."""
+        """The row stride: an invocation computes every down-th row. The stride is larger for few columns,
+        because fewer invocations can then share a row."""
         columns = 1 << (self.width - 1).bit_length()
         return min(self.tile.rows, max(self.tile.rows // 4, LANES // columns, 1))
 
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """The layout of shared memory, as offsets in floats. A part of the queries (some elements of each query)
-    begins at offset 0, a part of the keys at *k*. Parts are stored transposed: element 0 of all queries, PAD
-    floats, element 1 of all queries, and so on. weights: the offset of the weights. rows: the offset of an
-    array with one value for each row. lanes: the offset of an array with one value for each invocation. end:
-    the total size."""
+    """The layout of shared memory, as offsets in floats. Shared memory holds a part of the queries (some
+    elements of each query) at offset 0, and a part of the keys at *k*. Parts are transposed: element 0 of
+    all queries, PAD floats, element 1 of all queries, and so on. weights: the offset of the weights. rows:
+    the offset of an array with one value for each row. lanes: the offset of an array with one value for
+    each invocation. end: the total size."""
 
     k: int
     weights: int
@@ -80,9 +80,9 @@ class Places:
 
 
 class Split:
-    """The distribution of a matrix (rows, columns) over invocations. Each invocation computes every
-    *down*-th row, and in each of its rows every *across*-th group of *run* neighbouring columns. Positions
-    are computed again at each use, because stored positions would occupy registers that the sums need."""
+    """The distribution of a matrix (rows, columns) over invocations. An invocation computes every *down*-th
+    row, and in each of these rows every *across*-th group of *run* neighbouring columns. Each use computes
+    the positions again, because stored positions would occupy registers that the sums need."""
 
     def __init__(self, lane: Number, down: int, rows: int, columns: int, run: int = 1):
         self.across, self.run = LANES // down, run

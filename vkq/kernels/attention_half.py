@@ -36,8 +36,8 @@ LOG2E = math.log2(math.e)
 
 @dataclasses.dataclass(frozen=True)
 class HalfAttention:
-    """Attention on a device's float16 matrix units. constants: the shader's specialization constants.
-    matrices: the shape of the matrices."""
+    """Attention on float16 matrix units. constants: the shader's specialization constants. matrices: the
+    shape of the matrices."""
 
     device: Device
     constants: dict[str, Constant]
@@ -53,7 +53,8 @@ class HalfAttention:
         rounds: bool = False,
     ) -> HalfAttention | str:
         """Return the attention, or the reason why matrix units do not compute it. dtypes: those of q, k and
-        v. strides: those of q, k, v and y. rounds: float32 keys and values may be rounded to float16."""
+        v. strides: those of q, k, v and y. rounds: whether float32 keys and values may be rounded to
+        float16."""
         half = dtypes[1:] == ("float16", "float16")
         if not half and not (rounds and dtypes[1] == dtypes[2]):
             return "keys and values are not float16"
@@ -77,7 +78,7 @@ class HalfAttention:
     def _all(
         cls, device: Device, sizes: AttentionSizes, types: dict[str, Constant]
     ) -> Sequence[HalfAttention]:
-        """Return one candidate for each tile that fits, the tiles with most rows first."""
+        """Return a candidate for each tile that fits, the tiles with most rows first."""
         found = []
         for rows in ROWS:
             for one in advertised_half(device.capabilities):
@@ -110,8 +111,8 @@ class HalfAttention:
         places: Value | None,
     ) -> Value:
         """Add the dispatch to a plan, and return the result. The arguments are those of
-        `vkq.kernels.attention.attended`. If *y* is float16, the result is float32 nevertheless on devices
-        that may round wrongly to float16."""
+        `vkq.kernels.attention.attended`. If *y* is float16, the result is float32 on devices that may round
+        wrongly to float16."""
         half = y.dtype == "float16" and self.device.converts
         result = b.new(y if half else Spec(y.shape, "float32"))
         how: dict[str, Constant] = {

@@ -1,5 +1,5 @@
-"""Attention to an int8 cache (`vkq.numerics.attention_int8`) in one dispatch, or in two: the first computes
-attention to each part of the keys separately, the second combines the results."""
+"""Attention to an int8 cache (`vkq.numerics.attention_int8`), in one or two dispatches. The first computes
+attention to each part of the keys separately, the second combines the parts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from .attention_int8_tiles import Int8AttentionKernel, Int8Form
 
 @dataclasses.dataclass(frozen=True)
 class Int8Operands:
-    """The operands of attention to an int8 cache: q (batch, queries, heads, width) in float32; keys and
-    values (batch, groups, keys, words); int32 lengths (batch,); an optional bias, which broadcasts to (batch,
-    heads, queries, keys), and the bias's strides; an optional sink (heads,)."""
+    """The operands of attention to an int8 cache.
+
+    q: float32 (batch, queries, heads, width). k, v: (batch, groups, keys, words). lengths: int32 (batch,).
+    bias: None, or (a bias that broadcasts to (batch, heads, queries, keys), its strides). sink: None, or
+    (heads,).
+    """
 
     q: Value
     k: Value
@@ -74,7 +77,7 @@ def _numbers(x: Int8Operands, s: AttentionSizes, rules: Int8Rules, parts: int) -
 
 @functools.lru_cache(256)
 def written(form: Int8Form) -> Written:
-    """Return the shader that is generated for a form."""
+    """Return the shader for a form."""
     tile = form.tile
     names = ["q", "k", "v", *["bias"] * form.biased, "lengths"]
     bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(names)]

@@ -1,6 +1,5 @@
 """The kernel of attention to an int8 cache. It loads words of four 8-bit codes, multiplies the sums of
-products and the weights by the tokens' scales, and computes the positions of the queries from a buffer of
-lengths."""
+products and the weights by the tokens' scales, and computes the positions of the queries from lengths."""
 
 from __future__ import annotations
 
@@ -17,10 +16,10 @@ from .attention_parts import PartsKernel
 
 @dataclasses.dataclass(frozen=True)
 class Int8Form(AttentionForm):
-    """The properties for which a kernel is compiled. ordered: `Int8Rules.causal`. follows, softcap: the
-    fields of `Int8Rules` with these names. ``causal`` and ``placed`` are always True, because the buffer of
-    lengths gives each row a last key. If *ordered* is False, every row has the same last key: number length
-    - 1, the newest in the cache."""
+    """The compile-time properties of a kernel. ordered: `Int8Rules.causal`. follows, softcap: the fields of
+    `Int8Rules` with these names. ``causal`` and ``placed`` are always True, because the buffer of lengths
+    gives each row a last key. If *ordered* is False, the last key of every row is the newest in the cache,
+    at position length - 1."""
 
     ordered: bool
     follows: bool
@@ -32,13 +31,13 @@ class Int8Form(AttentionForm):
 
 
 class Int8AttentionKernel(PartsKernel):
-    """The writer of an attention kernel whose keys and values are words of four 8-bit codes."""
+    """The generator of an attention kernel whose keys and values are words of four 8-bit codes."""
 
     form: Int8Form
 
     def run(self) -> int:
-        """Return how many neighbouring columns of the results an invocation computes: the four columns of a
-        word, or 2 or 1 if the number of columns per invocation is not a multiple of 4."""
+        """Return the number of neighbouring columns of the results that an invocation computes: the four
+        columns of a word, or 2 or 1 if an invocation's number of columns is not a multiple of 4."""
         across = LANES // self.form.down
         whole, rest = divmod(self.form.width, across)
         return 1 if rest else math.gcd(whole, PER_WORD)
@@ -63,7 +62,7 @@ class Int8AttentionKernel(PartsKernel):
         return factor_of(weight, self.scale(2, key))
 
     def values(self, first: Number) -> list[Number]:
-        """Load this invocation's columns of the value vector that begins at *first*; read each word once."""
+        """Load this invocation's columns of the value vector at *first*. Read each word once."""
         width, run, columns = self.form.width, self.results.run, self.results.columns
         if width % (self.results.across * run):
             columns = [(column < width).where(column, width - 1) for column in columns]
@@ -75,9 +74,8 @@ class Int8AttentionKernel(PartsKernel):
         return found
 
     def add_values(self, c: Number, end: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add the weighted values of the tile of keys that starts at key c, UNROLLED keys at a time, so that
-        the loads overlap. The last iteration may go beyond key *end*: *end* and later keys have the weight 0,
-        so they add 0."""
+        """Add the weighted values of the tile of keys at key c, UNROLLED keys at a time, so that the loads
+        overlap. The last iteration may include *end* and later keys, whose weights are 0."""
         left, zero, step = end - c, *(self.k.constant(n, "u") for n in (0, UNROLLED))
         count = (left < self.tile.keys).where(left, self.tile.keys)
 
@@ -94,8 +92,8 @@ class Int8AttentionKernel(PartsKernel):
         return self.k.loop(zero, count, step, sums, turn)
 
     def bring_keys(self, c: Number, d: Number) -> None:
-        """Load the part of the tile's keys that begins at element d into shared memory, transposed. Elements
-        of keys beyond the depth may be any codes, because the queries have zeros there."""
+        """Load elements d and following of the tile's keys into shared memory, transposed. Elements beyond
+        the depth may be any codes: the queries are 0 there."""
         k, keys, count = self.k, self.tile.keys, words_of(self.form.depth) - 1
         part = self.form.part // PER_WORD
         for i in range(keys * part // LANES):

@@ -1,4 +1,4 @@
-"""The kernel that combines the results of attention to separate parts of the keys
+"""The kernel that combines the parts of attention to separate parts of the keys
 (`vkq.numerics.attention.joined`)."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..numerics.rational import add, divide, multiply
 from ..numerics.steps import Number
 from ..shader.assembler import KernelWriter
 
-TOGETHER = 8  # an invocation loads the numbers of this many parts at a time, so that the loads overlap
+TOGETHER = 8  # number of parts that an invocation loads at once, so that the loads overlap
 Turn = Callable[[tuple[Number, ...], list[Number]], tuple[Number, ...]]
 JOIN_WORDS = (
     "first_group", "count", "queries", "groups", "lines", "parts", "y_batch", "y_head", "y_row"
@@ -21,9 +21,9 @@ JOIN_WORDS = (
 
 @dataclasses.dataclass(frozen=True)
 class JoinForm:
-    """The properties for which a kernel is compiled. width: the number of elements of a value vector. sunk:
-    the kernel reads a buffer of sinks (heads,). guarded: a query with NaN weights gets the result 0. half:
-    the result is float16; then *width* and the strides of the result are even. soft, converts: as in
+    """The compile-time properties of a kernel. width: the number of elements of a value vector. sunk: the
+    kernel reads a buffer of sinks (heads,). guarded: a query with NaN weights gets the result 0. half: the
+    result is float16; then *width* and the strides of the result are even. soft, converts: as in
     `vkq.shader.assembler.KernelWriter`."""
 
     width: int
@@ -35,15 +35,16 @@ class JoinForm:
 
 
 def join_module(form: JoinForm) -> bytes:
-    """Write the kernel that combines the parts. Each invocation computes one word of the result: an element,
-    or two float16 elements. The strides of the result are push constants. The input is float32 (batch,
-    groups, parts, lines, width + 2): for each row of a part, the weighted sums of the values, then the
-    largest score and the sum of weights."""
+    """Return the SPIR-V of the kernel that combines the parts. Each invocation computes one word of the
+    result: an element, or two float16 elements. The strides of the result are push constants.
+
+    The input is float32 (batch, groups, parts, lines, width + 2): for each row of a part, the weighted sums
+    of the values, then the largest score and the sum of weights."""
     buffers = (False, *[False] * form.sunk, True)
     k = KernelWriter(buffers, len(JOIN_WORDS), LANES, form.soft, converts=form.converts)
     count, queries, groups, lines, parts = (k.word(i) for i in range(1, 6))
     at, width, per_word = k.workgroup() * LANES + k.lane(), form.width, 1 + form.half
-    # invocations beyond the end compute the last word and do not store it
+    # invocations beyond the end compute the last word, and store nothing
     here = (at < count).where(at, count - 1) * per_word
     row = here.divided(width)
     column, matrix = here - row * width, row.divided(lines)
@@ -84,8 +85,8 @@ def _over_parts(
     k: KernelWriter, place: Callable[[Number], Number], parts: Number, offsets: tuple[Number, ...],
     state: tuple[Number, ...], turn: Turn,
 ) -> tuple[Number, ...]:  # fmt: skip
-    """Write loops that update the state part by part, and return the last state. *turn* gets the state and
-    the floats of a part at the addresses ``place(part) + offset``, one for each of *offsets*."""
+    """Write loops that update the state part by part. Return the last state. *turn* gets the state and the
+    floats of a part at the addresses ``place(part) + offset``, for each of the *offsets*."""
     zero, one, step = (k.constant(n, "u") for n in (0, 1, TOGETHER))
     whole = parts & (2**32 - TOGETHER)
 

@@ -1,6 +1,6 @@
-"""The attention kernel whose workgroups can each process one part of the keys. The workgroups then store
-their states (for each row the weighted sums, the largest score and the sum of weights) instead of results,
-and another kernel combines the states (attention_join)."""
+"""The attention kernel whose workgroups may each process one part of the keys. They then store states
+instead of results (for each row the weighted sums, the largest score and the sum of weights), which another
+kernel combines (attention_join)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .attention_tiles import AttentionKernel
 
 
 class PartsKernel(AttentionKernel):
-    """Writes the SPIR-V of attention. A workgroup processes all keys or, if the form has a ``span``, a part
-    of that many keys."""
+    """The generator of attention. A workgroup processes all keys or, if the form has a ``span``, that many
+    keys."""
 
     def matrix_of(self, number: Number) -> Number:
         """Return the index of the matrix (batch element and head of the keys) that a workgroup computes.
-        Set ``part``, the index of the part of the keys that the workgroup reads. *number* is the
-        workgroup's index divided by the number of tiles in a matrix."""
+        Set ``part``, the index of the part of the keys that it reads. *number* is the workgroup's index
+        divided by the number of tiles in a matrix."""
         self.sums, self.part = number, number.of(0)
         if not self.form.span:
             return number
@@ -35,8 +35,8 @@ class PartsKernel(AttentionKernel):
         return (begin < low).where(low, begin), (end < high).where(end, high)
 
     def seen_bounds(self) -> tuple[Number, Number]:
-        """Return the begin and the end of the range of keys to which the workgroup's rows attend. The begin
-        is rounded down to a multiple of the tile's number of keys."""
+        """Return (begin, end) of the keys to which the workgroup's rows attend. The begin is rounded down
+        to a multiple of the tile's number of keys."""
         k, keys = self.k, self.keys
         if not self.form.causal:
             return k.constant(0, "u"), keys
@@ -49,14 +49,14 @@ class PartsKernel(AttentionKernel):
         return self.begin_of(self.position(one.where(first, 0))), (end < keys).where(end, keys)
 
     def begin_of(self, first: Number) -> Number:
-        """Return the first key that a query at position *first* attends to, rounded down to a multiple of
+        """Return the first key to which a query at position *first* attends, rounded down to a multiple of
         the tile's number of keys."""
         begin = (first + 1).i - self.word("window").i
         return ((begin < 0) | self.word("window").equals(0)).where(0, begin).u & (2**32 - self.tile.keys)
 
     def placed_bounds(self) -> tuple[Number, Number]:
-        """Return what `seen_bounds` returns, for positions from a buffer. Compare the positions of all rows
-        of the tile, because they may be in any order."""
+        """Return the result of `seen_bounds` for positions from a buffer, over all rows of the tile: the
+        positions may be in any order."""
         k = self.k
         zero, one, last = (k.constant(n, "u") for n in (0, 1, 2**31 - 1))
         rows = self.tile.rows
@@ -75,8 +75,8 @@ class PartsKernel(AttentionKernel):
         return self.begin_of(first), (end < self.keys).where(end + 1, self.keys)
 
     def finish(self, state: tuple[Number, ...]) -> None:
-        """Store the results. With ``apart``, store for each row the weighted sums, the largest score and
-        the sum of weights instead of the results."""
+        """Store the results; with ``apart``, store for each row the weighted sums, the largest score and
+        the sum of weights."""
         if not self.form.apart:
             return super().finish(state)
         k, width = self.k, self.form.width

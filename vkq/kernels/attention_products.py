@@ -12,9 +12,9 @@ from .chain_shader import element
 
 
 class Products:
-    """Writes the products of all queries of a tile with a tile of keys. Shared memory holds a part of the
-    queries and keys at a time (some elements of each). ``scores``: the rows and keys whose products an
-    invocation computes."""
+    """The generator of the products of all queries of a tile with a tile of keys. Shared memory holds a
+    part of the queries and keys (some elements of each) at once. ``scores``: the rows and keys whose
+    products an invocation computes."""
 
     form: AttentionForm
     tile: Tile
@@ -35,12 +35,12 @@ class Products:
         return element(self.k, buffer, "float16", place) if half else self.k.load(buffer, place).f
 
     def loads(self, rows: int) -> int:
-        """Return the number of elements that each invocation loads from a part of *rows* queries or keys."""
+        """Return the number of elements that an invocation loads for a part of *rows* queries or keys."""
         return max(rows * self.form.part // LANES, 1)
 
     def add_products_of(self, c: Number, q_rows: list[Number]) -> None:
-        """Compute the products of all queries with the keys of a tile and store them in shared memory,
-        where the weights later replace them."""
+        """Store the products of all queries with the keys of a tile in shared memory. The weights later
+        replace them."""
         k, split, zero = self.k, self.scores, self.k.constant(0.0, "f")
         sums: tuple[Number, ...] = tuple([zero] * split.count)
         depth, step = (k.constant(n, "u") for n in (self.form.depth, self.form.part))
@@ -53,8 +53,7 @@ class Products:
     def add_part(
         self, c: Number, d: Number, sums: tuple[Number, ...], q_rows: list[Number]
     ) -> tuple[Number, ...]:
-        """Load the part of the queries and keys that begins at element d, add its products to the sums, and
-        return the new sums."""
+        """Load elements d and following of the queries and keys, and return the sums with their products."""
         k = self.k
         k.barrier()
         self.bring(0, self.tile.rows, 0, d, q_rows)
@@ -64,7 +63,7 @@ class Products:
         return k.loop(zero, k.constant(self.form.part, "u"), step, sums, self.add_products, rolled=True)
 
     def bring_keys(self, c: Number, d: Number) -> None:
-        """Load the part of the tile's keys that begins at element d into shared memory."""
+        """Load elements d and following of the tile's keys into shared memory."""
         keys = [
             c + ((self.lane + LANES * i) >> self.form.part_bits) for i in range(self.loads(self.tile.keys))
         ]
@@ -76,8 +75,8 @@ class Products:
         return (key < self.keys).where(key, self.keys - 1)
 
     def bring(self, buffer: int, rows: int, to: int, d: Number, starts: list[Number]) -> None:
-        """Load the part of *rows* queries or keys that begins at element d into shared memory at *to*,
-        transposed. *starts*: for each load of this invocation, the offset of the query or key in *buffer*."""
+        """Load elements d and following of *rows* queries or keys into shared memory at *to*, transposed.
+        *starts*: for each load of this invocation, the offset of the query or key in *buffer*."""
         k, depth, part = self.k, self.form.depth, self.form.part
         own = self.lane & (part - 1)
         column, few = d + own, rows * part < LANES
@@ -91,8 +90,7 @@ class Products:
                 k.keep(own * (rows + PAD) + row + to, value)
 
     def add_products(self, c: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add the products of UNROLLED elements of the part, beginning with element c, to the sums, and
-        return the new sums."""
+        """Return the sums with the products of UNROLLED elements, from element c of the part on."""
         k, split = self.k, self.scores
         of_query, of_key = self.tile.rows + PAD, self.tile.keys + PAD
         found, query = list(sums), c * of_query + split.row

@@ -35,13 +35,13 @@ SHADER, UNITS = "attention_q8__tile", "attention_q8__coopmat"
 TABLE_BYTES = 1024  # bytes of a table with one float32 for each byte value
 SOFTMAX = 16  # the cost of the softmax of one score, in multiply-adds
 LAYOUTS = {MATRIX: "4h4w", BLOCKED: "16c"}
-LEAST_QUERIES = 16  # fewer queries do not use matrix units: most of a matrix would be empty
+LEAST_QUERIES = 16  # minimum number of queries for matrix units; with fewer, most of a matrix would be empty
 HEADS = ("Q_HEADS", "K_HEADS", "V_HEADS", "Y_HEADS")
 
 
 def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> AttentionSizes | None:
     """Return the sizes of attention for q, k and v of shape (..., heads, rows, columns). Return None if the
-    shapes do not fit each other, if a size is 0, or if a number of columns is not a multiple of 4."""
+    shapes are inconsistent, a size is 0, or a number of columns is not a multiple of 4."""
     if len(q) < 3 or not q[:-2] == k[:-2] == v[:-2] or (k[-2], q[-1]) != (v[-2], k[-1]):
         return None
     batch, heads, (queries, depth), (keys, width) = math.prod(q[:-3]), q[-3], q[-2:], v[-2:]
@@ -52,9 +52,9 @@ def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> Atte
 
 @dataclasses.dataclass(frozen=True)
 class AttentionQ8:
-    """8-bit attention of given sizes in one dispatch. side_by_side: for q, k, v and the result, the number of
-    heads that lie side by side in a row of the tensor. firsts: the first columns of q, k and v in their
-    tensors. matrices: the shape of the matrix units; None: packed dot products."""
+    """8-bit attention of given sizes in one dispatch. side_by_side: for q, k, v and the result, the number
+    of heads that are side by side in a row of the tensor. firsts: the first column of q, k and v in their
+    tensors. matrices: the shape of the matrices on matrix units; None: packed dot products."""
 
     device: Device
     sizes: AttentionSizes
@@ -103,8 +103,8 @@ class AttentionQ8:
         return found if found._able else f"scores of {sizes.keys} keys exceed the shared memory"
 
     def _on_matrix_units(self) -> AttentionQ8:
-        """Return this attention on matrix units, or this attention unchanged if the device's matrix units
-        cannot compute it."""
+        """Return this attention on matrix units if the device's matrix units can compute it, else
+        unchanged."""
         c, sizes = self.device.capabilities, self.sizes
         if sizes.queries < LEAST_QUERIES or choose_path(self.device).path != COOPMAT or counted(c):
             return self
@@ -117,7 +117,7 @@ class AttentionQ8:
 
     @property
     def variant(self) -> Variant:
-        """On matrix units, the variant of attention_q8_coopmat.comp; else that of attention_q8.comp for this
+        """The shader variant: attention_q8_coopmat.comp on matrix units, else attention_q8.comp for this
         dot form and layout."""
         if self.matrices:
             return catalog().find(UNITS)
@@ -138,8 +138,7 @@ class AttentionQ8:
         return best(self._able, self.sizes, profile(self.device.capabilities).multiprocessors)
 
     def _tiles(self) -> Iterator[Tile]:
-        """Yield all tiles of the shader. Tiles for dot products are ordered: the one with most rows is
-        first."""
+        """Yield all tiles of the shader. Tiles for dot products are in descending order of rows."""
         return matrix_tiles(self.sizes, self.matrices) if self.matrices else dot_tiles(self.sizes)
 
     def _runs(self, tile: Tile) -> bool:
@@ -160,9 +159,9 @@ class AttentionQ8:
 
     @property
     def _largest_sum(self) -> float:
-        """A bound of the magnitudes of the int32 sums of both products, q k^T and weights times v. The
-        weights of a row, minus their zero point, sum to at most 255 * keys. If the second product reads the
-        softmax results without a lookup, the sum of a row is also at most 1 / scale + keys: each rounding
+        """A bound of the magnitudes of the int32 sums of both products: q k^T, and weights times v. The
+        weights of a row, minus their zero point, sum to at most 255 * keys. If no lookup table is between
+        the softmax and the second product, this sum is also at most 1 / scale + keys, because each rounding
         adds at most 1."""
         sizes, weights = self.sizes, self.steps.softmax[1]
         total = 255.0 * sizes.keys
@@ -189,8 +188,7 @@ class AttentionQ8:
         }  # fmt: skip
 
     def _rows(self) -> tuple[int, int, int]:
-        """Return the mask's strides, in rows, along batch, heads and queries. The stride of a broadcast axis
-        is 0."""
+        """Return the mask's strides, in rows, along batch, heads and queries; 0 for a broadcast axis."""
         batch, heads, queries, _ = (1,) * (4 - len(self.mask or (1,))) + (self.mask or (1,))
         return heads * queries * (batch > 1), queries * (heads > 1), int(queries > 1)
 
@@ -231,8 +229,8 @@ class AttentionQ8:
 
 
 def _broadcasts(mask: tuple[int, ...] | None, scores: tuple[int, ...]) -> bool:
-    """Return True if the shader can broadcast a mask of this shape to the scores. The mask must have a value
-    for every key."""
+    """Return True if the shader can broadcast a mask of this shape to the scores. A mask needs a value for
+    every key."""
     if mask is None:
         return True
     if not 1 <= len(mask) <= len(scores) <= 4 or mask[-1] != scores[-1] or scores[-1] == 1:

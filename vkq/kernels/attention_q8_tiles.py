@@ -1,5 +1,5 @@
-"""Tiles for 8-bit attention in one dispatch, as specialization constants. A tile states how many rows of
-scores a workgroup computes, and how many keys shared memory holds at a time."""
+"""Tiles for 8-bit attention in one dispatch, as specialization constants: the rows of scores of a
+workgroup, and the keys in shared memory at once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .weights import ceil4
 
 Tile = dict[str, Constant]
 INVOCATIONS = 128
-# Limits with dot products. STAGED: the number of 4x4 blocks of keys or values in shared memory. MOST_BLOCKS:
-# the number of 4x4 blocks along the axis of keys.
+# Limits of dot products. STAGED: the 4x4 blocks of keys or values in shared memory. MOST_BLOCKS: the 4x4
+# blocks along the axis of keys.
 STAGED, MOST_BLOCKS = 512, 32
-# The cost model on matrix units. START: the cost of starting a workgroup, in units of the cost of a row.
-# RESIDENT: the number of workgroups that run on a core at the same time.
+# The cost model of matrix units. START: the cost of starting a workgroup, in units of the cost of a row.
+# RESIDENT: the workgroups that run on a core at the same time.
 START, RESIDENT = 5.5, 6
 
 
@@ -48,10 +48,12 @@ def matrix_tiles(sizes: AttentionSizes, matrices: Matrices) -> Iterator[Tile]:
 def best(tiles: Sequence[Tile], sizes: AttentionSizes, cores: int) -> Tile:
     """Return the tile to run on a device with *cores* cores.
 
-    With dot products, return the largest tile with at least two workgroups for each core, or the smallest
-    tile if there is none. On matrix units, return the tile with the lowest estimated cost. Of tiles with
-    equal cost, prefer fewer keys at a time; but if there are at most two workgroups for each core, prefer
-    more keys, which need fewer barriers.
+    With dot products, return the largest tile with at least two workgroups for each core, else the smallest
+    tile.
+
+    On matrix units, return the tile with the lowest estimated cost. Of tiles with equal cost, prefer fewer
+    keys in shared memory at once. With at most two workgroups for each core, prefer more keys, which need
+    fewer barriers.
     """
 
     def workgroups(tile: Tile) -> int:

@@ -1,5 +1,5 @@
-"""The steps of a model's 8-bit attention with their quantization parameters, and a formula for the sum of
-scores and mask that needs no table."""
+"""The steps of a model's 8-bit attention with their quantization parameters, and a formula without a table
+for the sum of scores and mask."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AttentionSteps:
 
 
 def score_scale(sums: Three, mask_first: bool) -> float:
-    """Return the float by which the sum of score and mask multiplies the score."""
+    """Return the factor of the score in the sum of score and mask."""
     ra, rb, _ = scales_of_sum(*sums, False)
     return float(rb if mask_first else ra)
 
@@ -53,11 +53,11 @@ def score_scale(sums: Three, mask_first: bool) -> float:
 def offsets(sums: Three, mask_first: bool, soft_float: bool) -> Any:
     """Return a float32 value c for each stored value of the mask, from -128 on. For every score,
     ``round(score * ra + c)``, clamped to int8, is the sum of the score and the mask's value. Return None if
-    no such c exists. soft_float: the device may round in any direction; False: it rounds to nearest even.
+    no such c exists. soft_float: whether the device may round in any direction instead of to nearest even.
 
-    Each score restricts c to an interval of length 1, because the sum must round to the right byte. The
-    interval is unbounded on one side if the sum saturates. c is the middle of the intersection of the 256
-    intervals. This intersection also contains the constant of the float32 formula.
+    The sum must round to the right byte, so each score restricts c to an interval of length 1. The interval
+    is unbounded on one side if the sum saturates. c is the middle of the intersection of the 256 intervals,
+    which also contains the constant of the float32 formula.
     """
     table = stored_table("add", *sums, None)  # index: [second operand][first operand]
     table = table.T if mask_first else table  # index: [mask][score]
@@ -68,7 +68,7 @@ def offsets(sums: Three, mask_first: bool, soft_float: bool) -> Any:
     low, high = np.where(np.isinf(low), high - 2, low), np.where(np.isinf(high), low + 2, high)
     found = ((low + high) / 2).astype(np.float32)
     found.flags.writeable = False
-    if soft_float:  # product and sum are each rounded once; sums beyond 256 saturate anyway
+    if soft_float:  # product and sum round once each; sums beyond 256 saturate
         errors = FLOAT_STEP * (2 * np.abs(products).max() + np.abs(found) + 512)
         return found if np.all(np.minimum(high - found, found - low) > errors) else None
     fused = (products + found[:, None].astype(np.float64)).astype(np.float32)

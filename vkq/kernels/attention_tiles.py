@@ -1,9 +1,9 @@
 """The kernel of attention: each workgroup computes a tile of rows (`vkq.numerics.attention.Tile`).
 
 A row is a query of one of the heads that share keys and values. For each tile of keys, the workgroup loads
-parts of the queries and keys into shared memory and computes the scores. Then the invocations of each row
-find its largest score and compute its weights. Every invocation has a part of the results (some rows and
-columns) and accumulates it in registers.
+parts of the queries and keys into shared memory, and computes the scores. Then the invocations of each row
+find its largest score and compute its weights. Every invocation accumulates some rows and columns of the
+results in registers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Turn = Callable[[Number, tuple[Number, ...]], tuple[Number, ...]]
 
 
 class AttentionKernel(Products):
-    """Writes the SPIR-V of an attention kernel."""
+    """The generator of an attention kernel."""
 
     def __init__(self, form: AttentionForm):
         self.form, self.tile, self.at = form, form.tile, Places.of(form.tile, form.part)
-        self.y = self.reads()  # index of the result buffer, which follows the buffers that the kernel reads
+        self.y = self.reads()  # index of the result buffer, after the buffers that the kernel reads
         self.k = k = KernelWriter((*[False] * self.y, True), len(WORDS), LANES, form.soft, self.at.end)
         lane, rows, keys = k.lane(), self.tile.rows, self.tile.keys
         self.lane = lane
@@ -51,11 +51,11 @@ class AttentionKernel(Products):
         self.key_matrix, self.value_matrix = (self._matrix(x) for x in "kv")
 
     def reads(self) -> int:
-        """Return how many buffers the kernel reads."""
+        """Return the number of buffers that the kernel reads."""
         return 3 + self.form.biased + self.form.placed
 
     def run(self) -> int:
-        """Return how many neighbouring columns of the results an invocation computes."""
+        """Return the number of neighbouring columns of the results that an invocation computes."""
         return 1
 
     def matrix_of(self, number: Number) -> Number:
@@ -65,7 +65,7 @@ class AttentionKernel(Products):
 
     def position(self, query: Number) -> Number:
         """Return the position of a query among the keys. The push constant "start" is the position of the
-        first query or, if a buffer has the positions, the buffer's stride between batches."""
+        first query. If a buffer has the positions, "start" is the buffer's stride between batches."""
         start = self.word("start")
         return self.k.load(self.y - 1, self.batch * start + query) if self.form.placed else query + start
 
@@ -73,8 +73,7 @@ class AttentionKernel(Products):
         return self.k.word(WORDS.index(name))
 
     def query(self, row: Number) -> tuple[Number, Number]:
-        """Return the head of a row and the index of its query. A row beyond the last one counts as the last
-        row."""
+        """Return (head, index of the query) of a row. Rows beyond the last row count as the last row."""
         line = self.first + row
         line = (line < self.lines).where(line, self.lines - 1)
         head = line.divided(self.queries)
@@ -87,7 +86,7 @@ class AttentionKernel(Products):
         return self.batch * step["batch"] + head * step["head"] + query * step["row"]
 
     def _matrix(self, name: str) -> Number:
-        """Return the offset of the workgroup's keys (*name* "k") or values ("v"), which its heads share."""
+        """Return the offset of the keys (*name* "k") or values ("v") that the workgroup's heads share."""
         return self.batch * self.word(f"{name}_batch") + self.head * self.word(f"{name}_head")
 
     def module(self) -> bytes:
@@ -120,14 +119,14 @@ class AttentionKernel(Products):
                     k.store(self.y, first + column, value)
 
     def bounds(self) -> tuple[Number, Number]:
-        """Return the begin and the end of the range of keys that the workgroup reads."""
+        """Return (begin, end) of the keys that the workgroup reads."""
         raise NotImplementedError
 
     def turn(
         self, c: Number, state: tuple[Number, ...], end: Number, q_rows: list[Number]
     ) -> tuple[Number, ...]:
-        """Process the tile of keys that starts at key c, and return the new state: the largest score and the
-        sum of weights of the invocation's row, then all weighted sums of values that it accumulates."""
+        """Process the tile of keys at key c, and return the new state: the largest score and the sum of
+        weights of the invocation's row, then all weighted sums of values that the invocation accumulates."""
         k, at, tile = self.k, self.at, self.tile
         self.add_products_of(c, q_rows)
         k.barrier()
@@ -157,12 +156,12 @@ class AttentionKernel(Products):
         return (largest, total, *self.add_values(c, end, sums))
 
     def factor(self, key: Number, weight: Number) -> Number:
-        """Return the number by which a key's value is multiplied: its weight."""
+        """Return the factor of a key's value: its weight."""
         return weight
 
     def add_values(self, c: Number, end: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add to the sums the weighted values of the tile of keys that starts at key c. No row attends to
-        the key *end* or to later keys."""
+        """Add the weighted values of the tile of keys at key c to the sums. No row attends to key *end* or
+        later keys."""
         left, rows = self.keys - c, self.tile.rows
         many = 128 // max(rows, 4) if rows <= FEW_ROWS else UNROLLED
         zero, one, step = (self.k.constant(n, "u") for n in (0, 1, many))
@@ -179,8 +178,8 @@ class AttentionKernel(Products):
         return k.loop(self.sub, end, step, state, turn)
 
     def add_keys(self, c: Number, i: Number, many: int, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Add the values of *many* keys, beginning with key c + i, times their weights, to the sums of this
-        invocation's rows and columns. Load all values first, so that the loads overlap."""
+        """Add the weighted values of *many* keys from key c + i on to the sums of this invocation's rows
+        and columns. Load all values first, so that the loads overlap."""
         k, results = self.k, self.results
         loaded = [self.values(self.value_matrix + (c + (i + j)) * self.word("v_row")) for j in range(many)]
         for j, values in enumerate(loaded):
@@ -191,7 +190,7 @@ class AttentionKernel(Products):
         return sums
 
     def values(self, first: Number) -> list[Number]:
-        """Load this invocation's columns of the value vector that begins at *first*."""
+        """Load this invocation's columns of the value vector at *first*."""
         width = self.form.width
         whole = width % self.results.across == 0
         columns = [x if whole else (x < width).where(x, width - 1) for x in self.results.columns]
@@ -214,8 +213,8 @@ class AttentionKernel(Products):
         return score(total, self.word("scale").f, bias)
 
     def joined(self, value: Number, join: Callable[[Number, Number], Number]) -> Number:
-        """Write a reduction with the operation *join* over the invocations of a row, one *value* from each.
-        Every invocation of the row gets the result."""
+        """Write a reduction with the operation *join* over the invocations of a row, with one *value* from
+        each. Return the result to every invocation of the row."""
         k, place = self.k, self.lane + self.at.lanes
         half = self.tile.lanes // 2
         while half:

@@ -1,5 +1,5 @@
-"""The programs that the method ``auto`` chooses for typical layers on a device. They depend only on the
-device's capabilities, so a shader compiler can be tested on them without the device.
+"""The programs that the method ``auto`` chooses for typical layers. They depend only on the device's
+capabilities, so they can be compiled without the device.
 
 The layers are those of ResNet-50 and MobileNetV2 for one image of 224x224, linear layers with one or four
 rows, and an attention layer. Activations are int8, or float32 with weights of 8 or 4 bits.
@@ -52,8 +52,8 @@ RESULTS = {
     "avg_pool_q8__pixels": 16, "binary_q8__word": 16, "conv2d_q8ta_q8csw__depthwise": 16,
     "max_pool_q8__pixels": 16, "quantize_q8ta__pixels": 16, "transpose_q8__pixels": 16,
 }  # fmt: skip
-# With these parameters, as with most, the float formula of an addition is exact and needs no table
-# (binary.py).
+# With these parameters, the float formula of an addition is exact and needs no table (binary.py), as with
+# most parameters.
 SUMMANDS, SUM = QParams(0.023, 3), QParams(0.031, -5)
 UNBOUNDED = Affine(np.ones(1, np.float32), np.zeros(1, np.float32), (-math.inf, math.inf))
 
@@ -68,13 +68,13 @@ class AutoProgram:
 
     @property
     def results(self) -> int | None:
-        """The number of results that an invocation of the shader writes; None for shaders that are not in
-        `RESULTS`."""
+        """The number of results of an invocation of the shader; None for shaders that are not in `RESULTS`.
+        """
         return RESULTS.get(self.variant.shader)
 
 
 class _DeviceStandIn:
-    """A stand-in for a device: it has the device's capabilities and makes programs without pipelines."""
+    """A stand-in for a device: it has the device's capabilities, and makes programs without pipelines."""
 
     def __init__(self, capabilities: Capabilities):
         self.capabilities = capabilities
@@ -92,7 +92,7 @@ class _DeviceStandIn:
 
 
 class _Int8Results:
-    """A stand-in for a scheme with int8 activations and results, with every attribute that kernels read
+    """A stand-in for a scheme with int8 activations and results: it has every attribute that kernels read
     before a dispatch."""
 
     family, axes, out, after = "q8ta_q8csw", {"out": "q8to"}, "q8to", NOTHING
@@ -109,14 +109,14 @@ FLOATS = types.SimpleNamespace(  # a stand-in for the schemes with float activat
 
 
 def form(c: Capabilities) -> str:
-    """Return the dot form of a device whose rates were not measured: the first form in
-    `vkq.select.path.TABLE` that the device supports and that the driver reports as accelerated."""
+    """Return the dot form of a device without measured rates: the first form in `vkq.select.path.TABLE`
+    that the device supports and the driver reports as accelerated."""
     able = (row for row in TABLE if row.needs and c.features.get(row.needs))
     return next((row.form for row in able if row.flag and c.facts.get(row.flag)), FORM_WITHOUT)
 
 
 def auto_programs(c: Capabilities) -> list[AutoProgram]:
-    """Return the programs, in the order of the layers."""
+    """Return the programs in the order of the layers."""
     device = _DeviceStandIn(c)
     found = [*_programs(device, form(c)), *_weight_only(device)]
     return [AutoProgram(layer, p.variant, p.constants) for layer, p in found]
@@ -149,8 +149,7 @@ def _programs(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
 
 def _expanded(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
     """Yield the program that computes an expansion and a depthwise convolution in one dispatch, if the
-    device has a packed dot product. `vkq.check.measuring` compares the time of this dispatch with the time
-    of two dispatches."""
+    device has a packed dot product. (`vkq.check.measuring` compares its time with that of two dispatches.)"""
     p = Conv2dProblem.of((1, 192, 28, 28), (192, 1, 3, 3), padding=1, groups=192)
     depthwise = Depthwise(device, _zeros(192, 1, 3, 3), _points(192), SCHEME, dot, 192)
     product, x = _gemm(device, dot, 192, 32), Spec((1, 32, 28, 28), "int8", IMAGE)
@@ -172,7 +171,7 @@ def _attention(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
 
 
 def _moved(device: Any) -> Iterator[tuple[str, Program]]:
-    """Yield the programs of operators with little arithmetic."""
+    """Yield the programs of operators with little arithmetic, such as additions."""
     c = device.capabilities
     sure = {"SURE": arithmetic("add", SUMMANDS, SUMMANDS, SUM).sure(soft_float=False)}
     yield "add", device.program(catalog().find("binary_q8__word", op="add", shape="same"), sure)
@@ -188,7 +187,8 @@ def _moved(device: Any) -> Iterator[tuple[str, Program]]:
 
 
 def _weight_only(device: Any) -> Iterator[tuple[str, Program]]:
-    """Yield the programs for float activations: int8 weights, and 4-bit weights in groups of 32."""
+    """Yield the programs of layers with float activations: int8 weights, and 4-bit weights in groups of 32.
+    """
     for m, n, k in ((1, 4096, 4096), (49, 2048, 512)):
         yield f"float32 linear {m}x{n}x{k}", _float_gemm(device, n, k).program(m)
         codes, scale = np.zeros((n, k // 32, 16), np.uint8), np.ones((n, k // 32), np.float16)
@@ -206,7 +206,7 @@ def _weight_only(device: Any) -> Iterator[tuple[str, Program]]:
 
 
 def _float_convolution(device: Any, p: Conv2dProblem) -> Any:
-    """Return the program of a float convolution, which is a single dispatch."""
+    """Return the program of a float convolution, a single dispatch."""
     weight, choice = _zeros(*p.weight_shape), Choice("float", "float", "")
     c, b = Convolution(device, weight, _points(p.oc), FLOATS, choice, p.groups), Builder(device)
     x, y = (b.new(Spec(shape, "float32")) for shape in (p.x_shape, p.y_shape))

@@ -1,6 +1,6 @@
-"""Element-wise operators on two 8-bit tensors. A float formula with an error bound computes the results; a
-lookup table gives the results that are so close to a rounding tie that the formula may be wrong. `sum_after`
-makes an addition the epilogue of another kernel."""
+"""Element-wise operators on two 8-bit tensors. A float formula with an error bound computes the results. A
+lookup table gives those results that are so close to a rounding tie that the formula may be wrong.
+`sum_after` makes an addition the epilogue of another kernel."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from ..numerics.stored import shift, signed
 from .after import After, with_sum
 
 TIE = 0.5
-FLOAT_STEP = 2.0**-23  # bound of the relative error of one float32 operation that may round in any direction
+FLOAT_STEP = 2.0**-23  # bound of the relative error of a float32 operation with any rounding direction
 LARGEST_PRODUCT = 255.0 * 255.0
 
 
 @dataclasses.dataclass(frozen=True)
 class BinaryFormula:
-    """The formula that the shader computes: its variant and its constants. If the formula's value is farther
-    than a limit from the nearest integer, the result comes from the lookup table. The limit is ``exact`` on
-    devices that round floats to nearest even, and ``safe`` on others."""
+    """The formula of the shader: its variant and its constants. If the formula's value is farther from the
+    nearest integer than a limit, the result comes from the lookup table. The limit is ``exact`` on devices
+    that round floats to nearest even, else ``safe``."""
 
     variant: str
     ra: float
@@ -46,8 +46,7 @@ class BinaryFormula:
     exact: float
 
     def sure(self, soft_float: bool) -> bool:
-        """Return True if the shader need not choose between formula and table, because one of the two gives
-        every result."""
+        """Return True if either the formula or the table gives every result."""
         return self.variant == "table" or (not soft_float and self.exact >= TIE)
 
 
@@ -56,38 +55,37 @@ BY_TABLE = BinaryFormula("table", 0.0, 0.0, 0.0, -1.0, -1.0)
 
 @functools.lru_cache(maxsize=256)
 def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormula:
-    """Return the float formula for stored int8 values. Its limit ``safe`` accounts for the largest possible
-    difference between the formula's value and the value of the float32 steps that define the result."""
+    """Return the float formula for stored int8 values. Its limit ``safe`` allows for the largest difference
+    between the formula's value and the float32 steps that define the result."""
     if op == "mul":
         ra = scale_of_product(a, b, y)
-        # A value outside of the type's range saturates, whatever its error. For a value inside, the product
-        # and the sum are below 2^9. Both the shader and the float32 definition round the product and the
-        # sum.
+        # A value outside of the type's range saturates, whatever its error. Inside, the product and the sum
+        # are below 2^9. Both the shader and the float32 definition round the product and the sum.
         return _within(BinaryFormula("mul", ra, 0.0, float(y.zero_point), TIE - FLOAT_STEP * 1024, TIE),
                        ra * LARGEST_PRODUCT)  # fmt: skip
     moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))
     ra, rb, plain = (float(value) for value in scales_of_sum(a, b, y, op == "sub"))
     offset = plain + moved_a * ra + moved_b * rb - moved_y
-    # *largest* bounds every term and partial sum. Errors, in units of 2^-23 * largest: at most 1 for each of
-    # four steps of the shader, 1 for the change that `_exact` makes to the constants, and 1/2 each for the
-    # rounded offset and for two steps of the float32 definition. The total, 6.5, is less than 7.
+    # *largest* bounds every term and partial sum. Errors, in units of 2^-23 * largest: at most 1 for each
+    # of four steps of the shader, 1 for the change of the constants in `_exact`, and 1/2 each for the
+    # rounded offset and two steps of the float32 definition. The total is 6.5, less than 7.
     largest = 256 * (abs(ra) + abs(rb)) + max(abs(plain), abs(offset))
     formula = _within(BinaryFormula("add", ra, rb, offset, TIE - 7 * FLOAT_STEP * largest, 0.0), largest)
     return formula if formula is BY_TABLE else _exact(formula, stored_table(op, a, b, y, None))
 
 
 def _within(formula: BinaryFormula, largest: float) -> BinaryFormula:
-    """Return *formula* if its values (at most *largest*) and its factor are far from float32's limits and
-    ``safe`` is not too small; else return BY_TABLE."""
+    """Return *formula*, or BY_TABLE if its values (at most *largest*) or its factor are close to float32's
+    limits, or ``safe`` is too small."""
     able = np.isfinite(largest) and largest < 2.0**100 and formula.ra >= 2.0**-100
     return formula if able and formula.safe > TIE / 2 else BY_TABLE
 
 
 def _exact(formula: BinaryFormula, table: npt.NDArray[np.int8]) -> BinaryFormula:
     """Return a formula for sums that gives every result of the table on devices that round to nearest even.
-    Try the three constants unchanged first, then neighbouring floats. If no combination gives every result,
-    keep the constants unchanged, and set ``exact`` just below the smallest distance of a wrong sum from its
-    nearest integer."""
+    Try the three constants unchanged, then neighbouring floats. If no combination gives every result, keep
+    the constants, and set ``exact`` just below the smallest distance of a wrong sum from the nearest
+    integer."""
     q = np.arange(-128, 128)
     value = q * formula.ra + q[:, None] * formula.rb + formula.offset
     distance = np.abs(value - np.rint(value))
@@ -109,10 +107,10 @@ def _first_wrong(
     near: tuple[Float32, Float32], want: npt.NDArray[np.int8], ra: np.float32, rb: np.float32,
     offset: np.float32,
 ) -> float:  # fmt: skip
-    """Compute the sum of the products ``near[0] * ra`` and ``near[1] * rb`` and of *offset* in every way that
-    a device may: in both orders, with each product fused with its addition or rounded before it. A sum is
-    wrong if its nearest integer is not *want*. Return a number just below the smallest distance of a wrong
-    sum from its nearest integer, or 1 if no sum is wrong."""
+    """Compute the sum of ``near[0] * ra``, ``near[1] * rb`` and *offset* in every way that a device may: in
+    both orders, and with each product either fused with its addition or rounded before it. A sum is wrong
+    if its nearest integer is not *want*. Return a number just below the smallest distance of a wrong sum
+    from the nearest integer, or 1 if no sum is wrong."""
     safe = 1.0
     for (x, rx), (z, rz) in itertools.permutations(zip(near, (ra, rb), strict=True)):
         for inner in (z * rz + offset, fused_multiply_add(z, rz, offset)):
@@ -126,13 +124,13 @@ def _first_wrong(
 def stored_table(
     op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation
 ) -> npt.NDArray[np.int8]:
-    """Return the stored result for every pair of stored values, int8 (256, 256), indexed [b + 128][a +
+    """Return the stored result for every pair of stored values: int8 (256, 256), indexed [b + 128][a +
     128]."""
     low, high = activation_bounds(activation, y)
     return np.clip(_table(op, a, b, y), low - shift(y.dtype), high - shift(y.dtype))
 
 
-# Cached, because an addition needs its table twice, and a session computes all tables in advance.
+# Cached: an addition uses its table twice, and a session computes all tables in advance.
 @functools.lru_cache(maxsize=64)
 def _table(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> npt.NDArray[np.int8]:
     table = signed(binary_table(op, a, b, y))
@@ -144,10 +142,10 @@ def sum_after(
     op: Literal["add", "sub"], own: QParams, other: QParams, yq: QParams, activation: Activation,
     own_first: bool, shape: Sequence[int],
 ) -> After:  # fmt: skip
-    """Return the epilogue that applies *op* to a kernel's results and another operand, both of shape *shape*.
-    *own*, *other*, *yq*: the quantization parameters of the kernel's results, of the other operand and of the
-    epilogue's results. *own_first*: the kernel's results are the first operand of *op*. The results are
-    bit-identical to those of `vkq.ops.elementwise.combined`."""
+    """Return the epilogue that applies *op* to a kernel's results and another operand, both of shape
+    *shape*. *own*, *other*, *yq*: the quantization parameters of the kernel's results, of the other operand
+    and of the epilogue's results. *own_first*: the kernel's results are the first operand of *op*. The
+    results have the same bits as those of `vkq.ops.elementwise.combined`."""
     a, b = (own, other) if own_first else (other, own)
     if op == "add" and swaps(tuple(shape), tuple(shape)):
         a, b, own_first = b, a, not own_first

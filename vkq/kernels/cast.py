@@ -9,7 +9,7 @@ from ..shader.catalog import catalog
 
 
 def converted(b: Builder, x: Value, dtype: str) -> Value:
-    """Convert x, float16 or float32, to *dtype*. If x has this dtype, return x itself."""
+    """Convert x, float16 or float32, to *dtype*. Return x itself if it has this dtype."""
     if x.spec.dtype == dtype:
         return x
     y = b.new(Spec(x.spec.shape, dtype))
@@ -20,8 +20,8 @@ def converted(b: Builder, x: Value, dtype: str) -> Value:
 
 
 def filled_rows(b: Builder, x: Value, k: int) -> Value:
-    """Pad x (..., K), float16 or float32, with zeros to k columns; k is a multiple of 8. A plan that needs
-    the padded x several times pads it once."""
+    """Pad the K columns of x (..., K), float16 or float32, with zeros to k columns, a multiple of 8. A plan
+    pads each x once."""
     if x.spec.shape[-1] == k:
         return x
 

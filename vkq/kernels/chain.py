@@ -1,8 +1,8 @@
-"""Chains of element-wise operators. One dispatch computes a chain; operands are broadcast by strides.
+"""Chains of element-wise operators. One dispatch computes a chain, and broadcasts operands by strides.
 
-A chain is a list of operators on numbered values. `vkq.shader.assembler` writes its kernel;
-`Chain.computed` computes the same steps in NumPy. Sizes and strides are push constants, so one kernel
-serves all shapes with the same broadcast pattern.
+A chain is a list of operators on numbered values. `vkq.shader.assembler` writes its kernel.
+`Chain.computed` computes the same steps in NumPy. Sizes and strides are push constants, so shapes with the
+same broadcast pattern share a kernel.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ TURNS = 4
 def chained(
     b: Builder, chain: Chain, inputs: Sequence[Value], shape: Sequence[int], held: tuple[str, ...] = ()
 ) -> list[Value]:
-    """Add a chain to a plan. The inputs broadcast to *shape*, the shape of all results. *held*: for each
-    result of the chain, the 8-bit type in which to store the result, or "" to keep the result's type. Only
-    float32 results that hold integers may be stored as bytes, and only if `packs` returns True."""
+    """Add a chain to a plan. The inputs broadcast to *shape*, the shape of all results. *held*: the 8-bit
+    type in which each result is stored, or "" for the result's own type. Only float32 results with integer
+    values may be stored as bytes, and only if `packs` returns True."""
     stored = [_stored(chain.types[i]) for i in chain.results]
     if held:
         stored = [own or dtype for own, dtype in zip(held, stored, strict=True)]
@@ -74,8 +74,8 @@ def _contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
 def collapsed(
     shape: tuple[int, ...], operands: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Return the sizes of a result's axes and the strides of each operand, after merging neighbouring axes
-    that are contiguous in every operand."""
+    """Return (sizes of the result's axes, strides of each operand), after neighbouring axes that are
+    contiguous in every operand are merged."""
     rank = len(shape)
     all_strides = []
     for own in operands:
@@ -96,21 +96,21 @@ def collapsed(
 
 
 def fits(shapes: Sequence[Sequence[int]], shape: Sequence[int], more: int = 0) -> bool:
-    """Return True if the sizes and strides of operands of these *shapes* that broadcast to *shape*, and
-    *more* further numbers, fit in the push constants."""
+    """Return True if the push constants have room for the sizes and strides of operands of these *shapes*
+    that broadcast to *shape*, and for *more* further numbers."""
     sizes, strides = collapsed(tuple(shape), tuple(map(tuple, shapes)))
     return 4 * (2 + len(sizes) + len(sizes) * len(strides) + more) <= MAX_BYTES
 
 
 def packs(chain: Chain, shapes: Sequence[Sequence[int]], shape: Sequence[int]) -> bool:
-    """Return True if a chain can store results as bytes. The length of a row must be a multiple of 4, because
-    a word holds four bytes. No result may be float16, because a word holds only two float16 elements."""
+    """Return True if a chain can store results as bytes. Rows must fill words of four bytes, so their
+    length must be a multiple of 4. No result may be float16: only two float16 elements fit into a word."""
     return bool(shape) and shape[-1] % 4 == 0 and per_word(chain) == 1 and fits(shapes, shape, 1)
 
 
 def named(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Return attributes as (name, value) pairs, sorted by name (`Link.attributes`). Leave out attributes that
-    are no numbers, strings or tuples."""
+    """Return attributes as (name, value) pairs, sorted by name (`Link.attributes`). Attributes that are no
+    numbers, strings or tuples are left out."""
     return tuple(
         sorted(
             (name, value)

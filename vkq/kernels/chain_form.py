@@ -1,4 +1,4 @@
-"""A chain of element-wise operators as data, and the further properties that determine its kernel."""
+"""A chain of element-wise operators as data, and the other properties that determine its kernel."""
 
 from __future__ import annotations
 
@@ -71,9 +71,10 @@ def _constant(like: Number, dtype: str, value: float) -> Number:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """The properties, besides the chain, that determine a kernel.
+    """The properties besides the chain that determine a kernel.
 
-    - ways: how each input is indexed. "own": by the index of the result's element; "one": always 0, because
+    - ways: the index with which each input is read. "own": the index of the result's element; "one": 0, because
+      the input has one element; "strided": from strides.
       the input has one element; "strided": by strides.
     - rank: the number of axes.
     - turns: the number of words (vectors of four words if *fours*) that an invocation computes.
@@ -92,15 +93,15 @@ class Form:
 
 
 def per_word(chain: Chain, held: Sequence[str] = ()) -> int:
-    """Return how many elements of a row are in one word of a result."""
+    """Return the number of elements of a row in one word of a result."""
     if any(held):
         return 4
     return 2 if any(chain.types[i] == "float16" for i in chain.results) else 1
 
 
 def per_turn(chain: Chain, fours: bool, held: Sequence[str] = ()) -> int:
-    """Return how many elements an invocation computes at a time: the elements of one word or, with *fours*,
-    the smallest number of elements that fills whole vectors in every buffer."""
+    """Return the number of elements that an invocation computes at once: those of one word. With *fours*,
+    return the smallest number that fills whole vectors in every buffer."""
     if not fours:
         return per_word(chain, held)
     return 8 if "float16" in (*chain.inputs, *(chain.types[i] for i in chain.results)) else 4

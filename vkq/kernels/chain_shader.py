@@ -46,7 +46,7 @@ def _module(chain: Chain, form: Form) -> bytes:
         for j in range(per):
             i = word * per + j
             last = k.word(1) - 1
-            # Invocations beyond the end compute the last element and do not store it.
+            # Invocations beyond the end compute the last element, and store nothing.
             i = (last < i).where(last, i)
             places = _places(k, form, i)
             inputs = [
@@ -68,20 +68,20 @@ def _module(chain: Chain, form: Form) -> bytes:
 
 
 def _numbers(form: Form) -> int:
-    """Return the number of push constants after the count of elements: sizes, strides, and the number of
-    words in a row."""
+    """Return the number of push constants after the count of elements: sizes, strides, and the words of a
+    row."""
     return max(form.rank - 1, 0) + form.rank * form.ways.count("strided") + any(form.held)
 
 
 def _place_of(word: Number, width: Number) -> Number:
-    """Convert the index of a word in a row-major array, whose rows have *width* words, to the word's index
-    in kPackedInt8_4H4W."""
+    """Convert the index of a word in a row-major array with rows of *width* words to the word's index in
+    kPackedInt8_4H4W."""
     row = word.divided(width)
     return (((row >> 2) * width + (word - row * width)) << 2) + (row & 3)
 
 
 def bytes_word(dtype: str, values: Sequence[Number]) -> Number:
-    """Saturate four integers, given as float32, to *dtype*, and return them as one word of stored bytes."""
+    """Saturate four integers, given as float32, to *dtype*. Return them as one word of stored bytes."""
     info, words = np.iinfo(dtype), []
     for value in values:
         value = (value < float(info.min)).where(float(info.min), value)
@@ -92,7 +92,7 @@ def bytes_word(dtype: str, values: Sequence[Number]) -> Number:
 
 def _by_fours(chain: Chain, form: Form) -> bytes:
     """Write a shader whose invocations read and write vectors of four words. Every input must have the
-    shape of the result or be a single element, and the elements must fill whole vectors."""
+    result's shape or one element, and the elements must fill whole vectors."""
     first_result, types, per = len(chain.inputs), chain.types, per_turn(chain, True)
     fours = {i for i, way in enumerate(form.ways) if way == "own"}
     results = range(first_result, first_result + len(chain.results))
@@ -100,7 +100,7 @@ def _by_fours(chain: Chain, form: Form) -> bytes:
     vectors = frozenset({*fours, *results})
     k = KernelWriter(buffers, 2, LOCAL, form.soft, fours=vectors, converts=form.converts)
     at, count = k.workgroup() * LOCAL + k.lane(), k.word(1) >> (per.bit_length() - 1)
-    # invocations beyond the end compute the last vector and do not store it
+    # invocations beyond the end compute the last vector, and store nothing
     here = (count - 1 < at).where(count - 1, at)
     inputs = [
         loaded(k, n, dtype, here, per) if n in fours else [element(k, n, dtype, at.of(0))] * per
@@ -114,7 +114,7 @@ def _by_fours(chain: Chain, form: Form) -> bytes:
 
 
 def loaded(k: KernelWriter, buffer: int, dtype: str, at: Number, per: int) -> list[Number]:
-    """Load elements *at* * *per* to (*at* + 1) * *per* - 1 from a buffer of vectors."""
+    """Load *per* elements from element *at* * *per* on, from a buffer of vectors."""
     count = per // (8 if dtype == "float16" else 4)
     words = [word for v in range(count) for word in k.load_four(buffer, at * count + v)]
     if dtype == "float16":
@@ -135,7 +135,7 @@ def store_vectors(k: KernelWriter, buffer: int, dtype: str, at: Number, values: 
 
 
 def _places(k: KernelWriter, form: Form, i: Number) -> list[Number]:
-    """Return, for each input, the index of the element that element i of the result reads."""
+    """Return the index of the element that element i of the result reads in each input."""
     at, rest = form.rank - 1, i
     coordinates: list[Number] = []
     for axis in range(form.rank - 1, 0, -1):
@@ -177,13 +177,13 @@ def stored(dtype: str, value: Number) -> Number:
 
 
 def keep(k: KernelWriter, buffer: int, dtype: str, word: Number, values: Sequence[Number], per: int) -> None:
-    """Store *values*, the *per* results that belong to word number *word*."""
+    """Store *values*, the *per* results of word number *word*."""
     if dtype == "float16":
         return k.store(buffer, word, to_halves(*values))
     for j, value in enumerate(values):
         value = stored(dtype, value)
         at = word * per + j
-        if j:  # per is 2 if another result is float16; the last word may then have only one element
+        if j:  # per is 2 if another result is float16; the last word may have one element
             with k.when(at < k.word(1)):
                 k.store(buffer, at, value)
         else:

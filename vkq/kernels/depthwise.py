@@ -21,8 +21,8 @@ from .weights import PARAMETER_BYTES, Int8, Int32, ceil4
 
 
 class Depthwise(Direct):
-    """A depthwise convolution. Packed dot products (`Dots`) compute it where the profile prefers them;
-    otherwise conv_direct_q8.comp does."""
+    """A depthwise convolution, by packed dot products (`Dots`) if the profile prefers them, else by
+    conv_direct_q8.comp."""
 
     _word_bytes = 1
 
@@ -37,8 +37,7 @@ class Depthwise(Direct):
     def packed(self) -> Int8:
         return np.ascontiguousarray(self._flat()[0].T)
 
-    # The form is "s8s8" on every path: the shader multiplies signed int8 numbers itself, without dot
-    # products.
+    # The form is "s8s8" on every path: the shader multiplies signed int8 numbers without dot products.
     def packed_parameters(self) -> Int32:
         return self.arithmetic.channel_parameters(self._flat(), "s8s8", self._zero_points[None])
 
@@ -61,8 +60,8 @@ class Depthwise(Direct):
         return self.on_dots(p) and (layout == BLOCKED or (aligned and Dots.by_lines(self)))
 
     def on_dots(self, p: Conv2dProblem) -> bool:
-        """Return True if packed dot products support the problem: each input channel has one output channel,
-        the kernel is square with a size of `Dots.KERNELS`, and the stride is one of `Dots.STRIDES`."""
+        """Return True if packed dot products support the problem: each input channel has one output
+        channel, the kernel is square with a size of `Dots.KERNELS`, and the stride is in `Dots.STRIDES`."""
         stride = p.stride[0]
         square = p.stride == (stride, stride) and p.dilation == (1, 1) and self.kh == self.kw
         able = self.group_oc == 1 and self.arithmetic.out == "q8to" and self.form != "float"
@@ -74,13 +73,13 @@ class Depthwise(Direct):
 
 
 class Dots:
-    """A depthwise convolution with a square kernel on packed dot products. If the dot products are signed and
-    the device's profile has `depthwise_lines`, each dot product covers taps of one kernel row
-    (depthwise_lines.glslh). Otherwise, each dot product covers taps of one kernel column, and images must be
-    in kPackedInt8_16C (depthwise_columns.glslh)."""
+    """A depthwise convolution with a square kernel on packed dot products. Each dot product covers taps of
+    one kernel row (depthwise_lines.glslh) if dot products are signed and the device's profile has
+    `depthwise_lines`. Otherwise it covers taps of one kernel column, and images must be in kPackedInt8_16C
+    (depthwise_columns.glslh)."""
 
     KERNELS, STRIDES = (3, 5), (1, 2)
-    SMALL = 1 << 22  # int32 sums below this are converted to float by one addition (requantize.glslh)
+    SMALL = 1 << 22  # one addition converts int32 sums below this to float (requantize.glslh)
 
     def __init__(self, of: Direct, weight: Int8, zero_points: Int32):
         self.of, self._weight, self._zero_points = of, weight, zero_points
@@ -124,7 +123,7 @@ class Dots:
 
     def _read(self, x: Spec) -> str:
         """Return how the shader reads pixels: "texels" if the profile prefers texels and texel buffers can
-        hold the operands; else the name of the image's layout in `PIXELS`."""
+        hold the operands, else the name of the image's layout in `PIXELS`."""
         c = self.of.device.capabilities
         able = x.layout == IMAGE and viewable(c, x.nbytes, self.lines.bytes, self.parameters.bytes)
         return "texels" if profile(c).texels and able else PIXELS[x.layout]
@@ -146,8 +145,8 @@ class Dots:
 
 
 def lines_of(known: Profile, p: Conv2dProblem) -> int:
-    """Return the number of output rows that an invocation of depthwise_lines.glslh computes. With more rows
-    per invocation, fewer pixels are read twice; with fewer rows, more invocations run in parallel."""
+    """Return the number of output rows that an invocation of depthwise_lines.glslh computes. With more
+    rows, fewer pixels are read twice; with fewer rows, more invocations run in parallel."""
     share = p.n * ceil4(p.oc) * p.oh * ceil4(p.ow) / known.multiprocessors
     lines = next((lines for lines, most in known.depthwise_lines or () if share <= most), 4)
     return min(lines, 4 // p.stride[0])
@@ -165,7 +164,7 @@ def _lines(weight: Int8, zero_points: Int32) -> Int8:
 
 def _columns(weight: Int8, zero_points: Int32, rows: int, words: int, stride: int) -> Int8:
     """Pack weights (OC, 1, KH, KW) for dot products along kernel columns, as [kw][output row][word of four
-    input rows][c4] of four channels x four input rows. Where the output row does not read an input row, the
+    input rows][c4] of four channels x four input rows. For input rows that an output row does not read, the
     weight is the channel's zero point."""
     oc, _, kh, kw = weight.shape
     out = np.zeros((4 * ceil4(oc), kw, rows, 4 * words), np.int8)

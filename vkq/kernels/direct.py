@@ -1,5 +1,5 @@
-"""Direct int8 convolutions, without an im2col matrix: for small groups, for groups whose size is not a
-multiple of 4, and for depthwise convolutions."""
+"""Direct int8 convolutions, without an im2col matrix: for small groups, groups whose size is not a multiple
+of 4, and depthwise convolutions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, ceil4
 
 LAYOUTS = (IMAGE, BLOCKED)  # the layouts of x and y that these kernels support
 NOTHING: Mapping[str, Constant] = {}
-# a loop over at most this many taps in a row of a filter is unrolled; wider filters are rare
+# maximum number of taps in a row of a filter over which the loop is unrolled; wider filters are rare
 UNROLLED_TAPS = 7
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """The geometry of one dispatch (conv_block.glslh): which pixels of the output image it computes, and
-    which pixels of the input image these output pixels read."""
+    """The geometry of one dispatch (conv_block.glslh): the pixels of the output image that it computes, and
+    the pixels of the input image that they read."""
 
     images: int
     ic: int
@@ -55,8 +55,8 @@ class Sweep:
 
     @property
     def slides(self) -> bool:
-        """True if the horizontal stride and dilation are 1. In this case, neighbouring output pixels read
-        neighbouring input columns, and neighbouring taps read neighbouring input columns, too."""
+        """True if the horizontal stride and dilation are 1: neighbouring output pixels, and neighbouring
+        taps, then read neighbouring input columns."""
         return self.stride[1] == self.dilation[1] == 1
 
     @property
@@ -66,7 +66,7 @@ class Sweep:
 
 
 class Direct:
-    """A direct int8 convolution (conv_direct_q8.comp). Its weights are aligned to whole words of input
+    """A direct int8 convolution (conv_direct_q8.comp), with weights aligned to whole words of input
     channels.
 
     *weight* is int8 (OC, IC/groups, KH, KW); *zero_points* (OC,) are int32 in int8's range. If KH or KW is
@@ -110,8 +110,8 @@ class Direct:
         return self.arithmetic.channel_parameters(flat, self.form, self._zero_points[None])
 
     def program(self, v: Sweep, layout: str = IMAGE, more: Mapping[str, Constant] = NOTHING) -> Program:
-        """Return the pipeline for sweeps that agree with v in ``slides`` and ``spread``, on images in
-        *layout*. *more*: further specialization constants."""
+        """Return the pipeline for sweeps with the ``slides`` and ``spread`` of v, on images in *layout*.
+        *more*: further specialization constants."""
         known, wide = profile(self.device.capabilities), 1
         while wide < known.direct_blocks and 4 * wide < self.oc:
             wide *= 2
@@ -161,14 +161,14 @@ class Direct:
 
 
 def words_of(oc: int, group_ic: int, group_oc: int) -> int:
-    """Return how many words of input channels each block of four output channels reads."""
+    """Return the number of words of input channels that a block of four output channels reads."""
     return _lanes(oc, group_ic, group_oc)[1]
 
 
 def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp], int]:
-    """Return (lanes, words). A block of four output channels reads consecutive words of four input
-    channels. lanes: for each output channel, the position of its first input channel, counted from the
-    first channel of the block's first word. words: the largest number of words that a block reads."""
+    """Return (lanes, words) for blocks of four output channels, which read consecutive words of four input
+    channels. lanes: for each output channel, the position of its first input channel in the block's words.
+    words: the largest number of words that a block reads."""
     channel = np.arange(oc)
     first_word = channel // 4 * 4 // group_oc * group_ic // 4
     lane = channel // group_oc * group_ic - 4 * first_word
@@ -179,9 +179,9 @@ def align_to_words(weight: Int8, zero_points: Int32, group_oc: int) -> tuple[int
     """Align a weight so that the four output channels of a block read the same *span* input words. Return
     (span, weight (OC rounded up to a multiple of 4, KH, KW, 4 * span)).
 
-    A block reads the words that contain input channels of its groups; the span is the largest number of
-    words that a block reads. These words may also contain channels that an output channel does not read. For
-    such channels, the weight is the zero point, so they add zero.
+    A block reads the words with the input channels of its groups; the span is the largest number of these
+    words. They may also contain channels that an output channel does not read: their weight is the zero
+    point, so they add zero.
 
     >>> weight = np.array([1, 2, 3, 4], np.int8).reshape(4, 1, 1, 1)
     >>> align_to_words(weight, np.zeros(4, np.int32), 1)[1].reshape(4, 4).tolist()

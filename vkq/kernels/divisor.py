@@ -9,8 +9,8 @@ def divisor(name: str, d: int) -> dict[str, int | float]:
     """Return the push constants ``<name>_multiplier`` and ``<name>_shift`` for dividing n < 2**31 by d
     (1 to 2**31): ``n // d == ((n * multiplier >> 32) + n) >> shift``.
 
-    The multiplier is the one of Granlund and Montgomery, "Division by invariant integers using
-    multiplication" (1994), section 4, minus 2**32.
+    The multiplier is that of Granlund and Montgomery, "Division by invariant integers using multiplication"
+    (1994), section 4, minus 2**32.
 
     >>> found = divisor("by", 7)
     >>> [((n * found["by_multiplier"] >> 32) + n) >> found["by_shift"] for n in (6, 7, 2**31 - 1)]
@@ -30,8 +30,8 @@ def divisors(*numbers: int) -> dict[str, int | float]:
 
 
 def of_pixels(y: Spec, one_pixel: bool = False) -> dict[str, int | float]:
-    """Return the divisors with which common/pixels.glslh computes the position of a vector in images. With
-    *one_pixel*, it computes only the image and the block of channels of the vector."""
+    """Return the divisors for the position of a vector in images (common/pixels.glslh); with *one_pixel*,
+    for the vector's image and block of channels only."""
     n, c, h, w = (max(size, 1) for size in y.shape)
     if y.layout == BLOCKED:
         return divisors(h * w, n) if one_pixel else divisors(w, h, n)

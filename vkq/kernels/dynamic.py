@@ -1,4 +1,4 @@
-"""Quantize activations on the device, with a scale and zero point for each row (scheme dq8ca)."""
+"""Quantize activations on the device with a scale and zero point for each row (scheme dq8ca)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PIECE = 1 << 16  # number of values that one workgroup quantizes, a multiple of 
 
 
 def rows_program(device: Device, k: int, name: str, infinities: bool = False, turn: int = 0) -> Program:
-    """Return a pipeline that quantizes rows of k values into the layout *name*. *turn*: 0 for a pipeline that
-    does everything in one dispatch; 1 for the first of two dispatches, which finds the minimum and maximum of
-    each piece of a row; 2 for the second dispatch, which quantizes."""
+    """Return a pipeline that quantizes rows of k values into the layout *name*. *turn*: 0: everything in
+    one dispatch. 1: the first of two dispatches, which finds the minimum and maximum of each piece of a
+    row. 2: the second of two dispatches, which quantizes."""
     most = min(INVOCATIONS, int(device.capabilities.properties["maxComputeWorkGroupInvocations"]))
     wide = 32
     while 2 * wide <= most and 8 * wide <= k:
@@ -30,10 +30,10 @@ def rows_program(device: Device, k: int, name: str, infinities: bool = False, tu
 def quantize_rows(
     b: Builder, x: Value, m: int, k: int, name: str, infinities: bool = False
 ) -> tuple[Value, Value]:
-    """Add the quantization of m rows of k float32 values to a plan. Return the int8 rows in the layout
-    *name*, and int32 (bits of the scale, zero point) of each row. *infinities*: a row's range includes
-    infinite values, as in ONNX; its scale is then infinite. A row of more than `PIECE` values is divided
-    among workgroups, in two dispatches."""
+    """Add the quantization of m rows of k float32 values to a plan. Return (int8 rows in the layout *name*,
+    int32 (bits of the scale, zero point) of each row). *infinities*: the range of a row includes infinite
+    values, as in ONNX; its scale is then infinite. A row of more than `PIECE` values is divided among
+    workgroups, in two dispatches."""
     packed, parameters = b.new(Spec((m, k), "int8", name)), b.words(2 * m)
     parts = max(1, -(-k // PIECE))
     slots = [x, packed, parameters, b.words(2 * m * parts) if parts > 1 else parameters]

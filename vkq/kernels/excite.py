@@ -1,8 +1,8 @@
-"""Squeeze-and-excite in one dispatch: compute the means of an image's channels, and apply two successive 1x1
-convolutions to the means. The results are the gates of the channels.
+"""Squeeze-and-excite in one dispatch: the means of an image's channels, then two 1x1 convolutions of the
+means. The results are the gates of the channels.
 
 One shader computes the means (global_avg_pool_q8.comp) and the convolutions (excite.glslh). Several
-workgroups compute the means of an image; the one that finishes last also computes the convolutions."""
+workgroups compute the means of an image. The last of them to finish also computes the convolutions."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .gemm import Int8Gemm
 from .weights import ceil4
 
 EXCITE = "global_avg_pool_q8__excite"
-# Limits of excite.glslh. MOST_C4: words of four channels; MOST_HIDDEN4: words of four hidden units.
+# Limits of excite.glslh, in words of four: MOST_C4 of channels, MOST_HIDDEN4 of hidden units.
 MOST_C4, MOST_HIDDEN4 = 512, 64
 MOST_IMAGES = 1024  # maximum number of images: each image has a counter
 INVOCATIONS = 128  # size of the smallest workgroup; excite.glslh needs at least MOST_HIDDEN4 invocations
 
 
 class Excite:
-    """Two successive products, applied to the channel means of images."""
+    """Two successive matrix products on the channel means of images."""
 
     def __init__(self, device: Device, first: Int8Gemm, second: Int8Gemm):
         self.device, self.first, self.second = device, first, second
@@ -39,7 +39,7 @@ class Excite:
 
     @property
     def fits(self) -> bool:
-        """Return True if the shader supports the two products and can run on the device."""
+        """True if the shader supports the two products and can run on the device."""
         first, second = self.first, self.second
         return (
             first.groups == second.groups == 1 and (first.k, first.n) == (second.n, second.k)
@@ -57,8 +57,8 @@ class Excite:
         pool: Mapping[str, int | float],
         workgroup: Mapping[str, Constant],
     ) -> None:
-        """Add to a plan the computation of the gates y of images x. *pool*: the push constants of the kernel
-        that computes the means; *workgroup*: its specialization constants."""
+        """Add the gates y of images x to a plan. *pool*, *workgroup*: the push constants and the
+        specialization constants of the kernel that computes the means."""
         n, c, _, _ = y.spec.shape
         tables = {f"TABLE{i}": gemm.arithmetic.after.kind == TABLE for i, gemm in self._products}
         invocations = self._invocations(x.spec.layout, int(workgroup["LOCAL_X"]))
@@ -70,7 +70,7 @@ class Excite:
         b.dispatch(program, slots, {**pool, **self._push}, macs)
 
     def _invocations(self, layout: str, most: int) -> int:
-        """Return the number of invocations of a workgroup: *most*, which the kernel of means uses, or fewer
+        """Return the number of invocations of a workgroup: *most* (that of the kernel of means), or fewer
         if shared memory is small."""
         while most > INVOCATIONS and self._refused(layout, most):
             most //= 2

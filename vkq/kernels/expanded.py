@@ -1,5 +1,5 @@
-"""A 1x1 convolution and the depthwise convolution that reads it, in one dispatch
-(conv_expand_depthwise_q8.comp): the intermediate bytes stay in shared memory."""
+"""A 1x1 convolution and the depthwise convolution of its result, in one dispatch
+(conv_expand_depthwise_q8.comp). The intermediate bytes stay in shared memory."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from .weights import WEIGHT_LAYOUT, ceil4
 SHADER = "conv2d_q8ta_q8csw__expand_depthwise"
 MATRIX_WEIGHTS = "kPackedInt8_32K"
 BLOCKS, INVOCATIONS = (2, 4, 8, 16), 128
-START = 100  # the cost of starting a workgroup, in the unit of `ExpansionTile.cost`
+START = 100  # cost of starting a workgroup, in the unit of `ExpansionTile.cost`
 
 
 @dataclasses.dataclass(frozen=True)
 class ExpansionTile:
-    """The results that one workgroup computes (rows, pixels of a row, blocks of four channels) and its number
-    of invocations. matrices: the matrix shape for the 1x1 convolution; None: dot products."""
+    """The results of one workgroup (rows, pixels of a row, blocks of four channels) and its number of
+    invocations. matrices: the matrix shape of the 1x1 convolution; None: dot products."""
 
     h: int
     w: int
@@ -41,7 +41,7 @@ class ExpansionTile:
 
     def inside(self, p: Conv2dProblem) -> int:
         """Return the maximum number of words of 4 pixels that a tile reads of each channel of the expanded
-        image. Words outside the image are padding: they are not computed, so they do not count."""
+        image. Words outside of the image are padding and do not count: they are not computed."""
         lines, left = (self.h - 1) * p.stride[0] + p.kh, ceil4(p.padding[1])
         words = ceil4(4 * left - p.padding[1] + (self.w - 1) * p.stride[0] + p.kw)
         return min(lines, p.h) * min(words, ceil4(p.w))
@@ -51,10 +51,10 @@ class ExpansionTile:
         return p.n * -(-p.oh // self.h) * -(-p.ow // self.w) * -(-ceil4(p.oc) // self.blocks)
 
     def cost(self, p: Conv2dProblem, k4: int, cores: int) -> float:
-        """Return the estimated time, in units of the time that it takes to requantize one expanded word. The
-        product adds k4 / 8 units for each expanded word (k4 / 32 on matrix units); each result word costs
-        kh / 3 units. On matrix units, idle lanes of a subgroup count as if they requantized a word. Up to two
-        workgroups run on a core at the same time."""
+        """Return the estimated time, in units of the time to requantize one expanded word. The product adds
+        k4 / 8 units for each expanded word (k4 / 32 on matrix units), and each result word costs kh / 3
+        units. On matrix units, idle lanes of a subgroup cost as much as lanes that requantize a word. Up to
+        two workgroups run on a core at the same time."""
         k, lanes_a_word = k4 / 8, 1.0
         if self.matrices:
             k = k4 / 32
@@ -88,7 +88,7 @@ class ExpandDepthwise:
 
     @staticmethod
     def refusal(first: Int8Gemm, second: Depthwise, p: Conv2dProblem) -> str | None:
-        """Return why one dispatch cannot compute both convolutions, or None. *p*: the depthwise
+        """Return the reason why one dispatch cannot compute both convolutions, or None. *p*: the depthwise
         convolution."""
         if first.form == "float":
             return "the device has no packed dot product"
