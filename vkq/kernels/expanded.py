@@ -105,8 +105,8 @@ class ExpandDepthwise:
         return None if kinds <= {NOTHING.kind, TABLE} else "an epilogue is not a lookup table"
 
     def _matrices(self) -> Matrices | None:
-        """Return the matrix shape for the 1x1 convolution. None if weights have zero points, the dot form is
-        not s8s8, or the compiler needs constant trip counts."""
+        """Return the matrix shape of the 1x1 convolution. Return None if weights have zero points, the dot
+        form is not s8s8, or the compiler needs constant trip counts."""
         c, first = self.device.capabilities, self.first
         if first.row_sums or first.form != "s8s8" or counted(c):
             return None
@@ -114,8 +114,7 @@ class ExpandDepthwise:
         return next((one for one in able if INVOCATIONS % one.subgroup == 0), None)
 
     def tile(self, p: Conv2dProblem, x: Spec) -> ExpansionTile | None:
-        """Return the tile with the lowest estimated time of those that the device can run; None if it can
-        run no tile."""
+        """Return the tile with the lowest estimated time, or None if the device can run no tile."""
         cores = profile(self.device.capabilities).multiprocessors
         best_first = sorted(self._tiles(p), key=lambda one: one.cost(p, self.first.k4, cores))
         return next((one for one in best_first if self._runs(p, x, one)), None)
@@ -140,7 +139,7 @@ class ExpandDepthwise:
         weights = first.weights_in(MATRIX_WEIGHTS if tile.matrices else WEIGHT_LAYOUT)
         known = [weights, first.parameters, second.dots.lines, second.dots.parameters]
         slots = [x, *(b.constant(one) for one in known), y]
-        # A pixel that several tiles read is expanded once for each tile.
+        # Each of the tiles that read a pixel expands it.
         expanded, taps = 4 * tile.inside(p) * 4 * first.k4, tile.h * tile.w * p.kh * 4 * ceil4(p.kw)
         macs = tile.count(p) * 4 * tile.blocks * (expanded + taps)
         b.dispatch(self.program(p, x.spec, tile), slots, self._push(p), macs)
@@ -155,7 +154,7 @@ class ExpandDepthwise:
         }  # fmt: skip
 
     def program(self, p: Conv2dProblem, x: Spec, tile: ExpansionTile) -> Program:
-        """Return the pipeline for images with the size and layout of x, and this tile."""
+        """Return the pipeline for this tile and images with the size and layout of x."""
         subgroup = tile.matrices.subgroup if tile.matrices else 0
         return self.device.program(self._variant(x, tile), self._constants(p, tile), subgroup)
 

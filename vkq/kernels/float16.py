@@ -1,5 +1,5 @@
-"""Products and convolutions of float activations in float16 arithmetic (compute="float16") on devices
-without matrix units. Groups of 16 products are added in float16, and the sums of the groups are added in
+"""Products and convolutions of float activations in float16 arithmetic (compute="float16"), on devices
+without matrix units. Each group of 16 products is added in float16; the sums of the groups are added in
 float32 (tiled_halves.glslh)."""
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .gemv import max_rows
 from .half_operands import halves
 from .weights import ceil4
 
-K_TOGETHER = 16  # number of products that are added in float16 before their sum is added in float32
-UNIT = 2.0**-5  # factor of int8 weights: with it, float16 sums of 16 products are finite for |x| <= 500
-LEAST_CHANNELS = 8  # minimum number of channels of a group: with fewer, most products would be padding
+K_TOGETHER = 16  # number of products that are added in float16
+UNIT = 2.0**-5  # factor of int8 weights that keeps float16 sums of 16 products finite for |x| <= 500
+LEAST_CHANNELS = 8  # minimum number of channels of a group; with fewer, most products would be padding
 MOST_COLUMNS = 8  # maximum number of blocks of channels that one workgroup computes
 
 
 class Float16Gemm:
-    """The product *gemm* in float16 arithmetic, for a linear layer or for a convolution as implicit GEMM.
-    *channels*: the number of input channels of a group (for a linear layer: k). *floats*: a float weight (OC,
-    channels, KH, KW) that replaces the int8 weight."""
+    """The product *gemm* in float16 arithmetic, of a linear layer or of a convolution as implicit GEMM.
+    *channels*: the number of input channels of a group (k for a linear layer). *floats*: None, or a float
+    weight (OC, channels, KH, KW) that replaces the int8 weight."""
 
     def __init__(self, gemm: FloatGemm, channels: int, floats: npt.NDArray[Any] | None = None):
         self.gemm, self.device, self.channels = gemm, gemm.device, channels
@@ -52,15 +52,15 @@ class Float16Gemm:
         return cls(of_floats(device, weight, affine, groups), weight.shape[1], weight)
 
     def fits(self) -> bool:
-        """Return True if float16 arithmetic supports these weights: the float16 weights fit a buffer, there
-        are enough channels, and no loop is longer than the driver allows."""
+        """Return True if the float16 weights fit into a buffer, there are enough channels, and no loop is
+        longer than the driver allows."""
         most = int(self.device.capabilities.properties["maxStorageBufferRange"])
         rounds = self.taps * (self.padded // 4 * 6 + 4) + 4
         return self.channels >= LEAST_CHANNELS and self.bytes <= most and lets_loop(self.device, rounds)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if float16 arithmetic is faster than float32 arithmetic for *rows* rows. With few
-        rows, reading the weights takes all the time, so faster arithmetic gains nothing."""
+        """Return True if float16 arithmetic is faster than float32 arithmetic for *rows* rows. It gains
+        nothing for few rows, where reading the weights takes all the time."""
         return rows > max_rows(self.device.capabilities, int8=False) and self.fits()
 
     @property
@@ -74,8 +74,8 @@ class Float16Gemm:
         return "float32" if self.words else x.spec.dtype
 
     def program(self, y: str, *, pixels: bool, padded: bool) -> Program:
-        """Return the pipeline for results of dtype y. *pixels*: the rows are pixels of images. *padded*:
-        some taps are outside the images."""
+        """Return the pipeline for results of dtype y. *pixels*: whether rows are pixels of images.
+        *padded*: whether some taps are outside of the images."""
         known, n4 = profile(self.device.capabilities), self.gemm.n4
         rows, columns = (int(size) for size in known.tile_float.split("x"))
         tile_n4 = min(ceil4(columns), n4)
@@ -127,7 +127,7 @@ class Float16Gemm:
 
     def _weights(self, b: Builder) -> Value:
         """Return the weights as float16. Int8 weights are converted into scratch memory, so that device
-        memory keeps only one byte for each weight."""
+        memory keeps one byte for each weight."""
         if self.floats:
             return b.constant(self.floats)
         gemm = self.gemm

@@ -1,5 +1,5 @@
 """Depthwise convolutions of float activations with int8 or float weights. An invocation computes
-neighbouring pixels of several output rows, so that it loads each input pixel once for all of them."""
+neighbouring pixels of several output rows, which share each loaded input pixel."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .floats import PARAMETERS, Affine
 from .gemm import viewable
 from .weights import Int8, Int32, ceil4
 
-ROWS = 4  # output rows that an invocation computes: it loads each input row once for all of them
+ROWS = 4  # output rows of an invocation, which share the input rows that it loads
 MOST_TAPS = 25  # maximum number of taps: the loop over taps is unrolled
 
 
 class FloatDepthwise:
     """A depthwise convolution (conv_depthwise_floats.comp). *weight* (OC, 1, KH, KW) is int8 or float. An
-    int8 weight has *zero_points* (OC,) in int8's range. A float weight has no zero points and is converted to
-    float32."""
+    int8 weight has *zero_points* (OC,) in int8's range. A float weight is converted to float32, and has no
+    zero points."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine):
         self.device, self.affine = device, affine
@@ -47,11 +47,10 @@ class FloatDepthwise:
     @staticmethod
     def fits(device: Device, p: Conv2dProblem) -> bool:
         """Return True if the device's profile prefers this kernel and the kernel supports the convolution:
-        few taps, a small stride, dilation 1."""
+        few taps, stride 1 or 2, dilation 1."""
         facts = device.capabilities
         small = p.kh * p.kw <= MOST_TAPS and max(p.stride) <= 2 and p.dilation == (1, 1)
-        # The number of bytes of the parameters or of the weights, whichever is larger. The shader reads both
-        # as texels.
+        # The larger of the bytes of the parameters and of the weights: the shader reads both as texels.
         most_bytes = p.oc * max(4 * MOST_TAPS + 12, PARAMETERS * 16)
         return profile(facts).lane_loads and small and viewable(facts, most_bytes)
 
@@ -61,7 +60,7 @@ class FloatDepthwise:
 
     def program(self, p: Conv2dProblem, dtype: str = "float32") -> Program:
         """Return the pipeline for this problem and images of this dtype. float32 images are read as texels
-        (four values) if the length of an image row is a multiple of 4 and the image fits a texel buffer."""
+        (four values) if an image row is a whole number of texels and the image fits into a texel buffer."""
         facts = self.device.capabilities
         whole = p.w % 4 == 0 and viewable(facts, 4 * p.n * p.ic * p.h * p.w)
         variant = catalog().find(

@@ -20,15 +20,15 @@ from .floats import PARAMETERS, Affine
 from .gemm import INVOCATIONS
 from .weights import Int8, Int32, ceil4
 
-LONGEST = 60_000  # maximum loop iterations of an invocation in a dispatch: drivers may stop longer loops
-MOST_UNROLLED = 9  # only kernels of at most this many taps have their loop over kernel rows unrolled
+LONGEST = 60_000  # maximum loop iterations of an invocation in a dispatch; drivers may stop longer loops
+MOST_UNROLLED = 9  # maximum number of taps for which the loop over kernel rows is unrolled
 TILES = ("8x8", "4x8", "4x4")  # tiles of an invocation, pixels x output channels, largest first
 
 
 class FloatDirect:
     """A direct convolution (conv_direct_q8csw.comp). *weight* (OC, IC/groups, KH, KW) is int8 or float. An
-    int8 weight has *zero_points* (OC,) in int8's range. A float weight has no zero points and is converted to
-    float32. If KH or KW is 0, the result is the bias."""
+    int8 weight has *zero_points* (OC,) in int8's range. A float weight is converted to float32, and has no
+    zero points. If KH or KW is 0, the result is the bias."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine, groups: int):
         self.device, self.affine = device, affine
@@ -36,7 +36,7 @@ class FloatDirect:
         self.group_oc = self.oc // groups
         self.floats = weight.dtype.kind == "f"
         kind = np.float32 if self.floats else np.int8
-        whole = max(4, self.channels)  # number of output channels whose weights the shader reads at a time
+        whole = max(4, self.channels)  # output channels whose weights the shader reads at once
         channels, oc = -(-self.oc // whole) * whole, self.oc  # the closure must not refer to self (a cycle)
 
         def packed() -> Int8:
@@ -75,7 +75,7 @@ class FloatDirect:
 
     @property
     def tile(self) -> str:
-        """The tile of an invocation, pixels x output channels: the largest one that fits the device's
+        """The tile of an invocation, pixels x output channels: the largest tile that fits into the device's
         registers and whose channels belong to one group."""
         known = profile(self.device.capabilities).tile_float
         if self.floats and known == TILES[0]:
@@ -94,8 +94,8 @@ class FloatDirect:
         return int(self.tile.partition("x")[2])
 
     def program(self, v: Sweep, dtype: str = "float32", first: bool = True, last: bool = True) -> Program:
-        """Return the pipeline for sweeps that agree with v in ``slides``, on images of this dtype. *first*:
-        the dispatch is the first of `passes`; *last*: it is the last of `passes`."""
+        """Return the pipeline for sweeps with the ``slides`` of v, on images of this dtype. *first*,
+        *last*: whether the dispatch is the first, or the last, of `passes`."""
         known, units = profile(self.device.capabilities), -(-self.oc // self.channels)
         down = 1
         while down < 4 and down < units:
@@ -119,7 +119,7 @@ class FloatDirect:
         return "float32" if self.floats or self.parts else result_dtype(self.device, x)
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
-        """Add the dispatch of one `Sweep` to a plan; the results have the dtype of y."""
+        """Add the dispatch of one `Sweep` to a plan. The results have the dtype of y."""
         push: dict[str, int | float] = {
             "lines": v.images * v.oh, "oh": v.oh, "ow": v.ow, "c": v.ic, "h": v.h, "w": v.w, "kh": self.kh,
             "kw": self.kw, "stride_h": v.stride[0], "stride_w": v.stride[1], "pad_t": v.before[0],

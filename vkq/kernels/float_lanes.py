@@ -1,5 +1,5 @@
-"""Convolutions of float activations with int8 weights, in which the lanes of a subgroup share the pixels
-that they load."""
+"""Convolutions of float activations with int8 weights. The lanes of a subgroup share the pixels that they
+load."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ class FloatLanes:
         return result_dtype(self.gemm.device, x)
 
     def program(self, p: Conv2dProblem, dtype: str) -> Program:
-        """Return the pipeline for this problem and images of this dtype. float32 images are read as texels
-        (four values) if the length of an image row is a multiple of 4, the stride and dilation along a row
-        are 1, kernel rows are short enough to be unrolled, and the image fits a texel buffer."""
+        """Return the pipeline for this problem and images of this dtype.
+
+        float32 images are read as texels (four values) if an image row is a whole number of texels, the
+        stride and dilation along a row are 1, kernel rows are short enough to be unrolled, and the image
+        fits into a texel buffer."""
         known, slides = p.kw <= UNROLLED_TAPS, p.stride[1] == p.dilation[1] == 1
         x_texels = -(-p.n * p.ic * p.h * p.w // 4)
         whole = p.w % 4 == 0 and known and slides and self.gemm.shares_lanes(x_texels)
@@ -51,7 +53,7 @@ class FloatLanes:
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         gemm, dtype = self.gemm, y.spec.dtype
         if (p.kh, p.kw, p.stride) == (1, 1, (1, 1)) and not any(p.padding):
-            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # treat the image as one row of pixels
+            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # the image as one row of pixels
         sizes = {"group_channels": p.ic // p.groups, "oh": p.oh, "ow": p.ow, "kh": p.kh}
         push = gemm.push(p.gemm_m, p.oh * p.ow) | window_constants(p) | sizes
         slots = gemm.slots(b, converted(b, x, dtype), y)

@@ -33,8 +33,7 @@ def _not_whole_groups(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _has_floats(c: Convolution) -> str | None:
-    """Return None if the convolution's weight is int8; otherwise, return the reason why the weight is
-    refused."""
+    """Return None for an int8 weight, else the reason why the weight is refused."""
     return f"its weight is {c.weight.dtype}" if c.weight.dtype.kind == "f" else None
 
 
@@ -58,7 +57,7 @@ def _matrix_kernel(c: Convolution, p: Conv2dProblem) -> Kernel:
 
 
 def _not_float16(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return None if float16 arithmetic can compute the convolution; else return the reason."""
+    """Return None if float16 arithmetic can compute the convolution, else the reason."""
     if c.choice.form != FLOAT16:
         return c.choice.reason
     reason = _not_whole_groups(c, p)
@@ -79,8 +78,8 @@ def _not_float_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _gathered(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return the reason to compute the convolution by `FloatLanes` or `FloatImplicit` (see `_gathering`), or
-    None if there is no such reason."""
+    """Return the reason to compute the convolution by `FloatLanes` or `FloatImplicit` (see `_gathering`),
+    or None."""
     if FloatLanes.fits(c.gemm, p):
         return "lanes of a subgroup share pixels"
     fits = FloatImplicit.fits(c.device.capabilities, p)

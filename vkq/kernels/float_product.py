@@ -22,17 +22,17 @@ from .floats import Matrices
 from .gemm import INVOCATIONS, Rows
 from .weights import ceil4
 
-# For at most FEW_ROWS rows, k is divided into up to MOST_SLICES parts of at least PART elements. Different
-# invocations of a workgroup sum these parts, so that few rows still occupy the whole device.
+# With at most FEW_ROWS rows, k is divided into up to MOST_SLICES parts of at least PART elements, which
+# different invocations of a workgroup sum. So few rows still occupy the whole device.
 FEW_ROWS = 8
 PART, MOST_SLICES = 64, 16
-LONGEST = 1 << 15  # longest k that an invocation sums in one dispatch: drivers may stop longer loops
+LONGEST = 1 << 15  # longest k that an invocation sums in one dispatch; drivers may stop longer loops
 NO_BIAS, OF_COLUMNS, OF_ROWS = 0, 1, 2
 
 
 def slices(m: int, k: int) -> int:
-    """Return the number of parts into which k is divided. The parts' sums are added in order. The number
-    depends on m and k only, because it decides the bits of the result.
+    """Return the number of parts into which k is divided. It depends only on m and k, because it decides
+    the bits of the result: the parts' sums are added in order.
 
     >>> slices(1, 768), slices(9, 768), slices(8, 100)
     (8, 1, 1)
@@ -46,8 +46,8 @@ def slices(m: int, k: int) -> int:
 @dataclasses.dataclass(frozen=True)
 class Extents:
     """The sizes of y = a @ b. matrices: the number of products. m, n: the rows and columns of y. k: the
-    columns of a. a_matrix, b_matrix: the strides, in elements, between the matrices of a and of b (0 if all
-    products share one matrix). b_row: the stride, in elements, between the rows of b."""
+    columns of a. a_matrix, b_matrix: the strides in elements between the matrices of a and of b; 0 if all
+    products share the matrix. b_row: the stride in elements between the rows of b."""
 
     matrices: int
     m: int
@@ -67,13 +67,13 @@ def product(
     of: int = OF_COLUMNS,
     bounds: tuple[float, float] = (-np.inf, np.inf),
 ) -> None:
-    """Add y = a @ b + bias, clamped to *bounds*, to a plan. *operands*: a and b. Each is float32, or a
-    float16 constant; y is float32. *of*: the bias has one number for each column (OF_COLUMNS) or for each row
-    (OF_ROWS) of y.
+    """Add y = a @ b + bias, clamped to *bounds*, to a plan. *operands*: a and b, each float32 or a float16
+    constant; y is float32. *of*: whether the bias has one number for each column (OF_COLUMNS) or for each
+    row (OF_ROWS) of y.
 
-    Each product and sum is rounded to nearest even. k is divided into `slices` parts; each part is summed
-    in order, and the parts' sums are added in order. If a part has more than LONGEST elements, further
-    dispatches continue the sums. Subnormal values may count as zero.
+    Each product and sum is rounded to nearest even. k is divided into `slices` parts. Each part is summed
+    in order, and then the parts' sums are added in order. A part of more than LONGEST elements takes
+    several dispatches. Subnormal values may count as zero.
     """
     left, right = operands
     known, parts = profile(b.device.capabilities), slices(sizes.m, sizes.k)
@@ -104,7 +104,7 @@ def product(
 
 class FloatProduct:
     """The product of float rows with a weight (N, K), float32 or float16, plus a float32 bias (N,). The
-    weight keeps its dtype."""
+    weight keeps its dtype in device memory."""
 
     kernel = "auto"
 
@@ -142,7 +142,7 @@ class FloatProduct:
 
 class HalfProduct(FloatProduct):
     """A product with compute="float16". *matrices* computes it, on matrix units or in float16 arithmetic,
-    if this is faster than float32 arithmetic; otherwise, the product is computed in float32."""
+    if this is faster than float32 arithmetic. Otherwise it is computed in float32."""
 
     def __init__(
         self,

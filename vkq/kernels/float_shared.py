@@ -1,5 +1,5 @@
-"""Convolutions of float activations with float weights, in which the lanes of a subgroup share the pixels
-that they load."""
+"""Convolutions of float activations with float weights. The lanes of a subgroup share the pixels that they
+load."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class FloatShared:
         return "float32"
 
     def program(self, p: Conv2dProblem) -> Program:
-        """Return the pipeline for this problem. Images are read as texels if the length of an image row is
-        a multiple of a texel (four values)."""
+        """Return the pipeline for this problem. Images are read as texels (four values) if an image row is
+        a whole number of texels."""
         facts = self.device.capabilities
         size = lanes(facts)
         whole = p.w % 4 == 0 and viewable(facts, TEXEL_BYTES * -(-p.n * p.ic * p.h * p.w // 4))
@@ -78,7 +78,7 @@ class FloatShared:
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         if (p.kh, p.kw, p.stride) == (1, 1, (1, 1)) and not any(p.padding):
-            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # treat the image as one row of pixels
+            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # the image as one row of pixels
         push: dict[str, int | float] = {
             "m": p.gemm_m, "n4": self.n4, "k": self.ic * self.kh * self.kw, "groups": self.groups,
             "channels": self.oc, "plane": p.oh * p.ow, **self.affine.push,
@@ -89,8 +89,8 @@ class FloatShared:
 
 
 def _columns(p: Conv2dProblem) -> int:
-    """Return how many input columns eight neighbouring output pixels read, plus 3: if the image is read as
-    texels, the first texel may begin up to 3 columns earlier."""
+    """Return the number of input columns that eight neighbouring output pixels read, plus 3: in texels, the
+    first texel may begin up to 3 columns earlier."""
     return 3 + 7 * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
 

@@ -21,7 +21,7 @@ from .weights import Int8, Int32
 SHADER = "conv2d_q8csw__vectors"
 # VECTOR: number of elements of one load or store. PIXELS: number of pixels that an invocation computes.
 VECTOR, PIXELS = 4, 8
-MOST_WORDS = 96  # maximum number of words that an invocation reads: registers hold all of them
+MOST_WORDS = 96  # maximum number of words that an invocation reads and keeps in registers
 # Maximum numbers of invocations of a workgroup: INVOCATIONS in all, LONGEST along an image row.
 INVOCATIONS, LONGEST = 128, 32
 
@@ -50,8 +50,8 @@ class FloatVectors:
         return self.direct.writes(x)
 
     def takes(self, p: Conv2dProblem, dtype: str) -> bool:
-        """Return True if this kernel supports the problem: image rows are whole vectors, and registers hold
-        all vectors that an invocation reads."""
+        """Return True if this kernel supports the problem: image rows are whole vectors, and the vectors
+        that an invocation reads fit into registers."""
         whole = p.w % VECTOR == 0 and p.ow % VECTOR == 0 and min(p.kh, p.kw) > 0
         if not (whole and profile(self.device.capabilities).registers == PLENTY):
             return False
@@ -60,7 +60,7 @@ class FloatVectors:
         return p.kh * vectors * (VECTOR if dtype == "float32" else VECTOR // 2) <= MOST_WORDS
 
     def _tiles(self, p: Conv2dProblem) -> tuple[int, int, int, int]:
-        """Return a workgroup's size in invocations (down, across), and the number of workgroups for a
+        """Return the size of a workgroup in invocations (down, across), then the number of workgroups for a
         channel (down, across)."""
         runs = -(-p.ow // PIXELS)
         tiles_w = -(-runs // LONGEST)

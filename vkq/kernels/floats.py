@@ -35,9 +35,8 @@ GEMM_STAGED, CONV_STAGED = "gemm_q8csw__staged", "conv2d_q8csw__staged"
 GEMM_LANES, GEMV_AHEAD = "gemm_q8csw__lanes", "gemv_q8csw__ahead"
 GEMV_ROWS = (1, 2, 4, 8)  # the possible numbers of rows of a GEMV workgroup
 PARAMETERS = 3  # vec4s for each block of four channels: shaders/common/float_output.glslh
-# Tiles in shared memory, in order of preference, each with a number of workgroups. A tile is chosen if the
-# product has at least this number of workgroups, and if more than half of the tile's rows are rows of the
-# product.
+# Tiles in shared memory, in order of preference, each with a minimum number of workgroups. A tile is chosen
+# if the product has at least this number of workgroups, and fills more than half of the tile's rows.
 MIDDLE_TILES, SMALLEST_STAGED = (("128x128", 120), ("64x64", 200)), "32x32"
 STAGED_TILES = {
     GEMM_STAGED: (("128x256", 396), *MIDDLE_TILES, ("64x32x4", 200), ("32x32x8", 0), (SMALLEST_STAGED, 0)),
@@ -54,7 +53,7 @@ class Affine:
     bounds: tuple[float, float]
 
     def blocks(self, zero_points: Int32) -> npt.NDArray[np.float32]:
-        """Return the epilogue's parameters and the weights' zero points (G, N), as [block of four
+        """Return the epilogue's parameters and the weights' zero points (G, N), packed as [block of four
         channels][PARAMETERS][4 channels]."""
         groups, n = zero_points.shape
         padded = np.zeros((groups, 4 * ceil4(n), PARAMETERS), np.float32)
@@ -67,12 +66,12 @@ class Affine:
 
     @property
     def constants(self) -> dict[str, Constant]:
-        """The specialization constants that every kernel needs."""
+        """The specialization constants of every kernel."""
         return {"CLAMPED": self.bounds != (-math.inf, math.inf)}
 
     @property
     def push(self) -> dict[str, int | float]:
-        """The push constants that every kernel needs."""
+        """The push constants of every kernel."""
         return {"y_low": self.bounds[0], "y_high": self.bounds[1]}
 
 
@@ -80,8 +79,8 @@ class Matrices(Protocol):
     """A product on matrix units (`vkq.kernels.half`) or in float16 arithmetic (`vkq.kernels.float16`)."""
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if this product is faster than the other kernels for an x with *rows* rows of this
-        dtype, and *n* columns of the result."""
+        """Return True if this product is faster than the other kernels, for an x of *rows* rows of this
+        dtype and *n* columns of the result."""
 
     def writes(self, x: Value, rows: int) -> str:
         """Return the dtype of the results of *rows* rows."""
@@ -91,9 +90,9 @@ class Matrices(Protocol):
 
 
 class FloatGemm:
-    """The product of float rows with int8 weights. *weight*: a function that returns the int8 weights
-    (G, N, K) of this *shape*; it is called when a kernel needs them. *zero_point* is (G, N), in int8's range.
-    *channels*: the number of output channels without padding."""
+    """The product of float rows with int8 weights. *weight*: a function that returns the int8 weights (G,
+    N, K) of this *shape* when a kernel needs them. *zero_point*: (G, N), in int8's range. *channels*: the
+    number of output channels without padding."""
 
     def __init__(
         self,
@@ -128,7 +127,7 @@ class FloatGemm:
         return self.kernel == "auto" and self.shares_lanes(m * self.k4) and not registers.is_picked()
 
     def program(self, m: int, dtype: str = "float32") -> Program:
-        """Return the pipeline for a product of m rows. If ``kernel`` is "auto", the kernel depends on m. Only
+        """Return the pipeline for a product of m rows. If ``kernel`` is "auto", m decides the kernel. Only
         the GEMV kernel supports float16 rows."""
         facts = self.device.capabilities
         if self._few(m):
@@ -148,8 +147,8 @@ class FloatGemm:
         return self._ending(program, m) if self.kernel == "auto" else program
 
     def _ending(self, program: Program, m: int, numbers: str = "") -> Program:
-        """Return *program* for m rows. If the driver would abort the program's loop over k, return instead a
-        GEMV pipeline that splits k. *numbers*: "_float16" for float16 rows, else ""."""
+        """Return *program* for m rows, or a GEMV pipeline that splits k if the driver would abort the
+        program's loop over k. *numbers*: "_float16" for float16 rows, else ""."""
         ends = lets_loop(self.device, program.rounds({"k": self.k}))
         return program if ends else self._gemv(m, numbers, share=True)
 
@@ -167,8 +166,7 @@ class FloatGemm:
         return self._program(variant, UNROLL=unroll, **gemv.split(facts, self.n4, self.k4, m, shared, share))
 
     def shares_lanes(self, x_texels: int = 1) -> bool:
-        """Return True if lanes of a subgroup should share their loads of x. *x_texels*: the size of x in
-        texels."""
+        """Return True if the lanes of a subgroup should share their loads of x, of this size in texels."""
         facts, x_bytes = self.device.capabilities, TEXEL_BYTES * x_texels
         return lanes(facts) > 0 and viewable(facts, x_bytes, self.weights.bytes, self.parameters.bytes)
 
@@ -208,8 +206,7 @@ class FloatGemm:
         return [x, b.constant(self.weights), b.constant(self.parameters), y]
 
     def push(self, m: int, plane: int = 1) -> dict[str, int | float]:
-        """Return the push constants of a product of m rows. *plane*: the number of rows that belong to one
-        image."""
+        """Return the push constants of a product of m rows. *plane*: the number of rows of one image."""
         return {
             "m": m, "n4": self.n4, "k": self.k, "groups": self.groups, "channels": self.channels,
             "plane": plane, **self.affine.push,
@@ -221,8 +218,8 @@ class FloatGemm:
 
 
 def of_floats(device: Device, weight: npt.NDArray[Any], affine: Affine, groups: int) -> FloatGemm:
-    """Return the im2col product for a float weight (OC, IC/groups, KH, KW). The product knows only the
-    sizes of the weight; kernels get the weight separately."""
+    """Return the im2col product of a float weight (OC, IC/groups, KH, KW). It has only the sizes of the
+    weight; kernels get the weight separately."""
     oc, channels, kh, kw = weight.shape
     shape = groups, oc // groups, kh * kw * channels
     return FloatGemm(device, shape, _no_bytes, np.zeros(shape[:2], np.int32), affine, oc)
@@ -233,8 +230,8 @@ def _no_bytes() -> Int8:
 
 
 class FloatImplicit:
-    """A convolution through shared memory (implicit GEMM). *gemm* has the weight (G, N, K) with k = (kh, kw,
-    channel)."""
+    """A convolution through shared memory (implicit GEMM). *gemm* has the weight (G, N, K) with k = (kh,
+    kw, channel)."""
 
     def __init__(self, gemm: FloatGemm, tile: str | None = None):
         self.gemm = gemm
@@ -276,8 +273,8 @@ def lanes(capabilities: Capabilities) -> int:
 
 
 def staged_tile(capabilities: Capabilities, shader: str, rows: int, n: int, groups: int) -> str | None:
-    """Return the tile in shared memory for a product of *rows* rows and *n* columns, or None if tiles in
-    registers are as fast, or if the product is smaller than every tile."""
+    """Return the tile in shared memory for a product of *rows* rows and *n* columns. Return None if tiles
+    in registers are as fast, or the product is smaller than every tile."""
     if profile(capabilities).staged is None or rows < 16 or n < 16:
         return None
     for tile, least in STAGED_TILES[shader]:

@@ -1,4 +1,4 @@
-"""Rows of an array, selected by ids on the device: one dispatch that copies words or vectors."""
+"""Select rows of an array by ids on the device: one dispatch that copies words or vectors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .weights import ceil4
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """A variant of gather_rows.comp and its sizes. width: the number of words or vectors of a row,
-    whichever the variant copies; inner: the number of rows that an id selects."""
+    """A variant of gather_rows.comp and its sizes. width: the length of a row, in the words or vectors that
+    the variant copies. inner: the number of rows that an id selects."""
 
     variant: str
     width: int
@@ -24,7 +24,7 @@ class _Form:
 
 def _form(x: Spec, y: Spec, axis: int) -> _Form | None:
     """Return (the variant that copies the rows, its sizes). Return None if no variant supports the layouts,
-    if a row is not a whole number of words or vectors, or if *axis* is the last axis of a matrix in
+    a row is not a whole number of words or vectors, or *axis* is the last axis of a matrix in
     kPackedInt8_4H4W."""
     if x.layout == y.layout == MATRIX:
         last = len(x.shape) - 1

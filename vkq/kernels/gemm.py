@@ -20,17 +20,17 @@ from ..shader.spec import Value as Constant
 from . import gemv
 from .weights import PARAMETER_BYTES, WEIGHT_LAYOUT, Arithmetic, Int8, Int32, block_weights, ceil4
 
-# Maximum number of words along k whose products a float32 accumulator sums exactly: WORDS_PER_FLUSH in
+# Maximum number of words along k that a float32 accumulator sums exactly: WORDS_PER_FLUSH in
 # shaders/common/dot4x8.glslh.
 FLOAT_WORDS = 256
 SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # offsets added to x and w, by dot form
-INVOCATIONS = 64  # invocations of a workgroup: every device supports 64, and most schedule 64 well
+INVOCATIONS = 64  # invocations of a workgroup; every device supports 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """The positions of a product's rows in the result, which is a batch of images. The images have ``lines``
-    image rows in all, ``oh`` in each image, and each image row has ``ow`` pixels.
+    """The positions of a product's rows in the result, a batch of images. All images together have
+    ``lines`` image rows, each image has ``oh``, and an image row has ``ow`` pixels.
 
     A row of the product is one pixel. An image row is padded to ``ow_padded`` rows of the product. A linear
     layer has image rows of one pixel.
@@ -57,8 +57,8 @@ class Rows:
 
 class Int8Gemm:
     """The int8 product in one dot form (`vkq.select.path.TABLE`). *weight*: a function that returns the
-    int8 weights (G, N, K) of this *shape*; it is called when a kernel needs them. *zero_point* is (G, N),
-    in int8's range. *channels*: the number of output channels without padding.
+    int8 weights (G, N, K) of this *shape* when a kernel needs them. *zero_point*: (G, N), in int8's range.
+    *channels*: the number of output channels without padding.
     """
 
     unit = 4  # rows of a block; kernels write whole blocks
@@ -92,7 +92,8 @@ class Int8Gemm:
         )
 
     def weights_in(self, name: str) -> Resident:
-        """Return the weights packed in the layout *name*. Pack them once, for activations of all shapes."""
+        """Return the weights packed in the layout *name*. They are packed once, for activations of all
+        shapes."""
         if name not in self._packed:
             how, blocked = layout(name), self._blocked
             size = 4 * how.words((self.groups, 4 * self.n4, 4 * self.k4))
@@ -100,8 +101,8 @@ class Int8Gemm:
         return self._packed[name]
 
     def variant(self, kernel: str, **axes: str) -> Variant:
-        """Return the variant of a kernel (such as ``gemm_{}__tiled``) that has this product's scheme, dot
-        form and output."""
+        """Return the variant of a kernel (such as ``gemm_{}__tiled``) for this product's scheme, dot form
+        and output."""
         a = self.arithmetic
         return catalog().find(kernel.format(a.family), dot=self.form, **a.axes, **axes)
 
@@ -135,7 +136,7 @@ class Int8Gemm:
 
     def gemv_program(self, rows: int, share: bool = False) -> Program:
         """Return the GEMV pipeline for *rows* rows. *share*: several invocations share the sum over k,
-        because one invocation cannot loop over all of k (`gemv`)."""
+        because the driver would abort a loop over all of k."""
         c = self.device.capabilities
         known = profile(c)
         local = gemv.split(c, self.n4, self.k4, rows, share=share)
@@ -146,11 +147,10 @@ class Int8Gemm:
         return self.device.program(self.variant(kernel, rows=str(max(1, min(rows, 4)))), constants)
 
     def chosen(self, rows: Rows, m4: int) -> Program:
-        """Return the pipeline for these rows: the one named by ``kernel``, or one chosen by the number of
-        rows. If the driver would abort this pipeline's loop over k, return a pipeline that splits k."""
+        """Return the pipeline for these rows: the one that ``kernel`` names, or the one for this number of
+        rows. If the driver would abort its loop over k, return a pipeline that splits k."""
         most = gemv.max_rows(self.device.capabilities)
-        # A narrow image: each image row of fewer than four pixels is padded to one block of four rows of
-        # the product.
+        # A narrow image: each image row of fewer than four pixels is padded to four rows of the product.
         if rows.ow < rows.ow_padded == 4:
             few, fits = rows.ow, rows.ow * m4 <= most * (4 // rows.ow)
         else:
@@ -167,8 +167,8 @@ class Int8Gemm:
         return lets_loop(self.device, program.rounds({"k4": self.k4}))
 
     def constants(self, words: int | None = None) -> dict[str, Constant]:
-        """Return the specialization constants that all kernels need. *words*: the number of words of k that
-        one invocation sums; None: all."""
+        """Return the specialization constants of all kernels. *words*: the number of words of k that one
+        invocation sums; None: all."""
         words = self.k4 if words is None else words
         long_k = self.form == "float" and words > FLOAT_WORDS
         return {"ROW_SUMS": self.row_sums, "LONG_K": long_k, **self.arithmetic.after.constants}
@@ -183,8 +183,8 @@ class Int8Gemm:
         first: int = 0,
         count: int | None = None,
     ) -> None:
-        """Add the product to a plan. Compute row blocks [first, first + count) of y, by default all row
-        blocks. x holds only the row blocks that are computed.
+        """Add the product to a plan: the row blocks [first, first + count) of y, by default all. x has only
+        the row blocks that are computed.
 
         *extra*: the scale and zero point of every row, if x is quantized by rows.
         """
@@ -226,8 +226,8 @@ class Int8Gemm:
 
 
 def viewable(capabilities: Capabilities, *sizes: int) -> bool:
-    """Return True if texel buffers on the device can have each of these sizes in bytes. A texel buffer cannot
-    be empty."""
+    """Return True if texel buffers on the device can have each of these sizes in bytes; a texel buffer
+    cannot be empty."""
     most = TEXEL_BYTES * capabilities.properties["maxTexelBufferElements"]
     return all(0 < size <= most for size in sizes)
 
@@ -236,10 +236,10 @@ SMALLEST_STAGED = "32x32"
 
 
 def staged_tile(capabilities: Capabilities, m4: int, n4: int, conv: bool = False) -> str | None:
-    """Return the tile in shared memory for a product of m4 x n4 blocks: the profile's tile if the product has
-    at least one such tile for each core, else the smallest tile. For a convolution (*conv*), consider only
-    the profile's tile. Return None if the product fills less than half of the tile's rows or columns, or if
-    tiles in registers are as fast."""
+    """Return the tile in shared memory for a product of m4 x n4 blocks: the profile's tile if the product
+    has at least one such tile for each core, else the smallest tile. For a convolution (*conv*), only the
+    profile's tile is considered. Return None if the product fills less than half of the tile's rows or
+    columns, or if tiles in registers are as fast."""
     known = profile(capabilities)
     largest = known.staged_conv if conv else known.staged
     if largest is None:

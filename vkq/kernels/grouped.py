@@ -28,8 +28,8 @@ from .weights import ceil4
 
 GEMV, SHARED, STAGED = "gemv_q4gsw__split", "gemv_q4gsw__shared", "gemm_q4gsw__staged"
 ROW = "gemv_q4gsw__row"
-CHUNK_BITS = 128  # bits of codes that one invocation of the GEMV kernel loads at a time
-STEP = 32  # elements along k that STAGED dequantizes at a time
+CHUNK_BITS = 128  # bits of codes that an invocation of the GEMV kernel loads at once
+STEP = 32  # elements along k that STAGED dequantizes at once
 MOST_K_SPLITS = 128  # maximum number of parts of k in a workgroup of the GEMV kernel
 # For the kernel SHARED. SHARED_PARTS: minimum number of parts of k. SHARED_COLUMNS: columns of a workgroup.
 SHARED_PARTS, SHARED_COLUMNS = 32, 8
@@ -68,7 +68,7 @@ class GroupedGemm:
         )
 
     def method(self, rows: int) -> tuple[str, str]:
-        """Return the method for *rows* rows ("gemv", "staged" or "tiled"), and the reason for it."""
+        """Return the method for *rows* rows ("gemv", "staged" or "tiled"), and its reason."""
         facts = self.device.capabilities
         if self.kernel != "auto":
             return self.kernel, "requested by name"
@@ -92,8 +92,8 @@ class GroupedGemm:
         return able if able and able.worth(rows, self.n, x.spec.dtype) else None
 
     def program(self, rows: int, dtype: str = "float32") -> Program:
-        """Return the pipeline for *rows* rows of *dtype*: float32 or, unless the method is "staged",
-        float16."""
+        """Return the pipeline for *rows* rows of *dtype*. The method "staged" supports only float32, the
+        others also float16."""
         method, bits = self.method(rows)[0], str(self.weight.bits)
         if self._staged(rows):
             tile = staged_tile(self.device.capabilities, bits, rows, self.n) or SMALLEST
@@ -117,14 +117,15 @@ class GroupedGemm:
 
     @property
     def rows_shared(self) -> int:
-        """The maximum number of rows for which the GEMV kernel holds x in shared memory; 0 if it never
+        """The maximum number of rows for which the GEMV kernel keeps x in shared memory; 0 if it never
+        does.
         does."""
         able = self.whole and self.chunk_groups == 1
         return profile(self.device.capabilities).gemv_rows_shared if able else 0
 
     @property
     def chunk_groups(self) -> int:
-        """The number of groups in the CHUNK_BITS that an invocation loads at a time, at least 1."""
+        """The number of groups in the CHUNK_BITS that an invocation loads at once, at least 1."""
         return max(1, CHUNK_BITS // int(self.weight.group * self.weight.bits))
 
     def _of_numbers(self, shader: str, dtype: str) -> Variant:
@@ -134,7 +135,7 @@ class GroupedGemm:
         return catalog().find(shader, bits=str(self.weight.bits), numbers=numbers, x=dtype)
 
     def row(self, dtype: str) -> Program:
-        """Return the pipeline for one row, with x in shared memory. If there are few columns for each
+        """Return the pipeline for one row, with x in shared memory. With few columns for each
         multiprocessor, workgroups have fewer columns."""
         columns = self.n / profile(self.device.capabilities).multiprocessors
         parts, blocks = next(split for least, split in ROW_SPLITS if columns >= least)
@@ -142,8 +143,8 @@ class GroupedGemm:
         return self.device.program(self._of_numbers(ROW, dtype), {**how, **self.constants})
 
     def shared(self, rows: int, dtype: str) -> Program:
-        """Return the pipeline for several rows, with x in shared memory, two rows at a time. If there are
-        few workgroups for each multiprocessor, k is divided into more parts."""
+        """Return the pipeline for several rows, two at once, with x in shared memory. With few workgroups
+        for each multiprocessor, k is divided into more parts."""
         facts = self.device.capabilities
         workgroups = -(-rows // 2) * -(-self.n // SHARED_COLUMNS)
         wanted = profile(facts).multiprocessors * 256 // workgroups
@@ -153,13 +154,13 @@ class GroupedGemm:
 
     @property
     def constants(self) -> dict[str, Constant]:
-        """The specialization constants that all kernels need."""
+        """The specialization constants of all kernels."""
         return {"CLAMPED": self.bounds != (-math.inf, math.inf), "HALF_SCALES": self.half}
 
     def split(self, share: bool, long: bool = False) -> dict[str, Constant]:
-        """Return a workgroup's size: LOCAL_X blocks of columns and LOCAL_Y parts of k. *share*: k may be
-        divided into parts. *long*: k is too long for one loop. k is divided if *share* is True, and either
-        the profile prefers parts or *long* is True."""
+        """Return the size of a workgroup: LOCAL_X blocks of columns and LOCAL_Y parts of k. There are
+        several parts if *share* is True and either the profile prefers parts or *long* is True. *long*: k
+        is too long for one loop."""
         known = profile(self.device.capabilities)
         if not share or (known.gemv_columns and not long):
             return {"LOCAL_X": known.gemv_columns or 64, "LOCAL_Y": 1}
@@ -213,20 +214,20 @@ def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str
 
 def fits_half(weight: GroupedWeight) -> bool:
     """Return True if float16 represents every scale and every zero point exactly, as zero or a normal
-    number. Subnormal numbers do not count, because a driver may flush them."""
+    number: a driver may flush subnormal numbers."""
     scales = _fits_half(weight.scale, SMALLEST_SCALE)
     return scales and (packed_points(weight) or _fits_half(weight.zero_points(), 0))
 
 
 def packed_points(weight: GroupedWeight) -> bool:
-    """Return True if the zero points are stored as uint8 or are the default. They are then integers from 0 to
-    255, and their values need not be checked."""
+    """Return True if the zero points are stored as uint8 or are the default. They are then integers from 0
+    to 255 and need no check."""
     return weight.zero_point is None or weight.zero_point.dtype == np.uint8
 
 
 def _fits_half(values: npt.NDArray[Any], least: float) -> bool:
-    """Return True if float16 represents every value as in `fits_half`. Magnitudes below *least* count as
-    0."""
+    """Return True if float16 represents every value as in `fits_half`. Magnitudes below *least* count as 0.
+    """
     for some in (values.flat[:TRIED], values):  # a fast test of a few values refuses most weights
         size = np.abs(some)
         with np.errstate(over="ignore"):
@@ -248,8 +249,8 @@ def parameters(
     bias: npt.NDArray[np.float32],
     half: bool,
 ) -> npt.NDArray[np.uint32]:
-    """Return the scale and zero point of every group and then the biases, in the format of
-    shaders/common/grouped_weight.glslh. If *points* is None, leave out the zero points; the scales are then
+    """Return the scale and zero point of every group, then the biases, in the format of
+    shaders/common/grouped_weight.glslh. If *points* is None, there are no zero points, and the scales are
     float32."""
     if points is None:
         return np.concatenate([scales.reshape(-1), bias]).astype("<f4").view("<u4")
@@ -261,6 +262,6 @@ def parameters(
 
 
 def words(values: npt.NDArray[np.uint8] | npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
-    """Return the bytes of *values* as int32 words for an upload. If there are none, return one zero word."""
+    """Return the bytes of *values* as int32 words for an upload: one zero word if there are none."""
     found = values.reshape(-1).view("<i4")
     return found if found.size else np.zeros(1, np.int32)

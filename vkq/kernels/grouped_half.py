@@ -1,6 +1,6 @@
-"""Products of float16 rows with weights that are quantized in groups along K (`vkq.numerics.grouped`), on
-float16 matrix units. The sums of groups are float32. A code of up to eight bits minus an integer zero point
-is exact in float16, and its product with a float16 value is exact in float32."""
+"""Products of float16 rows with weights quantized in groups along K (`vkq.numerics.grouped`), on float16
+matrix units. The sums of groups are float32. A code of up to eight bits minus an integer zero point is
+exact in float16; its product with a float16 value is exact in float32."""
 
 from __future__ import annotations
 
@@ -33,23 +33,22 @@ MANY = OperandKind(
 )
 KIND = "tile of weights in groups"  # the name of the tiles of MANY in the tuner's rankings
 LANES = 32  # lanes of a subgroup of FEW
-FEW_ROWS = (1, 8, 16)  # numbers of rows that a workgroup of FEW can compute
-FEW_OUTPUTS = (64, 32)  # numbers of outputs that a workgroup of FEW can compute
-ALONE = ("1", "1_long")  # variants for one row; "1_long" loads more of k at a time
+FEW_ROWS = (1, 8, 16)  # possible numbers of rows of a workgroup of FEW
+FEW_OUTPUTS = (64, 32)  # possible numbers of outputs of a workgroup of FEW
+ALONE = ("1", "1_long")  # variants for one row; "1_long" loads more of k at once
 # For one row: pairs (minimum number of columns for each multiprocessor, invocations of a workgroup). A
-# workgroup of 512 invocations computes 32 columns, and a multiprocessor runs one such workgroup at a time.
+# workgroup of 512 invocations computes 32 columns, and a multiprocessor runs one such workgroup at once.
 ALONE_SPLITS = ((96, 128), (33, 256), (0, 512))
-# Constants of AT_ONCE. CHUNK: elements along k that a subgroup processes; UNIT: elements along k of a group;
-# CHUNKS: maximum number of subgroups; LEAST: minimum number of weights for which AT_ONCE is faster than
-# FEW; WORKGROUPS: maximum number of workgroups for each multiprocessor. If there are on average at least
-# WAITING workgroups for each multiprocessor, each subgroup starts about 20 * LATE cycles after the previous
-# one.
+# Constants of AT_ONCE. CHUNK: elements along k of a subgroup. UNIT: elements along k of a group. CHUNKS:
+# maximum number of subgroups. LEAST: minimum number of weights for which AT_ONCE is faster than FEW.
+# WORKGROUPS: maximum number of workgroups for each multiprocessor. With an average of at least WAITING
+# workgroups for each multiprocessor, each subgroup starts about 20 * LATE cycles after the previous
+# subgroup.
 CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 20, 1 << 20, 2, 1.05, 4
-LONG_TURNS = 128  # workgroups of at most this many invocations have registers for longer loop iterations
-# For one row: the minimum number of weights for which matrix units are used, by the bits of a weight and
-# the elements of a group.
+LONG_TURNS = 128  # maximum invocations of a workgroup with registers for longer loop iterations
+# {bits of a weight: {elements of a group: minimum number of weights for which one row uses matrix units}}
 WORTH_ALONE = {4: {128: 1 << 23, 64: 1 << 24, 32: 1 << 24}, 8: {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}}
-SMALLEST_GROUP = 32  # minimum elements of a group: shared memory has no room for scales of smaller groups
+SMALLEST_GROUP = 32  # minimum elements of a group; scales of smaller groups do not fit into shared memory
 MATRIX = 16  # number of outputs of a weight matrix, and number of its elements along k
 BLOCK_BYTES = 32  # bytes of codes for one output of a matrix
 
@@ -67,8 +66,8 @@ def packed_elements(weight: GroupedWeight) -> npt.NDArray[np.uint32]:
 
 
 def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint32]:
-    """Expand the codes along the last axis to 16-bit elements, two elements in a word. A code is in the
-    lowest bits of its element."""
+    """Expand the codes along the last axis to 16-bit elements, two in a word. A code is in the lowest bits
+    of its element."""
     whole = codes.astype(np.uint32)
     if bits == 4:
         return np.asarray(whole & 15 | whole >> 4 << 16, np.uint32)
@@ -76,10 +75,10 @@ def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.ui
 
 
 def fills(outputs: int, rows: int, gemm: GroupedGemm) -> bool:
-    """Return True if the kernel FEW may use workgroups of *outputs* columns and *rows* rows. The smallest
-    workgroups are always allowed. Larger workgroups are allowed on two conditions. They must keep 90 % of the
-    multiprocessors busy, which takes one workgroup for each multiprocessor (two if *rows* is at most 8). And
-    the busiest multiprocessor must not get more columns than with the smallest workgroups."""
+    """Return True if the kernel FEW may use workgroups of *outputs* columns and *rows* rows: the smallest
+    always, a larger one on two conditions. It keeps 90 % of the multiprocessors busy (one workgroup each;
+    two if *rows* is at most 8). And the busiest multiprocessor gets no more columns than with the smallest
+    workgroups."""
     many, fewest = profile(gemm.device.capabilities).multiprocessors, FEW_OUTPUTS[-1]
     busiest, least = (-(-gemm.n // (each * many)) * each for each in (outputs, fewest))
     wanted = outputs if rows > FEW_ROWS[1] else 2 * outputs
@@ -87,9 +86,9 @@ def fills(outputs: int, rows: int, gemm: GroupedGemm) -> bool:
 
 
 class GroupedMatrices:
-    """Compute the product *gemm* for float16 rows on float16 matrix units. With *rounds*, also compute
-    products of more than 16 float32 rows: round these rows to float16, and return float32 results. The device
-    must list float16 matrices (`vkq.probe.matrices.advertised_half`) and multiply them correctly."""
+    """The product *gemm* for float16 rows on float16 matrix units. With *rounds*, it also computes products
+    of more than 16 float32 rows: they are rounded to float16, and the results are float32. The device must
+    list float16 matrices (`vkq.probe.matrices.advertised_half`) and multiply them correctly."""
 
     def __init__(self, gemm: GroupedGemm, rounds: bool = False):
         self.gemm, self.rounds = gemm, rounds
@@ -105,7 +104,7 @@ class GroupedMatrices:
         self.counters = counters(device)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
-        """Return True if this kernel is faster than kernels without matrix units for *rows* rows of this
+        """Return True if this kernel is faster than kernels without matrix units, for *rows* rows of this
         dtype and *n* columns."""
         many = self.rounds and rows > FEW_ROWS[-1] and n % 4 == 0
         able = (dtype == "float16" or many) and n >= LEAST_COLUMNS
@@ -114,15 +113,15 @@ class GroupedMatrices:
 
     @property
     def pays_alone(self) -> bool:
-        """True if, for one row, this kernel is faster than a kernel that sums in registers. It is slower if
-        there are few weights, or if the zero points of many groups go through shared memory."""
+        """True if this kernel is faster for one row than a kernel that sums in registers. It is slower for
+        few weights, or if the zero points of many groups go through shared memory."""
         group, least = self.gemm.weight.group, WORTH_ALONE[self.gemm.weight.bits]
         return self.gemm.n * self.gemm.k >= least[group] and (group == 128 or not self.points)
 
     @property
     def at_once(self) -> bool:
-        """True if AT_ONCE should compute products of one row; it requests all weights at once. AT_ONCE needs
-        matrices in which an invocation holds pairs of elements along k (`pairs_refusal`)."""
+        """True if AT_ONCE, which requests all weights at once, should compute products of one row. AT_ONCE
+        needs matrices in which an invocation holds pairs of elements along k (`pairs_refusal`)."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         fits = gemm.weight.bits == 4 and gemm.weight.group == UNIT and not self.points
         few = -(-gemm.k // CHUNK) <= CHUNKS and -(-gemm.n // MATRIX) <= WORKGROUPS * known.multiprocessors
@@ -146,8 +145,8 @@ class GroupedMatrices:
         b.dispatch(program, slots, gemm.push(rows) | steps, gemm.macs(rows))
 
     def _parameters(self) -> npt.NDArray[np.uint32]:
-        """Return the scale and zero point of every group, [group][output], and then the biases, in the
-        format of shaders/common/grouped_matrices.glslh."""
+        """Return the scale and zero point of every group, [group][output], then the biases, in the format
+        of shaders/common/grouped_matrices.glslh."""
         gemm, weight = self.gemm, self.gemm.weight
 
         def across(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -178,14 +177,13 @@ class GroupedMatrices:
 
     @property
     def _long_turns(self) -> bool:
-        """True if an iteration of the loop for one row should have twice as many steps. This is so if a
-        workgroup has few invocations, and scales and zero points leave registers free."""
+        """True if an iteration of the loop for one row should have twice as many steps: a workgroup has few
+        invocations, and scales and zero points leave registers free."""
         weight, few = self.gemm.weight, self._invocations_alone <= LONG_TURNS
         return few and (weight.bits, weight.group, self.points) == (4, 128, 0)
 
     def config(self, rows: int) -> GemmConfig | None:
-        """Return the tile for *rows* rows, or None if the device can run no tile. It is a tile for few rows
-        if one fits, else the tile with the lowest estimated time."""
+        """Return a tile for few rows if one fits, else the tile with the lowest estimated time, else None."""
         if few := next(self._few(rows), None):
             return few
         sizes = (profile(self.gemm.device.capabilities), rows, self.gemm.n, self.gemm.k, 1)
@@ -214,7 +212,7 @@ class GroupedMatrices:
                         yield dataclasses.replace(config, parts=parts)
 
     def _able(self, shader: str, **axes: str) -> Iterator[GemmConfig]:
-        """Yield the shader's variant with each of the device's matrix shapes that fits: the shape must be
+        """Yield the shader's variant with each of the device's matrix shapes that fits. The shape must be
         that of the packed weights (16 x 16), and the rows of a tile must be whole matrices."""
         facts = self.gemm.device.capabilities
         variant = catalog().find(shader, bits=str(self.gemm.weight.bits), **axes)

@@ -1,6 +1,6 @@
 """Products of float activations with int8 or float weights on matrix units, with float32 sums. The matrices
-are float16 (compute="float16") or bfloat16. With bfloat16 matrices, weights are int8, and each float32 value
-of x is split exactly into the sum of three bfloat16 values."""
+are float16 (compute="float16") or bfloat16. With bfloat16 matrices, weights are int8, and each float32
+value of x is split exactly into the sum of three bfloat16 values."""
 
 from __future__ import annotations
 
@@ -42,18 +42,19 @@ from .half_operands import RUN, X_PARTS, halves, parts_of
 from .pixels import window_constants
 from .split import counters
 
-MOST_ROWS = 64  # maximum number of rows that the kernel itself packs; another dispatch packs more rows
-MOST_READ = 1 << 22  # maximum number of float32 values that all column tiles together read and convert
-# With fewer multiply-adds, splitting x into parts takes longer than the matrix units save.
+MOST_ROWS = 64  # maximum number of rows that the kernel packs; more rows are packed by a separate dispatch
+MOST_READ = 1 << 22  # maximum number of float32 values of x that all column tiles together convert
+# Minimum number of multiply-adds: with fewer, splitting x into parts takes longer than the matrix units
+# save.
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}
 BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # bytes of one element of x
 
 
 class HalfMatrices:
-    """Compute the product *gemm* on matrix units, for a linear layer or for a convolution as implicit GEMM.
-    *channels*: the number of input channels of a group (for a linear layer: k). *elements*: the kind of
-    operands; the device must list matrices of this kind (`vkq.probe.matrices.advertised_half`). *floats*: a
-    float weight (OC, channels, KH, KW) that replaces the int8 weight."""
+    """The product *gemm* on matrix units, of a linear layer or of a convolution as implicit GEMM.
+    *channels*: the number of input channels of a group (k for a linear layer). *elements*: how operands are
+    loaded. The device must list matrices of their type (`vkq.probe.matrices.advertised_half`). *floats*:
+    None, or a float weight (OC, channels, KH, KW) that replaces the int8 weight."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class HalfMatrices:
         floats: npt.NDArray[Any] | None = None,
     ):
         self.gemm, self.channels, self.elements = gemm, channels, elements
-        self.gathering = GATHERED[elements.form]  # how convolutions load their operands
+        self.gathering = GATHERED[elements.form]  # how a convolution loads its operands
         self.tile: str | None = None  # tests and measurements set it to force a tile
         self.parts: int | None = None  # tests and measurements set it to force a number of parts of k
         self.loaders = Loaders(gemm, channels, floats)
@@ -72,7 +73,7 @@ class HalfMatrices:
 
     @property
     def signed(self) -> bool:
-        """True if weights that are loaded directly into matrices need no zero points (`Loaders.signed`)."""
+        """True if weights that are loaded directly into matrices have no zero points (`Loaders.signed`)."""
         return self.loaders.signed
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
@@ -121,8 +122,8 @@ class HalfMatrices:
         b.dispatch(self.program(variant, config.matrices), slots, push | steps, gemm.macs(rows))
 
     def _few(self, x: Value, y: Value, rows: int) -> tuple[Program, Resident] | None:
-        """Return (the pipeline for few rows, the weights in the order that it reads), or None if no such
-        pipeline is faster than the tiles for many rows, or if a tile or a number of parts is forced."""
+        """Return (pipeline for few rows, weights in the order that it reads). Return None if the tiles for
+        many rows are faster, or if a tile or a number of parts is forced."""
         if self.tile or self.parts or kind_of(self.elements) in picks() or x.spec.dtype != y.spec.dtype:
             return None
         if found := self._fitting(rows, x.spec.dtype):
@@ -140,21 +141,21 @@ class HalfMatrices:
         return None if self.floats else half_gemv.fitting(self.gemm, rows, dtype, self.elements.form)
 
     def _whole(self, x: Value, y: Value) -> bool:
-        """Return True if the length of a row of x is a multiple of 8, the number of outputs is a multiple of
-        4, and x and y have the same dtype."""
+        """Return True if a row of x has whole runs of 8 elements, the number of outputs is a multiple of 4,
+        and x and y have the same dtype."""
         return self.channels % RUN == 0 and self.gemm.channels % 4 == 0 and x.spec.dtype == y.spec.dtype
 
     def _as_words(self, x: Value, y: Value) -> bool:
-        """Return True if the shader WORDS can compute these rows with these weights. WORDS needs matrices in
-        which an invocation holds pairs of elements along k (`pairs_refusal`)."""
+        """Return True if the shader WORDS supports these rows and weights. WORDS needs matrices in which an
+        invocation holds pairs of elements along k (`pairs_refusal`)."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         rows = self._whole(x, y) and x.spec.dtype == "float16" and gemm.groups == 1
         here = known.matrix_pairs and not pairs_refusal(gemm.device)
         return self.elements == FLOAT16 and rows and here and self.signed and not self.floats
 
     def _in_place(self, config: GemmConfig, x: Value, y: Value, rows: int) -> Variant | None:
-        """Return the variant that reads x without a dispatch that packs it: the variant for few rows, or a
-        variant that loads weights directly into matrices. Return None if there is no such variant."""
+        """Return the variant that reads x without a dispatch that packs it: for few rows, or with weights
+        loaded directly into matrices. Return None if there is no such variant."""
         dtype, tile = x.spec.dtype, config.variant.axes["tile"]
         shader = config.of.split if config.parts > 1 else config.of.product
         if config.of == WORDS:
@@ -169,7 +170,7 @@ class HalfMatrices:
         return catalog().find(shader, **axes) if found else None
 
     def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        """Add a convolution to a plan; the kernel gathers the rows from the image."""
+        """Add a convolution to a plan. The kernel gathers the rows from the image."""
         gemm, config = self.gemm, self.config(p.gemm_m, self.gathering, y.spec.dtype)
         operand, push = self._operand(b, x, p.n, p.groups, p.h * p.w, "images")
         push |= gemm.push(p.gemm_m, p.oh * p.ow) | window_constants(p) | {
@@ -185,8 +186,8 @@ class HalfMatrices:
         b.dispatch(self.program(variant, config.matrices), slots, push | steps, gemm.macs(p.gemm_m))
 
     def gathered_cycles(self, p: Conv2dProblem, dtype: str = "float32") -> float:
-        """Return the estimated cycles of a convolution with results of this dtype. The estimate includes
-        the conversion of x (`gathered_before_cycles`)."""
+        """Return the estimated cycles of a convolution with results of this dtype, including the conversion
+        of x (`gathered_before_cycles`)."""
         known = profile(self.gemm.device.capabilities)
         sizes, before = (p.gemm_m, 4 * self.gemm.n4, self.k, self.gemm.groups), known.gathered_before_cycles
         product = self.config(p.gemm_m, self.gathering, dtype).cycles(known, *sizes)
@@ -196,8 +197,8 @@ class HalfMatrices:
         self, b: Builder, x: Value, images: int, groups: int, plane: int, of: str
     ) -> tuple[Value, dict[str, int | float]]:
         """Return x packed for the kernels (`runs_q8csw`), and the push constants of the packed array. x has
-        *images* images of *plane* pixels, in *groups* groups of channels. *of*: the layout of x, "images" or
-        "rows"."""
+        *images* images of *plane* pixels, in *groups* groups of channels. *of*: "images" or "rows", the
+        layout of x."""
         if self.elements == FLOAT16:
             whole = "whole_" * (of == "rows" and self.channels % RUN == 0)
             return halves(b, x, images, groups, self.channels, plane, whole + of), {}
@@ -207,8 +208,8 @@ class HalfMatrices:
         }
 
     def constants(self, b: Builder, of: OperandKind = FLOAT16) -> list[Value]:
-        """Return the values that a kernel of this kind binds: the weights in the kernel's order, and the
-        parameters of the epilogue."""
+        """Return the values that a kernel binds: the weights in the kernel's order, and the parameters of
+        the epilogue."""
         weights = self.loaders.direct if of == STRAIGHT else self.loaders.staged
         return [b.constant(weights), b.constant(self.parameters(of))]
 
@@ -227,8 +228,8 @@ class HalfMatrices:
         self, rows: int, of: OperandKind | None = None, dtype: str = "float32", as_words: bool = False
     ) -> GemmConfig:  # fmt: skip
         """Return the tile with the lowest estimated time for *rows* rows of a product, or of a convolution
-        if *of* is in `GATHERED`. *as_words*: also consider the tiles of WORDS. For a convolution, consider
-        split-K only with float16 results: split-K has not been timed for other dtypes."""
+        if *of* is in `GATHERED`. *as_words*: also consider the tiles of WORDS. For a convolution, split-K
+        is considered only with float16 results: it has not been timed for other dtypes."""
         gemm, known, of = self.gemm, profile(self.gemm.device.capabilities), of or self.elements
         sizes, shader = (rows, 4 * gemm.n4, self.k, gemm.groups), of.product
         whole = of == self.gathering and dtype != "float16"
@@ -257,13 +258,12 @@ class HalfMatrices:
 
 
 def kind_of(elements: OperandKind) -> str:
-    """Return the name of this kind of operands in the tuner's rankings (`vkq.device.tuner`)."""
+    """Return the name of these operands in the tuner's rankings (`vkq.device.tuner`)."""
     return f"tile of {elements.form} matrices"
 
 
 def worth(form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers: int, least: int) -> bool:
-    """Return True if matrices with elements of this form are faster than other kernels for a product with
-    *macs* multiply-adds and *numbers* elements of x. *least*: the smallest *macs* for which matrices are
-    faster."""
+    """Return True if matrices of this element type are faster than other kernels for a product with *macs*
+    multiply-adds and *numbers* elements of x. *least*: the smallest *macs* for which they are faster."""
     large = BYTES[form] * numbers > facts.properties["maxStorageBufferRange"]
     return not large and rows >= half_gemv.LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= least

@@ -1,4 +1,4 @@
-"""The tiles of products on matrix units with float32 sums: the ways to load operands, and the size, the
+"""The tiles of products on matrix units with float32 sums: how operands are loaded, and the size, the
 number of parts of k and the estimated cycles of a tile."""
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from ..shader.catalog import catalog
 from ..shader.spec import Variant
 from .split import MOST_TILES
 
-K_SPLITS = (1, 2, 3, 4, 6, 8)  # the numbers of parts into which k can be split
+K_SPLITS = (1, 2, 3, 4, 6, 8)  # the possible numbers of parts of k
 WORDS_OUTPUTS = 32  # number of outputs whose weights are contiguous in the order of WORDS
-LEAST_COLUMNS = 17  # minimum number of columns of a product: with fewer, most of a matrix would be padding
+LEAST_COLUMNS = 17  # minimum number of columns of a product; with fewer, most of a matrix would be padding
 STEP = 32  # elements along k for which a profile states the cycles of a tile
 
 
 @dataclasses.dataclass(frozen=True)
 class OperandKind:
-    """A way to load the operands of matrices. form: the type of their elements. product: the name of the
-    shader for products or convolutions; split: the name of the shader with split-K. cycles: the profile's
-    field that has the cycles of each tile."""
+    """How the operands of matrices are loaded. form: the type of their elements. product: the shader for
+    products or convolutions; split: the shader with split-K. cycles: the profile's field with the cycles of
+    each tile."""
 
     form: str
     product: str
@@ -35,13 +35,13 @@ class OperandKind:
     cycles: str
 
     def of(self, known: Profile) -> Mapping[str, tuple[int, ...]]:
-        """Return the cycles of each tile, from a profile."""
+        """Return the profile's cycles of each tile."""
         found: Mapping[str, tuple[int, ...]] = getattr(known, self.cycles)
         return found
 
     def able(self, facts: Capabilities, forced: str | None = None) -> Iterator[GemmConfig]:
         """Yield the tiles that a device can run, each with the first listed matrix shape that fits. forced:
-        yield only this tile."""
+        the only tile to yield; None: all."""
         for tile in self.of(profile(facts)):
             if forced not in (None, tile):
                 continue
@@ -55,20 +55,20 @@ class OperandKind:
 
 
 FLOAT16 = OperandKind(HALF, "gemm_q8csw__coopmat", "gemm_q8csw__split_coopmat", "half_tile_cycles")
-# The kernel loads weights from memory directly into matrices.
+# Weights are loaded from memory directly into matrices.
 STRAIGHT = OperandKind(
     HALF, "gemm_q8csw__straight_coopmat", "gemm_q8csw__split_straight_coopmat", "straight_tile_cycles"
 )
-# Like STRAIGHT, but the kernel assembles the matrices in registers from words of memory; x must be float16.
+# Like STRAIGHT, but matrices are assembled in registers from words of memory; x must be float16.
 WORDS = OperandKind(HALF, "gemm_q8csw__words_coopmat", "gemm_q8csw__split_words_coopmat", "words_tile_cycles")
 PARTS_OF_FLOAT32 = OperandKind(
     BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "parts_tile_cycles"
 )
-GATHERED = {  # for convolutions whose kernel gathers the rows from the image
+GATHERED = {  # convolutions whose kernel gathers the rows from the image
     HALF: OperandKind(HALF, "conv2d_q8csw__coopmat", "conv2d_q8csw__split_coopmat", "half_gathered_cycles"),
     BRAIN: OperandKind(BRAIN, "conv2d_q8csw__parts_coopmat", "", "parts_gathered_cycles"),
 }
-PLANES = {  # for 1x1 convolutions whose kernel reads pixels from an image of this dtype
+PLANES = {  # 1x1 convolutions whose kernel reads pixels of an image of this dtype
     (HALF, "float16"): OperandKind(HALF, "conv2d_q8csw__planes_coopmat", "", "half_plane_cycles"),
     (HALF, "float32"): OperandKind(HALF, "conv2d_q8csw__planes_coopmat", "", "float32_plane_cycles"),
     (BRAIN, "float32"): OperandKind(BRAIN, "conv2d_q8csw__planes_parts_coopmat", "", "parts_plane_cycles"),
@@ -78,8 +78,8 @@ STRAIGHT_TILES = "conv2d_q8csw__straight_coopmat"  # like STRAIGHT, for convolut
 
 @dataclasses.dataclass(frozen=True)
 class GemmConfig:
-    """A tile that the device can run, its matrix shape, and the maximum number of parts into which k is
-    split. A workgroup computes one part."""
+    """A tile that the device can run, its matrix shape, and the maximum number of parts of k. A workgroup
+    computes one part."""
 
     variant: Variant
     matrices: Matrices
@@ -87,7 +87,7 @@ class GemmConfig:
     parts: int = 1
 
     def steps(self, k: int) -> int:
-        """Return the number of steps along k in one part, a multiple of the steps of a loop iteration."""
+        """Return the number of steps along k in a part, a multiple of the steps of a loop iteration."""
         step, turn = (int(self.variant.sizes[name]) for name in ("BK", "TURNS"))
         return -(-k // (step * turn * self.parts)) * turn
 
@@ -105,14 +105,14 @@ class GemmConfig:
         )
 
     def takes(self, k: int) -> bool:
-        """Return True if the tile supports this k. WORDS supports multiples of BK * TURNS only."""
+        """Return True if the tile supports this k. WORDS supports only multiples of BK * TURNS."""
         step, turn = (int(self.variant.sizes[name]) for name in ("BK", "TURNS"))
         return self.of != WORDS or k % (step * turn) == 0
 
     def sharing(
         self, b: Builder, counters: Resident, rows: int, n: int, k: int, groups: int
     ) -> tuple[list[Value], dict[str, int]]:
-        """Return the values to bind and the push constants that a kernel needs for split-K."""
+        """Return the values to bind and the push constants for split-K."""
         if self.parts == 1:
             return [], {}
         d, tiles = self.variant.sizes, self.tiles(rows, n, groups)
@@ -139,8 +139,8 @@ class GemmConfig:
 
 
 def fits(variant: Variant, matrices: Matrices) -> bool:
-    """Return True if each subgroup's part of a tile is a whole number of matrices, and the number of rows of
-    such a part is a multiple of 16 (for STRAIGHT_TILES: of the tile's width)."""
+    """Return True if each subgroup's part of a tile consists of whole matrices, and its number of rows is a
+    multiple of 16 (for STRAIGHT_TILES: of the tile's width)."""
     values = matrices.constants(variant)
     down, across = int(values["WGM"]), int(values["WGN"])
     if not (down and across):

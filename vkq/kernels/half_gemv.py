@@ -1,4 +1,4 @@
-"""Products of few rows on matrix units, with k split between the subgroups of a workgroup. The shaders:
+"""Products of few rows on matrix units, with k split among the subgroups of a workgroup. The shaders:
 
 - gemv_row_coopmat.comp for one float16 row and few outputs;
 - gemv_q8csw_runs_coopmat.comp for more than 16 float16 rows;
@@ -22,37 +22,38 @@ from .half_operands import RUN
 STEPS, WORDS = "gemv_q8csw__coopmat", "gemv_q8csw__words_coopmat"
 RUNS, PARTS = "gemv_q8csw__runs_coopmat", "gemv_q8csw__words_parts_coopmat"
 ROW = "gemv_q8csw__row_coopmat"
-ROWS = (8, 16, 32, 48, 64)  # the variants, by the maximum number of rows that each computes
+ROWS = (8, 16, 32, 48, 64)  # the maximum number of rows of each variant
 # Numbers of invocations of a workgroup, in order of preference. STEPS uses the first only if no
 # multiprocessor has several workgroups.
 INVOCATIONS = (512, 256, 128)
-# Maximum invocations of a workgroup: one entry for up to 8 rows, one for more rows. An entry has three
-# maxima: for at most one workgroup on each multiprocessor, for two, and for more. 0: the shader is not used.
+# Maximum invocations of a workgroup: (for up to 8 rows, for more rows). Each has three maxima: for at most
+# one workgroup on each multiprocessor, for two, and for more. 0: the shader is not used.
 WORDS_INVOCATIONS = {
     WORDS: ((512, 256, 128), (256, 0, 128)),
     PARTS: ((512, 256, 128), (256, 256, 128)),
     RUNS: ((0, 0, 0), (512, 256, 128)),
 }
 CHUNK = 128  # a subgroup processes whole chunks of this many elements along k
-# For ROW: the largest k, by the number of chunks of a subgroup.
+# For ROW: {number of chunks of a subgroup: largest k}.
 ROW_K = {1: 2048, 2: 4096, 4: 8192}
-# For each element type, the minimum number of rows for which the GEMM kernels on matrix units are faster than
-# the kernels without matrix units: with fewer rows, loading the weights takes all the time. The limit does
-# not apply to the shaders of this module (see `worth` and `worth_parts`).
+# {element type: minimum number of rows for which the GEMM kernels on matrix units are faster than the
+# kernels without}. With fewer rows, loading the weights takes all the time. The limit does not apply to the
+# shaders of this module (see `worth` and `worth_parts`).
 LEAST_ROWS = {HALF: 8, BRAIN: 9}
-# Limits of PARTS. For more than 8 rows and k <= SHORT_K, two workgroups on a multiprocessor get as few
-# invocations as three or more. For few outputs and k between the two values of GEMV_K, the GEMV kernel is
-# faster. For more than 32 rows, the workgroups on a multiprocessor times k must be at most MOST_K; a k below
-# LEAST_K counts as LEAST_K.
+# Limits of PARTS.
+# - SHORT_K: for more than 8 rows and k <= SHORT_K, two workgroups on a multiprocessor get as few invocations
+#   as three or more.
+# - GEMV_K: for few outputs and k between these two values, the GEMV kernel is faster.
+# - MOST_K: for more than 32 rows, maximum of (workgroups on a multiprocessor) * max(k, LEAST_K).
 SHORT_K, GEMV_K, LEAST_K, MOST_K = 4096, (1024, 4096), 2048, 12288
-# Limits of RUNS for more than 32 rows. RUNS_MOST_K: maximum of the workgroups on a multiprocessor times k.
+# Limits of RUNS for more than 32 rows. RUNS_MOST_K: maximum of (workgroups on a multiprocessor) * k.
 # LONG_K: with more than two workgroups on a multiprocessor, a k of at least LONG_K is `long`.
 RUNS_MOST_K, LONG_K = 16384, 4096
 
 
 def worth(rows: int, workgroups: int, multiprocessors: int, k: int, shader: str = STEPS) -> bool:
     """Return True if *shader* is faster than the other kernels for *rows* float16 rows in *workgroups*
-    workgroups. The rules:
+    workgroups:
 
     - ROW: if no multiprocessor has more than one workgroup.
     - WORDS or STEPS with 3 to 16 rows: always.
@@ -76,14 +77,14 @@ def worth(rows: int, workgroups: int, multiprocessors: int, k: int, shader: str 
 
 def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: str) -> bool:
     """Return True if PARTS is faster than the other kernels for *rows* float32 rows in *workgroups*
-    workgroups. *form*: the elements of the matrices that the other kernels use. The rules:
+    workgroups. *form*: the element type of the matrices of the other kernels. The rules:
 
     - Up to 2 rows: never.
     - 3 or 4 rows: if at least half of the multiprocessors have a workgroup.
     - 5 or more rows, but fewer than the other kernels need (LEAST_ROWS): always.
-    - More rows, bfloat16: only if there are at least as many workgroups as chunks of k, because other kernels
-      split k. Up to 16 rows, the GEMV kernel must not be faster (GEMV_K). From 33 rows on, there must be few
-      workgroups (MOST_K), because each tile of rows loads the weights.
+    - More rows, bfloat16: only if there are at least as many workgroups as chunks of k, because other
+      kernels split k. Up to 16 rows, the GEMV kernel must not be faster (GEMV_K). From 33 rows on, each
+      tile of rows loads the weights again, so there must be few workgroups (MOST_K).
     - More rows, float16: up to 8 rows, if there are at least twice as many workgroups as chunks of k.
     """
     if rows <= 4:
@@ -100,7 +101,7 @@ def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: 
 
 
 def long(gemm: FloatGemm, variant: Variant, rows: int) -> bool:
-    """Return True if k is so long that this variant (which `fitting` returned) is slower for *rows* rows
+    """Return True if k is so long that this variant (the result of `fitting`) is slower for *rows* rows
     than the product that assembles matrices in registers (`half_configs.WORDS`)."""
     several = variant.workgroups({"n4": gemm.n4}) > 2 * profile(gemm.device.capabilities).multiprocessors
     return variant.shader == RUNS and rows > 32 and several and gemm.k >= LONG_K
@@ -110,9 +111,9 @@ def fitting(
     gemm: FloatGemm, rows: int, dtype: str, form: str = HALF
 ) -> tuple[Variant, dict[str, Value], Matrices] | None:
     """Return the variant for *rows* rows of this dtype, its constants and its matrix shape. Return None if
-    no variant is faster than the other kernels, or if the device has no matrix shape that fits. Also return
-    None unless k is a multiple of 8 and the number of outputs is a multiple of 4. *form*: the elements of
-    the matrices that other kernels use."""
+    other kernels are faster, the device has no matrix shape that fits, k is not a multiple of 8, or the
+    number of outputs is not a multiple of 4. *form*: the element type of the matrices of the other kernels.
+    """
     if gemm.groups > 1 or gemm.k % RUN or gemm.channels % 4:
         return None
     facts = gemm.device.capabilities
@@ -147,12 +148,12 @@ def _variant(shader: str, rows: int, k: int) -> Variant | None:
 
 
 def _row_chunks(k: int) -> int:
-    """Return the number of chunks that a subgroup of ROW computes; 0 if k is too large."""
+    """Return the number of chunks of a subgroup of ROW; 0 if k is too large."""
     return next((chunks for chunks, most in ROW_K.items() if k <= most), 0)
 
 
 def _shaders(device: Device, dtype: str, form: str) -> tuple[str, ...]:
-    """Return the shaders for rows of this dtype that compute correctly on the device, the best first."""
+    """Return the shaders that compute rows of this dtype correctly on the device, the best first."""
     if dtype == "float32":
         wrong = half_refusal(device, BRAIN) or pairs_refusal(device, BRAIN) or signs_refusal(device, BRAIN)
         return () if wrong else (PARTS,)
@@ -162,9 +163,9 @@ def _shaders(device: Device, dtype: str, form: str) -> tuple[str, ...]:
 
 
 def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k: int) -> tuple[int, ...]:
-    """Return the possible numbers of invocations of a workgroup, the best first. All shaders but STEPS need a
-    k of whole chunks, with at least one chunk for each subgroup. They also need matrices in which an
-    invocation holds pairs of elements along k (``matrix_pairs``)."""
+    """Return the possible numbers of invocations of a workgroup, the best first. All shaders but STEPS need
+    a k of whole chunks, at least one for each subgroup. They also need matrices in which an invocation
+    holds pairs of elements along k (``matrix_pairs``)."""
     known = profile(facts)
     if shader == STEPS:
         return INVOCATIONS[workgroups > known.multiprocessors :]
@@ -180,8 +181,8 @@ def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k:
 
 
 def _matrices(facts: Capabilities, shader: str) -> list[Matrices]:
-    """Return the device's matrix shapes, those with the fewest rows first. For STEPS, return those with most
-    rows first, because they need fewer instructions."""
+    """Return the device's matrix shapes, those with the fewest rows first. For STEPS, those with most rows
+    come first: they need fewer instructions."""
     found = sorted(advertised_half(facts, BRAIN if shader == PARTS else HALF), key=lambda one: one.n)
     return found[::-1] if shader == STEPS else found
 

@@ -29,15 +29,15 @@ from .half_weights import (
 )
 from .weights import Int8, Int32, block_weights
 
-K_PADDED = 64  # the weights' K is padded to a multiple of K_PADDED, so that every tile has whole steps
-SIGNED_UNIT = 2.0**-24  # weights of `packed_signs` are scaled by this factor, and scales by its inverse
+K_PADDED = 64  # K of the weights is padded to a multiple of this, so that every tile has whole steps
+SIGNED_UNIT = 2.0**-24  # factor of the weights of `packed_signs`; scales have its inverse
 LARGEST_SCALE = 2.0**103  # scales must be smaller than this for `packed_signs`
 
 
 class Loaders:
-    """The weights of *gemm*. *channels*: the number of input channels of a group (for a linear layer: k); the
-    weights pad it to a multiple of 8. *floats*: a float weight (OC, channels, KH, KW) that replaces the int8
-    weight."""
+    """The weights of *gemm*. *channels*: the number of input channels of a group (k for a linear layer),
+    which is padded to a multiple of 8. *floats*: None, or a float weight (OC, channels, KH, KW) that
+    replaces the int8 weight."""
 
     def __init__(self, gemm: FloatGemm, channels: int, floats: npt.NDArray[Any] | None = None):
         self.gemm, self.floats = gemm, floats is not None
@@ -61,9 +61,9 @@ class Loaders:
             return matrices_of(w) if self.floats else (packed_signs if self.signed else packed_pairs)(w)
 
         staged = by_eights if self.floats else packed_halves
-        # Weights for kernels that load them through shared memory.
+        # For kernels that load weights through shared memory.
         self.staged = resident(WEIGHT_LAYOUT, lambda: staged(padded()))
-        # Weights for kernels that load them directly into matrices.
+        # For kernels that load weights directly into matrices.
         self.direct = resident(PAIRS_LAYOUT, lambda: pairs(padded(self.signed)))
         self.prepacked = Prepacked(gemm.device, 4 * gemm.n4, self.k, lambda: padded(self.signed), pairs)
 
@@ -74,7 +74,7 @@ class Loaders:
         self.scales = Resident(gemm.device, gemm.parameters.bytes, scales)
 
     def parameters(self, direct: bool) -> Resident:
-        """Return the parameters of the epilogue. *direct*: for weights that are loaded directly into
+        """Return the parameters of the epilogue. *direct*: whether weights are loaded directly into
         matrices."""
         return self.scales if direct and self.signed and not self.floats else self.gemm.parameters
 
@@ -85,9 +85,9 @@ class Loaders:
 
     @functools.cached_property
     def signed(self) -> bool:
-        """True if kernels that load weights directly into matrices need no zero points. This holds for float
-        weights. It also holds for int8 weights that `packed_signs` supports, on devices that multiply the
-        values of `packed_signs` correctly."""
+        """True if kernels that load weights directly into matrices need no zero points: for float weights,
+        and for int8 weights that `packed_signs` supports, if the device multiplies the values of
+        `packed_signs` correctly."""
         gemm = self.gemm
         if self.floats:
             return True

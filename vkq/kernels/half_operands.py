@@ -22,7 +22,7 @@ def halves(
     whole: int = RUN,
 ) -> Value:
     """Pack x, float32 or float16, in runs of 8 float16 values along channels
-    (shaders/gemm/runs_q8csw.comp). Pad the channels of a group with zeros to a multiple of *whole*."""
+    (shaders/gemm/runs_q8csw.comp). The channels of a group are padded with zeros to a multiple of *whole*."""
     variant = catalog().find("halves_q8csw__runs", x=x.spec.dtype, of=of)
     return _in_runs(b, x, variant, 1, images, groups, channels, plane, whole)
 

@@ -1,4 +1,4 @@
-"""1x1 convolutions of float activations on matrix units, which read NCHW images directly (`Planes`), and
+"""1x1 convolutions of float activations on matrix units that read NCHW images directly (`Planes`), and
 convolutions of float32 images on bfloat16 matrix units (`PartsConvolution`)."""
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from .half_configs import PARTS_OF_FLOAT32, PLANES, GemmConfig
 from .pixels import window_constants
 from .weights import Int8
 
-VECTOR = 4  # number of pixels that are loaded at a time
-# With fewer multiply-adds, the overhead of this kernel exceeds the time that matrix units save.
+VECTOR = 4  # number of pixels that are loaded at once
+# Minimum number of multiply-adds: with fewer, the overhead exceeds the time that matrix units save.
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 20}
 
 
 def are_rows(p: Conv2dProblem) -> bool:
-    """Return True if the image itself is the im2col matrix of the convolution, and the number of pixels of a
-    channel is a multiple of VECTOR."""
+    """Return True if the image is the im2col matrix of the convolution, and a channel has a multiple of
+    VECTOR pixels."""
     one = (p.kh, p.kw) == (1, 1) == p.stride and not any(p.padding)
     return one and p.h * p.w % VECTOR == 0 and p.ic > 0
 
 
 class Planes:
-    """A 1x1 convolution for which `are_rows` is True. It computes the product of *gathered* without a
-    dispatch that packs x."""
+    """A 1x1 convolution for which `are_rows` is True: the product of *gathered*, without a dispatch that
+    packs x."""
 
     def __init__(self, gathered: HalfMatrices):
         self.gathered = gathered
         self.tile: str | None = None  # tests and measurements set it to force a tile
 
     def config(self, p: Conv2dProblem, dtype: str) -> GemmConfig | None:
-        """Return the tile with the lowest estimated time for images of this dtype; None if the device can
-        run no tile."""
+        """Return the tile with the lowest estimated time for images of this dtype, or None if the device
+        can run no tile."""
         facts, of = self.gathered.gemm.device.capabilities, PLANES[self.gathered.elements.form, dtype]
         found = of.able(facts, self.tile)
         return min(found, key=lambda config: self._cycles(config, p), default=None)
@@ -70,7 +70,7 @@ class Planes:
 
 class PartsConvolution:
     """A convolution of float32 images with a weight (OC, IC/groups, KH, KW) on bfloat16 matrix units, as a
-    `Kernel`. *gemm* is the product of its im2col matrix."""
+    `Kernel`. *gemm*: the product of its im2col matrix."""
 
     def __init__(self, gemm: FloatGemm, weight: Int8):
         self.gathered = HalfMatrices(gemm, weight.shape[1], elements=PARTS_OF_FLOAT32)

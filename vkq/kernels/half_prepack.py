@@ -16,8 +16,8 @@ from .weights import Int8, Int32
 
 
 class Prepacked:
-    """The weights for *n* outputs and *k* elements along K; *n* and *k* include padding. *padded*: a function
-    that returns the weights. *pairs*: a function that packs weights as matrices. Each order of the weights is
+    """The weights of *n* outputs and *k* elements along K, both with padding. *padded*: a function that
+    returns the weights. *pairs*: a function that packs weights as matrices. Each order of the weights is
     packed once and cached."""
 
     def __init__(
@@ -27,8 +27,8 @@ class Prepacked:
         self._known = dict[tuple[str, bytes], Resident]()
 
     def words(self, matrices: Matrices) -> Resident:
-        """Return the weights in the order of `half_configs.WORDS` (shaders/common/straight_words.glslh). For
-        each block of k, the matrices of WORDS_OUTPUTS outputs are contiguous, and words 1 and 2 of every
+        """Return the weights in the order of `half_configs.WORDS` (shaders/common/straight_words.glslh):
+        for each block of k, the matrices of WORDS_OUTPUTS outputs are contiguous. Words 1 and 2 of every
         group of 4 are swapped."""
         found, beside = words.order(self.device, matrices), WORDS_OUTPUTS // matrices.m
         found = found.reshape(-1, 4)[:, [0, 2, 1, 3]].reshape(found.shape)
@@ -44,7 +44,7 @@ class Prepacked:
         return self._resident(("words", found.tobytes()), high * (self.k // PAIRS) * found.size, packed)
 
     def runs(self, matrices: Matrices) -> Resident:
-        """Return the weights in the order of `in_runs`, one matrix after the other
+        """Return the weights in the order of `in_runs`, matrix after matrix
         (shaders/gemm/gemv_q8csw_runs_coopmat.comp)."""
         found = words.order(self.device, matrices)
         size = -(-self.n // matrices.m) * (self.k // PAIRS) * found.size

@@ -1,6 +1,6 @@
-"""Convolutions on float16 matrix units. A workgroup keeps the input pixels of its tile in shared memory. If
-the kernel for 1x1 convolutions (`Planes`) or the kernel that gathers pixels (`HalfMatrices`) has a shorter
-estimated time, that kernel is used instead."""
+"""Convolutions on float16 matrix units. A workgroup keeps the input pixels of its tile in shared memory.
+The kernel for 1x1 convolutions (`Planes`) or the kernel that gathers pixels (`HalfMatrices`) replaces this
+kernel where its estimated time is shorter."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from .pixels import window_constants
 from .weights import Int32
 
 TILES = "conv2d_q8csw__tiles_coopmat"
-CHUNK = 64  # channels whose pixels shared memory holds at a time (CH of TILES and STRAIGHT_TILES)
-BLOCK = 32  # channels of a chunk whose weights STRAIGHT_TILES loads at a time
-# Maximum number of registers for the sums and the weights of STRAIGHT_TILES. If the weights of all kernel
-# rows fit, STRAIGHT_TILES multiplies all kernel rows at a time, else one.
+CHUNK = 64  # channels whose pixels are in shared memory at once (CH of TILES and STRAIGHT_TILES)
+BLOCK = 32  # channels of a chunk whose weights STRAIGHT_TILES loads at once
+# Maximum number of registers for the sums and the weights of STRAIGHT_TILES. It multiplies all kernel rows
+# at once if their weights fit, else one kernel row at once.
 LINES_REGISTERS = 208
-RUN = 8  # channels that STRAIGHT_TILES loads at a time
-VECTOR = 4  # pixels of x that STRAIGHT_TILES loads at a time, if rows of x are whole vectors
+RUN = 8  # channels that STRAIGHT_TILES loads at once
+VECTOR = 4  # pixels of x that STRAIGHT_TILES loads at once, if rows of x are whole vectors
 LINES = {"eights": 8, "fours": 4, "twos": 2}  # pixels in a vector of y, if rows of y are whole vectors
 
 
@@ -62,12 +62,12 @@ class PixelTile:
     matrices: Matrices
 
     def size(self, name: str) -> int:
-        """Return a size of the variant by its name in the shader's YAML file."""
+        """Return a size of the variant (`sizes` in the shader's YAML file)."""
         return int(self.variant.sizes[name])
 
     def cycles(self, known: Profile, p: Conv2dProblem, dtype: str) -> float:
-        """Return the estimated cycles of a convolution with this tile, from `half_pixel_cycles` and
-        `half_pixel_costs` of the profile."""
+        """Return the estimated cycles of a convolution with this tile, from the profile's
+        `half_pixel_cycles` and `half_pixel_costs`."""
         alone, together, end = known.half_pixel_cycles[self.variant.axes["tile"]]
         tiles = (p.oh, "TH"), (p.ow, "TW"), (p.oc // p.groups, "BN")
         count = p.n * p.groups * math.prod(-(-length // self.size(name)) for length, name in tiles)
@@ -79,7 +79,7 @@ class PixelTile:
 
 
 class HalfConvolution:
-    """A convolution with a weight (OC, IC/groups, KH, KW) on matrix units, as a `Kernel`. *gemm* is the
+    """A convolution with a weight (OC, IC/groups, KH, KW) on matrix units, as a `Kernel`. *gemm*: the
     convolution as a matrix product, with the weight (G, N, K)."""
 
     def __init__(self, gemm: FloatGemm, weight: npt.NDArray[Any], zero_points: Int32, groups: int):
@@ -123,7 +123,7 @@ class HalfConvolution:
         return self._in_order[key]
 
     def chosen(self, p: Conv2dProblem, dtype: str) -> PixelTile | None:
-        """Return the tile with the lowest estimated time, or None if the device can run no tile, or if a
+        """Return the tile with the lowest estimated time. Return None if the device can run no tile, or a
         kernel without a tile of pixels has a lower estimated time."""
         facts, known = self.device.capabilities, profile(self.device.capabilities)
         way = "words" if known.matrix_pairs and not pairs_refusal(self.device) else "matrices"
@@ -146,8 +146,8 @@ class HalfConvolution:
         return best if best.cycles(known, p, dtype) < other else None
 
     def _other(self, p: Conv2dProblem, dtype: str) -> tuple[float, Planes | HalfMatrices]:
-        """Return (estimated cycles, kernel) of the fastest kernel without a tile of pixels: the kernel that
-        reads planes, or the kernel that gathers rows."""
+        """Return (estimated cycles, kernel) of the fastest kernel without a tile of pixels: `Planes`, or
+        the kernel that gathers rows."""
         planes, gathered = self.planes.cycles(p, dtype), self.gathered.gathered_cycles(p, dtype)
         return (planes, self.planes) if planes < gathered else (gathered, self.gathered)
 
@@ -206,15 +206,15 @@ def by_columns(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _lines(p: Conv2dProblem) -> str | None:
-    """Return the name in LINES of the longest vector whose length divides the rows of y and (up to a length
-    of VECTOR) the rows of x; None if there is no such vector."""
+    """Return the name in LINES of the longest vector whose length divides the rows of y and, up to a length
+    of VECTOR, the rows of x. Return None if there is no such vector."""
     whole = (name for name, size in LINES.items() if p.w % min(size, VECTOR) == 0 == p.ow % size)
     return next(whole, None)
 
 
 def _straight(p: Conv2dProblem) -> bool:
     """Return True if STRAIGHT_TILES supports the problem's image rows and channels, the stride is 1, and
-    the filter has more than one tap. Other strides and filters have not been timed."""
+    the filter has several taps. Other strides and filters have not been timed."""
     channels = p.ic // p.groups
     timed = p.kh * p.kw > 1 and p.stride == (1, 1)
     return timed and channels > 0 == channels % RUN and _lines(p) is not None

@@ -18,7 +18,7 @@ TILE = 16  # number of outputs of a stored matrix of floats, and number of its e
 
 
 def packed_halves(w: Int8) -> Int32:
-    """Pack int8 weights (G, N, K) for kernels that load them into shared memory: elements 1 and 2 of every
+    """Pack int8 weights (G, N, K) for kernels that load them into shared memory. Elements 1 and 2 of every
     group of 4 along K are swapped (shaders/common/coopmat_half.glslh)."""
     swapped = w.reshape(*w.shape[:2], -1, 4)[..., [0, 2, 1, 3]].reshape(w.shape)
     return pack(layout(WEIGHT_LAYOUT), np.ascontiguousarray(swapped))
@@ -32,9 +32,9 @@ def packed_pairs(w: Int8) -> Int32:
 
 
 def packed_signs(w: Int8) -> Int32:
-    """Pack weights minus zero points (-127 to 127) for direct loads into matrices. A byte holds the magnitude
-    of its weight in 7 bits; the sign is the highest bit of the word's next byte (cyclically). See SIGNED in
-    shaders/common/coopmat_half_types.glslh."""
+    """Pack weights minus zero points (-127 to 127) for direct loads into matrices. A byte has the magnitude
+    of its weight in 7 bits. Its highest bit is the sign of the previous weight of the word (cyclically).
+    See SIGNED in shaders/common/coopmat_half_types.glslh."""
     words = _paired(w).view(np.int8).reshape(-1, 4)
     signs = np.roll(words & np.int8(-128), 1, axis=1)
     signed: Int32 = (np.abs(words) | signs).reshape(-1).view(np.int32)
@@ -42,16 +42,16 @@ def packed_signs(w: Int8) -> Int32:
 
 
 def by_eights(w: Halves) -> Int32:
-    """Pack float weights (G, N, K) for kernels that load them into shared memory, in the order [run of 8
-    along K][output][element]. Pad outputs to a multiple of 16."""
+    """Pack float weights (G, N, K) for kernels that load them into shared memory: [run of 8 along
+    K][output][element], with outputs padded to a multiple of 16."""
     w = np.pad(w, ((0, 0), (0, -w.shape[1] % TILE), (0, 0)))
     runs = w.reshape(*w.shape[:2], -1, RUN).swapaxes(1, 2)
     return np.ascontiguousarray(runs).view(np.int32).reshape(-1)
 
 
 def matrices_of(w: Halves) -> Int32:
-    """Pack float weights (G, N, K) for direct loads into matrices, as blocks of 16 outputs x 16 elements
-    along K. In a block, the elements of an output are contiguous."""
+    """Pack float weights (G, N, K) for direct loads into matrices: blocks of 16 outputs x 16 elements along
+    K, in which the elements of an output are contiguous."""
     w = np.pad(w, ((0, 0), (0, -w.shape[1] % TILE), (0, 0)))
     blocks = w.reshape(len(w), -1, TILE, w.shape[2] // TILE, TILE).swapaxes(2, 3)
     return np.ascontiguousarray(blocks).view(np.int32).reshape(-1)
@@ -59,9 +59,9 @@ def matrices_of(w: Halves) -> Int32:
 
 def in_runs(w: Int8) -> Int8:
     """Reorder weights (G, N, K) along K, so that the matrices of `packed_pairs` or `packed_signs` match x.
-    The kernel (shaders/gemm/gemv_q8csw_runs_coopmat.comp) reads x in runs of 8 elements, which are four
-    words. Words 0 and 1 of a run belong to one matrix, at places that are 8 elements apart; words 2 and 3
-    belong to the next matrix."""
+    The kernel (shaders/gemm/gemv_q8csw_runs_coopmat.comp) reads x in runs of 8 elements (four words). Words
+    0 and 1 of a run belong to one matrix, at positions 8 elements apart. Words 2 and 3 belong to the next
+    matrix."""
     runs = w.reshape(*w.shape[:2], -1, PAIRS // RUN, 2, 2, 2)
     return np.ascontiguousarray(np.moveaxis(runs, 3, 5).reshape(w.shape))
 

@@ -1,6 +1,6 @@
-"""Read the columns of a product as heads of queries, keys and values, rotate the heads, and write keys and
-values into their caches (`vkq.numerics.heads`), in one dispatch. An invocation computes a vector of eight
-numbers."""
+"""Split the columns of a product into heads of queries, keys and values, rotate the heads, and write keys
+and values into their caches (`vkq.numerics.heads`). This is one dispatch; an invocation computes a vector
+of eight numbers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ WORDS = ("first_group", "count", "tokens", "rows", "span", "turns")
 
 @dataclasses.dataclass(frozen=True)
 class HeadsForm:
-    """The properties for which a kernel is compiled. columns, dtype: the number of columns and the dtype of
-    x. pairs: the number of pairs of elements of a head that are rotated. interleaved: a pair is two
+    """The compile-time properties of a kernel. columns, dtype: the number of columns and the dtype of x.
+    pairs: the number of pairs of elements of a head that are rotated. interleaved: whether a pair is two
     neighbouring elements; False: elements i and i + *pairs*. soft, converts: as in
     `vkq.shader.assembler.KernelWriter`."""
 
@@ -48,9 +48,9 @@ class HeadsForm:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The names of the push constants. ``span``: the number of rows of each cache that the kernel writes,
-        beginning with the row of the first token. ``end<i>``: the number of vectors that the kernel writes
-        for parts 0 to i together."""
+        """The names of the push constants. ``span``: the number of rows of each cache that the kernel
+        writes, from the row of the first token on. ``end<i>``: the number of vectors that the kernel writes
+        for parts 0 to i."""
         return (*WORDS, *(f"end{i}" for i in range(len(self.parts))))
 
 
@@ -58,8 +58,8 @@ def headed(
     b: Builder, x: Value, angles: Sequence[Value], start: Value | None, pasts: Sequence[Value],
     parts: Sequence[Part], interleaved: bool,
 ) -> list[Value]:  # fmt: skip
-    """Add the heads of x (batch, tokens, columns), float32 or float16, to a plan, and return a value for each
-    part. `fits` says which sizes are allowed.
+    """Add the heads of x (batch, tokens, columns), float32 or float16, to a plan. Return a value for each
+    part. `fits` decides which sizes are allowed.
 
     - angles: cosines and sines, float32 (batch or 1, tokens, 1, pairs); empty if no part is rotated.
     - start: int32 (batch,), the row of the caches for the first token of each batch element. The next tokens
@@ -78,14 +78,14 @@ def headed(
     if whole["count"]:
         b.dispatch(b.device.program(written(form)), slots, push | whole)
         caches = [y for y, part in zip(results, parts, strict=True) if part.order == "cache"]
-        if caches:  # a cache may overwrite its *past*: an invocation writes only words that it has read
+        if caches:  # a cache may overwrite its *past*: an invocation writes the words that it has read
             shorter = push | _ends(form, batch, tokens, min(tokens, rows))
             b.may_overwrite(list(zip(caches, pasts, strict=True)), shorter)
     return results
 
 
 def _ends(form: HeadsForm, batch: int, tokens: int, span: int) -> dict[str, int]:
-    """Return the push constants that say how much the kernel writes; it writes *span* rows of each cache."""
+    """Return the push constants for the amount of output: the kernel writes *span* rows of each cache."""
     sizes = [math.prod(part.shape(batch, tokens, span)) // VECTOR for part in form.parts]
     ends = list(itertools.accumulate(sizes))
     return {"count": ends[-1], "span": span, **{f"end{i}": end for i, end in enumerate(ends)}}
@@ -100,13 +100,13 @@ def fits(part: Part, columns: int, pairs: int, interleaved: bool) -> bool:
 
 
 def buffers(parts: Sequence[Part]) -> int:
-    """Return how many arrays the kernel of these parts reads and writes."""
+    """Return the number of arrays that the kernel of these parts reads and writes."""
     return len(HeadsForm(tuple(parts), 0, "", 0, False, False, False).reads) + len(parts)
 
 
 @functools.lru_cache(256)
 def written(form: HeadsForm) -> Written:
-    """Return the shader that is generated for a form."""
+    """Return the shader for a form."""
     names = [(name, "read") for name in form.reads] + [(f"y{i}", "write") for i in range(len(form.parts))]
     ops = [part.order + ".rotated" * part.rotated for part in form.parts]
     types = dict.fromkeys((form.dtype, *(part.dtype for part in form.parts)))
@@ -120,7 +120,7 @@ def written(form: HeadsForm) -> Written:
 
 
 class _Heads:
-    """Writes the kernel that is generated for a form."""
+    """The generator of the kernel for a form."""
 
     def __init__(self, form: HeadsForm):
         self.form, self.reads = form, form.reads
@@ -145,7 +145,7 @@ class _Heads:
         return self.k.finish()
 
     def part(self, n: int, part: Part, i: Number) -> None:
-        """Write the code that computes vector number *i* of the result of a part."""
+        """Write the code for vector number *i* of the result of a part."""
         vectors = part.width // VECTOR
         if part.order == "tokens":
             token = i.divided(part.heads * vectors)
@@ -183,8 +183,8 @@ class _Heads:
             self.k.store_four(len(self.reads) + n, to, words[4 * j : 4 * j + 4])
 
     def computed(self, part: Part, token: Number, column: Number) -> list[Number]:
-        """Return the words of one vector of a part, converted and rotated. *column*: the index of the vector
-        among the vectors of the part's columns for this token."""
+        """Return the words of one vector of a part, converted and rotated. *column*: the index of the
+        vector in the part's columns for this token."""
         at = token * (self.form.columns // VECTOR) + part.first // VECTOR + column
         if part.rotated:
             found = self.rotated(part, token, column, at)

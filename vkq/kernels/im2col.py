@@ -1,5 +1,5 @@
-"""Convolutions through an im2col matrix. Scratch memory holds only a chunk of the matrix's rows at a time, so
-the scratch memory is bounded."""
+"""Convolutions through an im2col matrix. Scratch memory holds one chunk of the matrix's rows at once, so
+its size is bounded."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from .divisor import divisor
 from .gemm import Int8Gemm
 from .pixels import pixel_rows, window_constants
 
-# Maximum bytes of the im2col matrix in scratch memory. A larger matrix is computed and multiplied in chunks
-# of rows.
+# Maximum bytes of the im2col matrix in scratch memory. Larger matrices are computed and multiplied in
+# chunks.
 SCRATCH_BYTES = 16 << 20
 
 
 class Im2col:
     """A convolution that multiplies chunks of its im2col matrix by the weight. The weight of *gemm* is
-    (merged groups, N, K), as `vkq.kernels.weights.merge_groups` returns it."""
+    (merged groups, N, K), the result of `vkq.kernels.weights.merge_groups`."""
 
     def __init__(self, gemm: Int8Gemm, taps: int):
         self.gemm = gemm

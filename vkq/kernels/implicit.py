@@ -1,6 +1,6 @@
 """Convolutions as implicit GEMMs with dot products: the kernel gathers the input while it loads tiles,
-without an im2col matrix. Images are in kPackedInt8_4W4C. Offsets, multipliers and results equal those of
-`vkq.kernels.gemm.Int8Gemm`, bit for bit."""
+without an im2col matrix. Images are in kPackedInt8_4W4C. Offsets, multipliers and results have the same
+bits as those of `vkq.kernels.gemm.Int8Gemm`."""
 
 from __future__ import annotations
 

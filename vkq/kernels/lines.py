@@ -27,14 +27,15 @@ MOST_WORK = 1 << 33  # maximum sum of the iterations of all invocations of a dis
 
 def beyond(count: int, length: int) -> str | None:
     """Return the reason why a dispatch cannot run *count* invocations of *length* loop iterations each, or
-    None if it can."""
+    None."""
     if length <= MOST_ROUNDS and count * length <= MOST_WORK:
         return None
     return f"needs {count} loops of {length} iterations; at most {MOST_ROUNDS} each and {MOST_WORK} in all"
 
 
 def running_along(b: Builder, x: Value, axis: int, how: str, exclusive: bool, backwards: bool) -> Value:
-    """Add a running sum (*how* is "add") or product of float32 or int32 values along an axis to a plan."""
+    """Add a running sum (*how* is "add") or running product of float32 or int32 values along an axis to a
+    plan."""
     shape = x.spec.shape
     y = b.new(Spec(shape, x.spec.dtype))
     if y.spec.size:
@@ -45,8 +46,8 @@ def running_along(b: Builder, x: Value, axis: int, how: str, exclusive: bool, ba
 
 
 def reduced_along(b: Builder, x: Value, kept: int, how: str) -> Value:
-    """Add a reduction of int32 values to a plan. *how*: sum, product, maximum or minimum. Each row spans
-    the axes from *kept* on and becomes one result."""
+    """Add a reduction of int32 values to a plan: each row, which spans the axes from *kept* on, becomes one
+    result. *how*: sum, product, maximum or minimum."""
     shape = x.spec.shape
     y = b.new(Spec(shape[:kept], "int32"))
     if y.spec.size:
@@ -57,8 +58,8 @@ def reduced_along(b: Builder, x: Value, kept: int, how: str) -> Value:
 
 
 def largest(b: Builder, x: Value, k: int, from_above: bool) -> tuple[Value, Value]:
-    """Add the k largest (or smallest) values of each row of x (rows, length), and their indices, to a
-    plan."""
+    """Add the k largest (or smallest) values of each row of x (rows, length), and their indices, to a plan.
+    """
     lines, length = x.spec.shape
     y, places = b.new(Spec((lines, k), x.spec.dtype)), b.new(Spec((lines, k), "int32"))
     if y.spec.size:
@@ -80,10 +81,9 @@ def scattered_rows(b: Builder, x: Value, ids: Value, updates: Value, reduction: 
 
 
 def placed_rows(b: Builder, x: Value, start: Value, updates: Value) -> Value:
-    """Add the replacement of consecutive rows to a plan. The result is x (batch, lines, rows, inner),
-    except that in each line the *count* rows from start[batch] on are replaced by *updates* (batch, lines,
-    count, inner). Rows wrap around: row 0 follows the last row. start: int32, from 0 to rows - 1. A row
-    takes a whole number of 32-bit words."""
+    """Add the replacement of consecutive rows to a plan. In each line of x (batch, lines, rows, inner),
+    *updates* (batch, lines, count, inner) replaces the *count* rows from start[batch] on. Row 0 follows the
+    last row. start: int32, from 0 to rows - 1. A row must be a whole number of 32-bit words."""
     _, lines, rows, inner = x.spec.shape
     y = b.new(Spec(x.spec.shape, x.spec.dtype))
     if y.spec.size:
@@ -96,7 +96,7 @@ def placed_rows(b: Builder, x: Value, start: Value, updates: Value) -> Value:
             "span": rows,
         }  # fmt: skip
         b.dispatch(b.device.program(_placed(fours)), [x, start, updates, y], push)
-        # y may overwrite x, because an invocation writes only the words of x that it has read
+        # y may overwrite x: an invocation writes the words of x that it has read
         span = min(count, rows)
         b.may_overwrite([(y, x)], push | {"count": every * span * many, "span": span})
     return y
@@ -146,8 +146,8 @@ def _reduced(how: str) -> Written:
 
 @functools.lru_cache(4)
 def _reduced_together(how: str) -> Written:
-    """Return the kernel for rows of at least LOCAL values: a workgroup reduces a row. The order does not
-    matter, because sums and products of int32 wrap."""
+    """Return the kernel for rows of at least LOCAL values: a workgroup reduces a row. int32 sums and
+    products wrap, so their order does not matter."""
 
     def module() -> bytes:
         k = KernelWriter((False, True), 3, LOCAL, False, LOCAL)
@@ -171,7 +171,7 @@ def _reduced_together(how: str) -> Written:
 
 
 def _joining(how: str, value: Callable[[Number], Number]) -> Callable[..., tuple[Number, ...]]:
-    """Return the body of a loop over c that reduces int32 values. The body combines the loop's state with
+    """Return the body of a loop over c that reduces int32 values: it combines the loop's state with
     value(c)."""
     join = joined(REDUCTIONS[how], "i")
     return lambda c, state: (join(state[0], value(c).i),)
@@ -231,7 +231,7 @@ def _scattered(reduction: str, dtype: str, soft: bool) -> Written:
 
 @functools.lru_cache(2)
 def _placed(fours: bool) -> Written:
-    """Return the kernel that replaces consecutive rows. An invocation writes a word, or with *fours* a vector
+    """Return the kernel that replaces consecutive rows. An invocation writes a word, or (*fours*) a vector
     of four words."""
 
     def copy(k: KernelWriter, source: int, place: Number, i: Number) -> None:
@@ -262,9 +262,9 @@ def per_result(
     name: str, inputs: str, results: str, words: tuple[str, ...], soft: bool, rounds: str,
     write: Callable[[KernelWriter, Number], None], fours: frozenset[int] = frozenset(),
 ) -> Written:  # fmt: skip
-    """Return a kernel with one invocation for each of ``count`` results; *write* adds the invocation's code.
-    inputs, results: the names of the buffers. words: the names of the push constants after ``count``. fours:
-    the indices of the buffers whose elements are vectors of four words."""
+    """Return a kernel with one invocation for each of ``count`` results. *write* generates the invocation's
+    code. inputs, results: the names of the buffers. words: the names of the push constants after ``count``.
+    fours: the indices of the buffers of vectors of four words."""
     ways = [*((each, "read") for each in inputs.split()), *((each, "write") for each in results.split())]
 
     def module() -> bytes:

@@ -1,4 +1,4 @@
-"""Convolutions on matrix units without an im2col matrix: shared memory holds the input pixels of a tile.
+"""Convolutions on matrix units without an im2col matrix: the input pixels of a tile are in shared memory.
 Images are in kPackedInt8_16C."""
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .matrix_units import MatrixWeights, centred, counts
 from .weights import Arithmetic, Int8, zeros_behind
 
 CONV = "conv2d_q8ta_q8csw__coopmat"
-KIND = "tile of a convolution"  # the name of this kind of tile in the tuner's rankings (`vkq.device.tuner`)
+KIND = "tile of a convolution"  # the name of these tiles in the tuner's rankings (`vkq.device.tuner`)
 
 
 class MatrixConv:
-    """A convolution on matrix units. *p*: a problem; the weight is packed for all problems with the same
-    `packing`."""
+    """A convolution on matrix units. *p*: one of the problems with the same `packing`, which share the
+    packed weight."""
 
     def __init__(self, device: Device, p: Conv2dProblem, weight: Callable[[], Int8], arithmetic: Arithmetic):
         self.device = device
@@ -45,7 +45,7 @@ class MatrixConv:
 
     @staticmethod
     def packing(p: Conv2dProblem, arithmetic: Arithmetic, capabilities: Capabilities) -> Hashable:
-        """Return the values on which the packed weight of a problem depends: the *chunk* and *multiple* of
+        """Return the values on which the packed weight of a problem depends: *chunk* and *multiple* of
         `chunked`, and the dot form."""
         shader, matrices = _shader(p, arithmetic, capabilities)
         return shader.sizes["CH"], turn(shader), matrices.form
@@ -76,7 +76,7 @@ class MatrixConv:
 
 
 def chunked_k(p: Conv2dProblem, chunk: int, multiple: int) -> int:
-    """Return the K of the weight that `chunked` returns."""
+    """Return the K of the result of `chunked`."""
     k = p.kh * p.kw * chunk
     return -(-(p.ic // p.groups) // chunk) * (k + -k % multiple)
 
@@ -95,22 +95,22 @@ def chunked(weight: npt.NDArray[Any], chunk: int, multiple: int) -> npt.NDArray[
 
 
 def turn(shader: Variant) -> int:
-    """Return how many elements along k one unrolled iteration of the shader's loop processes. The k of a
+    """Return the number of elements along k of one unrolled iteration of the shader's loop. The k of a
     chunk is padded to a multiple of this number."""
     return int(shader.sizes["BK"]) * int(shader.sizes["TURNS"])
 
 
 def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
-    """Return the size of the input area that a tile of outputs reads, in pixels, as (rows, columns)."""
+    """Return the size in pixels (rows, columns) of the input area of a tile."""
     tile_h, tile_w = int(shader.sizes["TH"]), int(shader.sizes["TW"])
     h = (tile_h - 1) * p.stride[0] + (p.kh - 1) * p.dilation[0] + 1
     return h, (tile_w - 1) * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
 
 def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant, beside: bool = False) -> float:
-    """Return the estimated cycles of a convolution with this tile (`matrix_conv_costs` of the profile), for a
-    comparison with other tiles or, with *beside*, with kernels that gather pixels (`implicit_cycles`). Each
-    multiprocessor runs two workgroups at a time; with fewer workgroups, part of the device is idle."""
+    """Return the estimated cycles of a convolution with this tile (the profile's `matrix_conv_costs`), to
+    compare it with other tiles or, with *beside*, with kernels that gather pixels (`implicit_cycles`). Each
+    multiprocessor runs two workgroups at once; with fewer workgroups, part of the device is idle."""
     costs = known.matrix_conv_costs
     th, tw, bn, ch = (int(shader.sizes[name]) for name in ("TH", "TW", "BN", "CH"))
     chunks, k = -(-p.ic // (p.groups * ch)), p.kh * p.kw * ch
@@ -126,12 +126,12 @@ def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant, beside: bool 
 
 
 def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple[Variant, Matrices] | None:
-    """Return the variant and matrix shape with the lowest estimated time, padding included. Consider only
-    matrix shapes that the device lists, and tiles whose input pixels fit shared memory; if there are none,
-    return None.
+    """Return the variant and matrix shape with the lowest estimated time, padding included. Only matrix
+    shapes that the device lists, and tiles whose input pixels fit into shared memory, are considered; None
+    if there are none.
 
-    Among equal times, prefer the tile with more pixels, because pixels share the weights; then the larger
-    chunk of channels; then the matrix shape that the device lists first.
+    Among equal times, prefer the tile with more pixels (pixels share the weights), then the larger chunk of
+    channels, then the matrix shape that the device lists first.
     """
     best_first = _conv_shaders(p, out, capabilities, profile(capabilities))
     if is_asked(KIND):
@@ -141,7 +141,7 @@ def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple
     )
 
 
-# cached: a layer calls this several times, and many layers have the same sizes
+# cached: a layer calls this several times, and layers have equal sizes
 @functools.lru_cache(maxsize=1024)
 def _conv_shaders(
     p: Conv2dProblem, out: str, capabilities: Capabilities, known: Profile
@@ -157,7 +157,7 @@ def _conv_shaders(
 
 @functools.lru_cache(maxsize=64)
 def _in_whole_lines(out: str, listed: tuple[Matrices, ...]) -> tuple[tuple[Variant, Matrices], ...]:
-    """Return the variants with an output ("q8to" or "f32") for which `whole_lines` is True, each with its
+    """Return the variants for an output ("q8to" or "f32") for which `whole_lines` is True, each with its
     matrix shape."""
     shader = catalog().shaders[CONV]
     able = ((shader.variant(each), one) for one in listed for each in shader.having(out=out, dot=one.form))
@@ -166,7 +166,7 @@ def _in_whole_lines(out: str, listed: tuple[Matrices, ...]) -> tuple[tuple[Varia
 
 @functools.lru_cache(maxsize=4096)
 def whole_lines(variant: Variant, matrices: Matrices) -> bool:
-    """Return True if a tile is a whole number of matrices, and each row of pixels of the tile is, too."""
+    """Return True if a tile and each of its rows of pixels consist of whole matrices."""
     th, tw = int(variant.sizes["TH"]), int(variant.sizes["TW"])
     return tw % matrices.n == 0 and matrices.fit(variant, th * tw)
 
@@ -178,7 +178,7 @@ def _constants(p: Conv2dProblem, shader: Variant) -> dict[str, Constant]:
 
 
 def _shader(p: Conv2dProblem, a: Arithmetic, capabilities: Capabilities) -> tuple[Variant, Matrices]:
-    """Return the variant and matrix shape that `conv_shader` finds for a problem; they must exist."""
+    """Return the result of `conv_shader` for a problem that has one."""
     shader = conv_shader(p, a.out, capabilities)
     assert shader is not None
     return shader

@@ -14,7 +14,7 @@ from .matrix_units import MatrixGemm, Pixels
 from .weights import Arithmetic, Int8, Int32
 
 IMPLICIT = "conv2d_q8ta_q8csw__implicit_coopmat"
-CHANNELS = 4  # channels of a pixel in a vector of kPackedInt8_4W4C
+CHANNELS = 4  # channels in a vector of kPackedInt8_4W4C
 STEP = 32  # elements along k; the channels of a tap are padded to a multiple of STEP
 
 
@@ -40,10 +40,10 @@ class MatrixImplicit:
 
 
 class MatrixPatches(MatrixImplicit):
-    """A convolution of at most `CHANNELS` channels whose kernel width and horizontal stride are multiples of
-    four pixels, without horizontal padding, as in the first layer of a vision transformer. A vector of
-    kPackedInt8_4W4C (four pixels of four channels) is read as 16 channels of one pixel of kPackedInt8_16C. A
-    tap is one such vector, or two neighbouring ones."""
+    """A convolution of at most `CHANNELS` channels without horizontal padding, whose kernel width and
+    horizontal stride are multiples of four pixels, as in the first layer of a vision transformer. The
+    shader reads a vector of kPackedInt8_4W4C (four pixels of four channels) as 16 channels of one pixel of
+    kPackedInt8_16C. A tap is one such vector, or two neighbouring vectors."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, arithmetic: Arithmetic):
         self.vectors = 2 if weight.shape[3] % 8 == 0 else 1  # number of vectors of a tap
@@ -51,7 +51,7 @@ class MatrixPatches(MatrixImplicit):
 
     @staticmethod
     def refusal(p: Conv2dProblem) -> str | None:
-        """Return the reason why the method cannot compute a problem; None if it can."""
+        """Return the reason why the method cannot compute a problem, or None."""
         if p.ic > CHANNELS or p.groups > 1 or p.dilation[1] > 1:
             sizes = f"IC={p.ic}, groups={p.groups}, dilation={p.dilation[1]} along a row"
             return f"{sizes}; it needs one group of at most {CHANNELS} channels, and adjacent taps"
@@ -74,9 +74,9 @@ class MatrixPatches(MatrixImplicit):
 
 
 def by_vectors(weight: Int8, zero_points: Int32, vectors: int) -> Int8:
-    """Rearrange a weight (OC, IC, KH, KW) to (OC, 16 * vectors, KH, KW / (4 * vectors)), so that the
-    channels of a tap are *vectors* vectors of four pixels x four channels. Padding channels hold the zero
-    point of the output channel."""
+    """Return a weight (OC, IC, KH, KW) as (OC, 16 * vectors, KH, KW / (4 * vectors)): the channels of a tap
+    are *vectors* vectors of four pixels x four channels. Padding channels have the zero point of the output
+    channel."""
     oc, ic, kh, kw = weight.shape
     pixels = np.empty((oc, kh, kw, CHANNELS), np.int8)
     pixels[:] = zero_points.astype(np.int8).reshape(-1, 1, 1, 1)
@@ -86,7 +86,7 @@ def by_vectors(weight: Int8, zero_points: Int32, vectors: int) -> Int8:
 
 
 def implicit_cycles(known: Profile, p: Conv2dProblem) -> float:
-    """Return the estimated cycles of a convolution with the best tiling, comparable with
+    """Return the estimated cycles of a convolution with the best tiling, on the scale of
     `matrix_conv.conv_cycles`."""
     k, n = p.kh * p.kw * padded_channels(p.ic // p.groups), p.oc // p.groups
     sizes = p.gemm_m, n, k + -k % TURN, p.groups
@@ -100,8 +100,8 @@ def padded_channels(channels: int) -> int:
 
 
 def by_taps(weight: Int8, zero_points: Int32) -> Int8:
-    """Return a weight (OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel). Pad the channels of a tap
-    with zero points, whose products are zero."""
+    """Return a weight (OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel). The channels of a tap are
+    padded with zero points, which add zero."""
     oc, ic, kh, kw = weight.shape
     out = np.empty((oc, kh, kw, padded_channels(ic)), np.int8)
     out[:] = zero_points.astype(np.int8).reshape(-1, 1, 1, 1)

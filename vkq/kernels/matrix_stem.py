@@ -1,5 +1,5 @@
 """Convolutions of few channels with a narrow filter on matrix units, such as the first convolution of a
-network. The kernel reads the image directly, and quantizes a float32 image while it loads it."""
+network. The kernel reads the image directly. It quantizes a float32 image while it loads it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .quantize import steps_of
 from .weights import Arithmetic, Int8
 
 STEM = "conv2d_q8ta_q8csw__stem_coopmat"
-# CHANNELS: channels of a pixel, padding included. TAPS: taps of a kernel row, padding included. One step
-# processes CHANNELS * TAPS elements along k.
+# CHANNELS, TAPS: channels of a pixel and taps of a kernel row, padding included. One step processes
+# CHANNELS * TAPS elements along k.
 CHANNELS, TAPS = 4, 8
 
 
@@ -46,8 +46,8 @@ class MatrixStem:
         self.packed = MatrixWeights(device, shape, packed, arithmetic, form, oc)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        """Add the convolution to a plan. x is int8 in kPackedInt8_4W4C, or float32, which the kernel
-        quantizes with the layer's x_qparams."""
+        """Add the convolution to a plan. x is int8 in kPackedInt8_4W4C or float32; the kernel quantizes
+        float32 with the layer's x_qparams."""
         w = self.packed
         found = stem_shader(p, w.arithmetic.out, x.spec.dtype == "float32", self.device.capabilities)
         assert found is not None
@@ -69,8 +69,8 @@ class MatrixStem:
 
 
 def by_lines(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a weight (OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel). Pad kernel rows to eight taps
-    and pixels to four channels, with zeros."""
+    """Return a weight (OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel). Kernel rows are padded with
+    zeros to eight taps, and pixels to four channels."""
     oc, ic, kh, kw = weight.shape
     out = np.zeros((oc, kh, TAPS, CHANNELS), weight.dtype)
     out[:, :, :kw, :ic] = weight.transpose(0, 2, 3, 1)
@@ -80,8 +80,8 @@ def by_lines(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def stem_shader(
     p: Conv2dProblem, out: str, floats: bool, capabilities: Capabilities
 ) -> tuple[Variant, Matrices] | None:
-    """Return the variant and matrix shape for a problem, or None if shared memory is too small for the input
-    pixels of every tile."""
+    """Return the variant and matrix shape for a problem, or None if shared memory is too small for the
+    input pixels of every tile."""
     listed = advertised(capabilities)
     form = listed[0].form
     variant = catalog().find(STEM, out=out, dot=form, x="f32" if floats else "q8ta")
@@ -94,7 +94,7 @@ def stem_shader(
 
 
 def _constants(p: Conv2dProblem, shader: Variant) -> dict[str, Constant]:
-    """Return the specialization constants for a problem. Shared memory holds a separate copy of the input
+    """Return the specialization constants for a problem. Shared memory has a separate copy of the input
     pixels for every column of the tile."""
     return {
         "STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": halo(p, shader)[0],

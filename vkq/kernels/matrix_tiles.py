@@ -1,5 +1,5 @@
-"""Choose the tile of a product on matrix units, and the number of parts of k (split-K), by estimates from the
-cycles in a device's profile."""
+"""Choose the tile of a product on matrix units and the number of parts of k (split-K), from the cycles in a
+device's profile."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .split import MOST_TILES
 
 GEMM, WIDE_GEMM = "gemm_q8ta_q8csw__coopmat", "gemm_q8ta_q8csw__wide_coopmat"  # the shaders that have tiles
 DEEP = "64x64_deep"  # a tile that prefetches more steps, for products with a long k
-# LONG: a tile whose last iterations are unrolled. LONG_LEAST: the minimum k for which LONG is faster than
-# other tiles.
+# LONG: a tile whose last iterations are unrolled. LONG_LEAST: the minimum k for which it is the fastest
+# tile.
 LONG, LONG_LEAST = "128x256_long", 2048
 SHORT = "_short"  # suffix of tiles without a loop over k, for a k of at most two steps
 SHORT_MOST = 64  # the maximum k of SHORT tiles
-WIDE = "_wide"  # suffix of slice-K tiles, for few outputs: the subgroups divide the k of a step among them
+WIDE = "_wide"  # suffix of slice-K tiles, for few outputs: the subgroups divide the k of a step
 STEP = 32  # elements along k for which a profile states the cycles of a tile
 WIDE_STEP = 512  # elements along k for which a profile states the cycles of a wide tile
-# Elements along k of one loop iteration, for all tiles but DEEP. Weights are padded to a multiple of TURN.
+# Elements along k of one loop iteration of all tiles but DEEP. Weights are padded to a multiple of TURN.
 TURN = 128
-# For DEEP. DEEP_TURN: elements along k of one loop iteration; DEEP_LEAST: the minimum k to use this tile.
+# For DEEP. DEEP_TURN: elements along k of one loop iteration; DEEP_LEAST: the minimum k for this tile.
 DEEP_TURN, DEEP_LEAST = 256, 512
 K_SPLITS = (2, 3, 4, 6, 8, 12, 16)
 SPLIT_TILES = ("128x128", "128x64", "64x64", DEEP)
@@ -32,7 +32,7 @@ SPLIT_TILES = ("128x128", "128x64", "64x64", DEEP)
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """A tile, and the maximum number of parts into which k is split. A workgroup computes one part."""
+    """A tile, and the maximum number of parts of k. A workgroup computes one part."""
 
     tile: str
     parts: int = 1
@@ -53,12 +53,12 @@ class Tiling:
 
     @property
     def wide(self) -> bool:
-        """True if the tile's subgroups divide the k of a step among them (slice-K)."""
+        """True if the tile's subgroups divide the k of a step (slice-K)."""
         return self.tile.endswith(WIDE)
 
     @property
     def turn(self) -> int:
-        """The number of elements along k that one iteration of the tile's loop processes."""
+        """The number of elements along k of one iteration of the tile's loop."""
         return DEEP_TURN if self.tile == DEEP else TURN
 
     def tiles(self, rows: int, n: int, groups: int = 1) -> int:
@@ -71,8 +71,7 @@ class Tiling:
         return -(-k // (self.turn * self.parts)) * self.turn
 
     def used_parts(self, k: int) -> int:
-        """Return the number of parts into which this k is split. It may be less than `parts`, because `part`
-        rounds up."""
+        """Return the number of parts of this k. It may be less than `parts`, because `part` rounds up."""
         return -(-k // self.part(k))
 
     def cycles(
@@ -115,7 +114,7 @@ class Tiling:
 
 
 def tile_names() -> tuple[str, ...]:
-    """Return the names of all tiles, which are values of the shaders' axis `tile`."""
+    """Return the names of all tiles, the values of the shaders' axis `tile`."""
     return tuple(tile for shader in (GEMM, WIDE_GEMM) for tile in catalog().shaders[shader].axes["tile"])
 
 
@@ -131,10 +130,9 @@ def tilings(
     wide: bool = True,
     summed: bool = False,
 ) -> tuple[Tiling, ...]:
-    """Return the tilings that support a product with *rows* rows, *n* outputs in each group and this k. The
-    tilings without a loop over k come first, then all others; both lists are sorted by estimated time.
-    *split*: include tilings with several parts. *wide*: include slice-K tilings. *summed*, *gathered*: see
-    `Tiling.cycles`."""
+    """Return the tilings that support a product with *rows* rows, *n* outputs in each group and this k:
+    those without a loop over k, then all others, each sorted by estimated time. *split*: include tilings
+    with several parts. *wide*: include slice-K tilings. *summed*, *gathered*: see `Tiling.cycles`."""
     short, k = k <= SHORT_MOST and groups == 1, k + -k % TURN
     names = SPLIT_TILES if gathered else [one for one in tile_names() if one in known.matrix_tile_cycles]
     found = [Tiling(tile) for tile in names]
@@ -154,15 +152,14 @@ def tilings(
 
 
 def is_faster_as_given(known: Profile, rows: int, n: int, k: int) -> bool:
-    """Return True if dot products compute a product faster than matrix units, given an x in a layout that dot
-    products read and that must be repacked for matrix units. This is meant for a product outside a network:
-    in a network, x already has the layout of matrix units."""
+    """Return True if dot products on x as it is are faster than a repack of x and matrix units. For a
+    product outside of a network: in a network, x already has the layout of matrix units."""
     alone, together = known.as_given_cycles["dot"]
     once, each_million = known.as_given_cycles["repack"]
     share = -(-rows // DOT_TILE) * -(-n // DOT_TILE) / known.multiprocessors
     dots = k / STEP * max(alone, together * share)
     padded = k + -k % TURN
-    # Leave out tiles without a loop: their cost includes the start of a dispatch, but the cost of dot
-    # products (*dots*) does not.
+    # Leave out tiles without a loop: their cost includes the start of a dispatch; that of dot products
+    # (*dots*) does not.
     units = min(one.cycles(known, rows, n, padded) for one in tilings(known, rows, n, k) if not one.short)
     return bool(dots < once + each_million * rows * k / 1e6 + units)

@@ -1,7 +1,7 @@
 """The int8 matrix product on matrix units (VK_KHR_cooperative_matrix): its tiles, weights and dispatches.
 
-Activations are in kPackedInt8_16C. In this layout, an image is a matrix whose rows are pixels, so a row of
-the product is a pixel (for a linear layer: a row of its input).
+Activations are in kPackedInt8_16C. In this layout, an image is a matrix whose rows are pixels. So a row of
+the product is a pixel, or a row of a linear layer's input.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ SPLIT = "gemm_q8ta_q8csw__split_coopmat"
 DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
 SIGN_BITS = np.uint32(0x80808080)
 NOTHING: Mapping[str, Any] = {}
-KIND = "tile of matrix units"  # the name of this kind of tile in the tuner's rankings (`vkq.device.tuner`)
-# If a product has fewer rows, most of a matrix is padding, and loading the weights takes most of the time.
+KIND = "tile of matrix units"  # the name of these tiles in the tuner's rankings (`vkq.device.tuner`)
+# Minimum number of rows: with fewer, loading the weights takes most of the time, and most of a matrix is
+# padding.
 LEAST_ROWS = 29
 
 
 def whole_blocks(channels: int, groups: int) -> bool:
-    """Return True if each group's channels are whole blocks of 16. If there is a single group, its last
-    block may be padded."""
+    """Return True if each group's channels are whole blocks of 16. The last block of a single group may be
+    padded."""
     return groups == 1 or channels // groups % 16 == 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Pixels:
-    """The rows of a product, and the pixels of x that the rows read. Each row is a pixel of y. An image of y
+    """The rows of a product, and the pixels of x that they read. Each row is a pixel of y. An image of y
     has ``pixels`` pixels, and an image row ``ow`` pixels.
 
-    x has ``x_rows`` pixels in all. An image of x has ``x_pixels`` pixels, and an image row ``x_w`` pixels. A
+    x has ``x_rows`` pixels. An image of x has ``x_pixels`` pixels, and an image row ``x_w`` pixels. A
     linear layer has images of one pixel.
     """
 
@@ -81,9 +82,9 @@ class Pixels:
 class MatrixWeights:
     """Weights for matrix units, with the parameters of the epilogue.
 
-    *weight*: a function that returns the weights minus zero points (`centred`) with this *shape* (G, N, K),
-    in which K is already padded with zeros; it is called when a kernel needs the weights. *channels*: the
-    number of output channels without padding.
+    *weight*: a function that returns the weights minus zero points (`centred`) with this *shape* (G, N, K)
+    when a kernel needs them; K is already padded with zeros. *channels*: the number of output channels
+    without padding.
     """
 
     def __init__(
@@ -141,19 +142,19 @@ class MatrixWeights:
 
 def counts(device: Device, **trips: Constant) -> dict[str, Constant]:
     """Return *trips*, the trip counts of a problem's loops, if the device's compiler needs them as
-    constants. Otherwise, return an empty dict."""
+    constants, else an empty dict."""
     return trips if counted(device.capabilities) else {}
 
 
 def centred(weight: Int8, zero_point: Int32) -> npt.NDArray[Any]:
-    """Return the weight (OC, ...) minus its zero points (OC,), as int16. The result can be padded with zeros;
-    the original weight would need its zero points as padding."""
+    """Return the weight (OC, ...) minus its zero points (OC,), as int16. Zeros can pad the result; the
+    weight itself would need its zero points as padding."""
     return plus(weight, -zero_point, np.int16)
 
 
 def plus(weight: npt.NDArray[Any], points: npt.NDArray[np.int32], dtype: type = np.int8) -> npt.NDArray[Any]:
-    """Return weight + points as *dtype*. *points* has the leading axes of the weight. If all points are 0,
-    return the weight itself."""
+    """Return weight + points as *dtype*, or the weight itself if all points are 0. *points* has the leading
+    axes of the weight."""
     if not points.any():
         return weight
     return (
@@ -163,7 +164,7 @@ def plus(weight: npt.NDArray[Any], points: npt.NDArray[np.int32], dtype: type = 
 
 class MatrixGemm:
     """A product on matrix units. *weight*: a function that returns the int8 weights (G * N, K) of this
-    *shape*. If there are several groups, the channels of each are whole blocks of 16."""
+    *shape*. With several groups, each group's channels are whole blocks of 16."""
 
     def __init__(
         self,
@@ -185,8 +186,7 @@ class MatrixGemm:
 
         self.packed = MatrixWeights(device, grouped, padded, arithmetic, self.matrices.form, channels)
         self.whole: str | None = (
-            # `whole` is the shader that computes all of k; `split` is the shader that computes one part of
-            # k.
+            # `whole`: the shader that computes all of k; `split`: the shader that computes one part of k.
             f"gemm_{arithmetic.family}__coopmat"
         )
         self.split = SPLIT if arithmetic.family == "q8ta_q8csw" else None
@@ -200,13 +200,13 @@ class MatrixGemm:
 
     @property
     def wide(self) -> bool:
-        """True if the product can use slice-K tiles, whose subgroups divide k. It must be the product of a
-        linear layer with signed operands (s8s8), without weight zero points."""
+        """True if the product can use slice-K tiles: it belongs to a linear layer with signed operands
+        (s8s8) and no weight zero points."""
         return self.whole == GEMM and self.packed.form == "s8s8" and not self.packed.row_sums
 
     def chosen(self, rows: int) -> tuple[Tiling, Variant]:
         """Return the best tiling that the device can run for this number of rows, and its variant. If the
-        device can run none of the tilings, return the last one."""
+        device can run no tiling, return the last."""
         found = None
         for found in self._fitting(rows):
             if self.matrices.runs(found[1], self.device.capabilities):
@@ -250,8 +250,8 @@ class MatrixGemm:
         """Add the product to a plan. x, and y if it is int8, are in kPackedInt8_16C; a float32 y is [image,
         channel, pixel].
 
-        extra: the scale and zero point of every row, if x is quantized by rows. push: further push constants
-        for a convolution's shader.
+        extra: the scale and zero point of every row, if x is quantized by rows. push: further push
+        constants for a convolution's shader.
         """
         tiling, variant = self.chosen(pixels.rows)
         w = self.packed
@@ -268,8 +268,8 @@ class MatrixGemm:
         b.dispatch(program, slots, said, w.macs(pixels.rows), in_place)
 
     def _part_words(self, tiling: Tiling, program: Program, rows: int) -> int:
-        """Return the number of words of scratch memory that split-K needs for partial sums of the results
-        and of x's rows (coopmat_split.glslh)."""
+        """Return the words of scratch memory for split-K: partial sums of the results and of x's rows
+        (coopmat_split.glslh)."""
         w = self.packed
         parts = tiling.used_parts(w.k_padded)
         if parts == 1:

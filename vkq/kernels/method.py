@@ -53,15 +53,15 @@ class Convolution:
 
     @cached_property
     def gemm(self) -> Any:
-        """The product of the im2col matrix with the weight. All methods that use this product share its
+        """The product of the im2col matrix with the weight. All methods with this product share its
         weights."""
         oc, ic, kh, kw = self.weight.shape
         super_groups, merged = merged_groups(oc, self.groups)
         shape = (super_groups, merged * (oc // self.groups), kh * kw * merged * ic)
         zeros = np.zeros(shape[:2], np.int32)
         zeros.reshape(-1)[:oc] = self.zero_points
-        # The function must not hold self, because self holds the product: such a reference cycle would
-        # delay the release of the weights until the garbage collector runs.
+        # The function must not refer to self: this reference cycle would keep the weights until the garbage
+        # collector runs.
         merge = functools.partial(merge_groups, self.weight, self.groups, self.zero_points)
         weight = GemmWeight(shape, merge, zeros, oc)
         made: Int8Gemm | FloatGemm = self.scheme.product(self.device, weight, self.choice.form)
@@ -80,12 +80,12 @@ class Method:
     - make: returns the kernel.
     - layout: the layout of the int8 images that the kernel reads and writes.
     - x_layout: the layout of the kernel's input, if it differs from *layout*.
-    - layouts: the layouts that the kernel can read and write, if there are several. The result has the layout
-      of the input.
-    - packing: returns the values of a problem on which the packed weights depend. Problems with equal values
+    - layouts: the layouts that the kernel can read and write, if there are several. The result has the
+      layout of the input.
+    - packing: returns the values of a problem that determine the packed weights. Problems with equal values
       share a kernel.
     - floats: True if activations are floats, not integers.
-    - quantizes: True if the kernel itself quantizes float32 images.
+    - quantizes: True if the kernel quantizes float32 images.
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""The methods that compute convolutions. A method states which problems it supports, for which problems
-``method="auto"`` uses it, and how its kernel is made.
+"""The methods that compute convolutions: the problems that each supports, those for which ``method="auto"``
+uses it, and its kernel.
 
 To add a method, insert it into `METHODS`, which lists methods in order of preference.
 """
@@ -42,16 +42,15 @@ def _not_depthwise(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _too_long(c: Convolution, shader: str, sizes: Mapping[str, int], **axes: str) -> str | None:
-    """Return the reason why the driver would abort the loops of a kernel for these *sizes*; None if it would
-    not."""
+    """Return the reason why the driver would abort the loops of a kernel for these *sizes*, or None."""
     rounds = catalog().find(shader, **axes).iterations(sizes)
     ends = lets_loop(c.device, rounds)
     return None if ends else f"an invocation would loop {rounds} times, and the driver ends loops earlier"
 
 
 def _not_depthwise_beside_matrices(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return None if a convolution is depthwise and on the matrix path, else the reason why it is not. On
-    the matrix path, a depthwise convolution keeps the layout of its neighbours in a network."""
+    """Return None if a convolution is depthwise and on the matrix path, else the reason. On the matrix
+    path, a depthwise convolution keeps the layout of its neighbours in a network."""
     return _not_depthwise(c, p) if c.choice.path == COOPMAT else f"its path is {c.choice.path}"
 
 
@@ -82,7 +81,7 @@ def _not_implicit(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _not_matrix(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return the reason why kernels on matrix units cannot compute the convolution; None if they can."""
+    """Return the reason why kernels on matrix units cannot compute the convolution, or None."""
     if c.choice.path != COOPMAT:
         return f"its path is {c.choice.path}; it needs {COOPMAT}"
     if not p.ic or not p.oc:
@@ -116,9 +115,9 @@ def _not_stem(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _matrix_implicit_merit(c: Convolution, p: Conv2dProblem) -> str | None:
-    """Return the reason why gathering pixels is faster than loading tiles of pixels; None if it is not.
-    Gathering is often faster for strided convolutions, whose tiles read many input pixels, and for images
-    smaller than a tile."""
+    """Return the reason why gathering pixels is faster than loading tiles of pixels, or None. Gathering is
+    often faster for strided convolutions, whose tiles read many input pixels, and for images smaller than a
+    tile."""
     if p.ic <= CHANNELS or not MatrixGemm.worth(p.gemm_m):
         return None
     found = conv_shader(p, "q8to", c.device.capabilities)
@@ -138,11 +137,12 @@ def _direct(kind: type[Direct]) -> Callable[[Convolution, Conv2dProblem], Kernel
     return lambda c, p: kind(c.device, c.weight, c.zero_points, c.scheme, c.choice.form, c.groups)
 
 
-# Maximum input channels of a group for which "auto" computes a grouped convolution directly. As a product, a
-# small group would fill few columns of a tile, and the im2col matrix would be as large as that of a
-# convolution without groups. Times on a CPU of 3x3 convolutions of 28x28 pixels, direct and by im2col: 128
-# channels in 32 groups, 2.3 and 14 ms; 96 channels in 4 groups, 6.0 and 7.4 ms; 64 channels in one group, 9.7
-# and 4.6 ms.
+# Maximum input channels of a group for which "auto" computes a grouped convolution directly. As a product,
+# a small group would fill few columns of a tile, and the im2col matrix would be as large as without groups.
+# Times on a CPU of 3x3 convolutions of 28x28 pixels, direct and by im2col:
+# - 128 channels in 32 groups: 2.3 and 14 ms;
+# - 96 channels in 4 groups: 6.0 and 7.4 ms;
+# - 64 channels in one group: 9.7 and 4.6 ms.
 DIRECT_GROUP_CHANNELS = 16
 DEPTHWISE, DIRECT = "conv2d_q8ta_q8csw__depthwise", "conv2d_q8ta_q8csw__direct"
 KIND = "method of a convolution"  # the name of this choice in the tuner's rankings (`vkq.device.tuner`)
