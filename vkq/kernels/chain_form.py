@@ -73,9 +73,8 @@ def _constant(like: Number, dtype: str, value: float) -> Number:
 class Form:
     """The properties besides the chain that determine a kernel.
 
-    - ways: the index with which each input is read. "own": the index of the result's element; "one": 0, because
-      the input has one element; "strided": from strides.
-      the input has one element; "strided": by strides.
+    - ways: the index with which each input is read. "own": the index of the result's element; "one": 0,
+      because the input has one element; "strided": from strides.
     - rank: the number of axes.
     - turns: the number of words (vectors of four words if *fours*) that an invocation computes.
     - soft, converts: as in `vkq.shader.assembler.KernelWriter`.
