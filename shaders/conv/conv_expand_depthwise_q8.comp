@@ -1,7 +1,6 @@
-// A 1x1 convolution and the depthwise convolution that reads it, in one dispatch: the first half of an
-// inverted residual block. Both convolutions are int8 with exact int32 accumulation; the depthwise
-// convolution has OC = IC. The intermediate bytes are the bytes that two dispatches would give; they stay in
-// shared memory.
+// A 1x1 convolution and the depthwise convolution (OC = IC) that reads its result, in one dispatch: the first
+// half of an inverted residual block. Both convolutions are int8 with exact int32 accumulation. The
+// intermediate image stays in shared memory, with the bytes that a separate 1x1 convolution would give.
 //
 // Memory    x, y: vectors of kPackedInt8_4W4C, or of kPackedInt8_16C (BLOCKED 1; y is written in words). w1:
 //           kPackedInt8_4N4K, with COOPMAT kPackedInt8_32K; w: [kh][word of taps][c4] of four channels x four

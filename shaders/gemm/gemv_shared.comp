@@ -2,7 +2,7 @@
 // x at a time. Weights are int8, or in groups along K (GROUPED; with ROW, for a single row). The shader is
 // for devices on which memory latency or the number of instructions limits the speed.
 //
-// Memory    the shader has the buffers of gemv_split.comp.
+// Memory    the buffers of gemv_split.comp.
 // Threads   the invocations of a workgroup are a grid of blocks of columns x parts of k. Chunks or blocks of
 //           k are assigned to the parts round-robin. The parts' sums are added in the same order every time.
 // Needs     shared memory for a slice of x, and for the sums of all parts.

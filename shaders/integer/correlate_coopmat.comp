@@ -5,9 +5,8 @@
 //
 // Tile      a workgroup computes TH x TW positions x BN templates. Shared memory holds TW copies of the lines
 //           under the tile, one for each column of the tile: the 16-byte words of the copy for column s begin
-//           at pixels s + 16 q. So for any tap, the inputs of a matrix's MN positions, which are one below
-//           the other, are words that are PITCH words apart, and no pixels are gathered. PITCH is odd, so
-//           that rows are in different banks.
+//           at pixels s + 16 q. A matrix has MN positions, one below the other. For any tap, their inputs are
+//           words PITCH apart, so no pixels are gathered. PITCH is odd, so that rows are in different banks.
 // Chunk     ROWS lines x WORDS words of the window, of one channel and one digit of x: the data that shared
 //           memory holds at a time. A workgroup computes `chunks_per_part` chunks. Each part (a range of
 //           chunks) and digit of x has its own sums, which must fit 32 bits (integer/matrix.py ensures it).

@@ -1,7 +1,7 @@
 // One pass of the number-theoretic transform over one axis, in place. A run is RADIX elements that are `span`
 // elements apart. The pass transforms each run in registers, and multiplies it by the twiddle factors that
-// join the passes of an axis. The results of a pass are in bit-reversed order. Element-wise products allow
-// this order, and the INVERSE passes, which run in the opposite order, restore the original one.
+// join the passes of an axis. The results of a pass are in bit-reversed order, which element-wise products
+// allow. The INVERSE passes run in the opposite order and restore the original order of elements.
 //
 // Memory    x: uint32 [outer][length][inner], modulo p.prime; a pass transforms groups of RADIX * span
 //           elements along the axis. roots: uint32 powers of a root of unity of order ROOTS, times 2^32.

@@ -1,9 +1,9 @@
 // Finish an exact integer correlation by number-theoretic transforms: convert sums modulo one prime or two
 // primes to integers.
 //
-// The modulus is the prime, or the product of the two primes. Sums are in [most - modulus + 1, most], where
-// `most` is not negative: residues above `most` are negative sums. With two primes, the sum is r0 +
-// first_prime * ((r1 - r0) / first_prime modulo the second prime), by the Chinese remainder theorem.
+// The modulus is the prime, or the product of the two primes. Sums are in [most - modulus + 1, most] with
+// most >= 0, so a residue above `most` is a negative sum. With two primes, the sum is r0 + first_prime * ((r1
+// - r0) / first_prime modulo the second prime), by the Chinese remainder theorem.
 //
 // Memory    z: uint32 [image][template][block row][block column][SIZE_H][SIZE_W] modulo the first prime; z1:
 //           the same modulo the second prime. y: integers (integer_result.glslh). bias: low and high word for

@@ -3,8 +3,8 @@
 // processed in tiles, with a running maximum of the scores, as in vkq/numerics/attention.py.
 //
 // Memory    q, k, v and y have any strides (in elements) of batch, head and row; columns are contiguous.
-//           Strides of q, k and v are multiples of 8, strides of y of 4. The heads that share keys are one
-//           matrix: its lines are the queries of the first of these heads, then those of the second, ...
+//           Strides of q, k and v are multiples of 8, strides of y multiples of 4. The queries of all heads
+//           that share keys form one matrix, head after head; a line of this matrix is one query.
 // Threads   a workgroup computes ROWS lines of one matrix. A subgroup multiplies all lines by its own keys of
 //           a tile, then all weights by its own columns of v. An invocation computes the weights of one line
 //           for 1 / PARTS of the keys of a tile.

@@ -3,9 +3,9 @@
 //   KIND_MAX      y = max x
 //   KIND_AVERAGE  y = saturate(round_half_even((sum / count) / y_scale + y_zero)), where sum adds x_scale *
 //                 (x - x_zero) in row-major order, every operation rounded to float32. The shader first
-//                 computes an exact integer sum and one float product. If this product is farther than
-//                 `safe` from the nearest integer, it is so near a tie that the roundings of the operations
-//                 could matter. Only then does the shader compute the rounded operations.
+//                 computes an exact integer sum and one float product. Only if this product is farther than
+//                 `safe` from the nearest integer, and so near a tie, does the shader compute the rounded
+//                 operations.
 //
 // Memory    x, y: int8 images as vectors of pixels (pixels.glslh).
 // Threads   one invocation computes one vector of y. For large windows, THREADS = LOCAL_X (a power of two)

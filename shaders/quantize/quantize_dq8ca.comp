@@ -4,7 +4,7 @@
 //   zero_point = saturate(-128 + round_half_even(-min(0, row) / scale))
 //   q = saturate(round_half_even(x / scale) + zero_point)
 // min and max are over the finite values; infinities saturate, NaN becomes -128. With INFINITIES, as in ONNX,
-// min and max include infinities. If the range then exceeds float32, the scale is infinity, numbers become
+// min and max include infinities. If the range then exceeds float32, the scale is infinity: numbers become
 // the zero point (-128, or 127 if the minimum is -infinity), and infinities become -128. All arithmetic is in
 // integers (exact_float.glslh).
 //
@@ -12,8 +12,8 @@
 //           kPackedInt8_16C; padding beyond k holds the row's zero point; rows: [m] = (bits of the scale,
 //           zero point), int32.
 // Threads   ALL: one workgroup of LOCAL_X (a power of two) invocations converts a row. Otherwise a workgroup
-//           processes a `piece` of a row (a multiple of 16 elements): one dispatch finds the bounds of all
-//           pieces (BOUNDS), a second one converts the pieces.
+//           processes a piece of a row (a multiple of 16 elements): a first dispatch finds the bounds of all
+//           pieces (BOUNDS), a second dispatch converts the pieces.
 // Needs     8 bytes of shared memory for each invocation.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

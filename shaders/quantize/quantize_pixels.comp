@@ -2,8 +2,7 @@
 // NaN becomes the lower bound, infinities saturate.
 //
 // The shader first computes x * (1 / scale), which is rounded. If this product is farther than `safe` from
-// the nearest integer, it is so near a tie that its rounding could decide the result. Then the shader
-// computes the exact quotient (exact_float.glslh).
+// the nearest integer (near a tie), the shader computes the exact quotient (exact_float.glslh).
 //
 // Memory    x: float32, row-major, read as bits because a device may flush subnormal floats; y: int8 in
 //           kPackedInt8_16C (BLOCKED) or kPackedInt8_4W4C; padding lanes get the zero point.

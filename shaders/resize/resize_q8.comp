@@ -4,9 +4,9 @@
 //   LINEAR 0   nearest: y = x[table.x of the row][table.x of the column]
 //   LINEAR 1   y = ((dy2 dx2 x11 + dy2 dx1 x12) + dy1 dx2 x21) + dy1 dx1 x22, each operation rounded to
 //              float32; the result is truncated, or rounded half to even (EVEN)
-//   LINES      1-D data (N, C, 1, L), with the roundings of ONNX Runtime, which resizes them as volumes:
-//              each of the two terms is added whole if neither n nor c is the last index of its axis, as
-//              two halves if one of them is, and as four quarters if both are
+//   LINES      1-D data (N, C, 1, L), with the roundings of ONNX Runtime, which resizes them as volumes: each
+//              of the two terms is added as a whole, but as two halves if n or c is the last index of its
+//              axis, and as four quarters if both are
 //   FIXED      weights are multiples of 2**-11: y = (t 2**11 + (b - t) dy + 2**21) >> 22,
 //              t = x11 2**11 + (x12 - x11) dx, and b likewise in the lower row;
 //              with AWAY, halves are rounded away from zero

@@ -4,8 +4,8 @@
 // adds the numbers of a row.
 //
 //   NORMAL     no number of the table is subnormal, so the device's own additions round correctly
-//   LITERT     the formula of LiteRT, with this sum: y = round_half_even(e * (1 / (sum * steps))) + y_zero,
-//              where steps is y_scale
+//   LITERT     the formula of LiteRT: y = round_half_even(e * (1 / (sum * y_scale))) + y_zero, with the same
+//              sum; the push constant steps is y_scale
 //
 // Memory    x, y: Int8x4 words in layout number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w); table:
 //           the bits of 256 float32, none negative.
