@@ -190,7 +190,7 @@ def test_refused(any_device: vkq.Device, path: str) -> None:  # noqa: F811
             "q",
             vkq.onnx.OrtValue(images(1)),
             vkq.ArgumentError,
-            r"\['q'\] are given; the model's are \['s', 'w'",
+            r"no initializers \['q'\]; it has \['s', 'w'",
         ),
         (
             "s",

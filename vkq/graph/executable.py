@@ -33,7 +33,7 @@ from .device.rows import ROWS, refusal
 from .graph import Array, Graph, Node
 from .stream import Lane, results_of
 
-NAMED = 3  # maximum number of nodes that a line of `listed` names after the first
+NAMED = 3  # maximum number of further nodes that a line of `listed` names
 RELEASED_BYTES = 64 << 20  # `_upload` releases the pages of mapped files after packing this many bytes
 PACKING_THREADS = 4  # more are not faster: packing holds the interpreter lock between copies
 
@@ -231,7 +231,7 @@ class Executable:
         targets: Mapping[str, Tensor] | None = None,
         repeated: resident.Repeated | None = None,
     ) -> dict[str, Tensor]:
-        """Return the results as tensors by name, after the work is submitted but before it is complete.
+        """Submit the work, and return the result tensors by name without waiting.
 
         *targets*: the tensors to write results to, by the results' names; such a tensor may also be an input.
         Other results get new memory. Input tensors stay on the device; only inputs in `Graph.bounds` are also

@@ -87,7 +87,7 @@ def check_target(name: str, device: Device, spec: Spec, target: Tensor) -> None:
     if target.dtype != spec.dtype:
         raise DTypeError(f"output {name!r} is {spec.dtype}; the tensor bound to it is {target.dtype}")
     if target.shape != spec.shape:
-        raise ArgumentError(f"output {name!r} has shape {spec.shape}; the tensor bound to it {target.shape}")
+        raise ArgumentError(f"output {name!r} is {spec.shape}; the tensor bound to it is {target.shape}")
 
 
 def run(
@@ -97,9 +97,9 @@ def run(
     targets: Sequence[Tensor | None],
     repeated: Repeated | None = None,
 ) -> list[Tensor]:
-    """Return the plan's results, after the work is submitted but before it is complete. *targets*: for each
-    result, the tensor to write it to, which may also be an input; None: new memory. *repeated*: keeps the
-    recording, if the caller binds the same tensors to several runs."""
+    """Submit the plan, and return its result tensors without waiting. *targets*: for each result, the tensor
+    to write it to, which may also be an input; None: new memory. *repeated*: keeps the recording, if the
+    caller binds the same tensors to several runs."""
     taken = Counter(x.buffer for x in inputs)
     slots: dict[int, Buffer] = {slot: x.buffer for slot, x in enumerate(inputs)}
     shared: list[bool] = []  # for each result: does it share memory with an input or an earlier result?
@@ -114,7 +114,7 @@ def run(
             slots[slot] = target.buffer if target is not None and fits else device.allocate(spec.nbytes)
     if plan.steps:
         given, made = [x.buffer for x in inputs], [slots[slot] for slot in plan.outputs]
-        if repeated is not None and not bound:  # other memory in each run: no replay is possible
+        if repeated is not None and not bound:  # each run uses other memory, so no replay is possible
             repeated.forget()
         if repeated is None or not bound or not repeated.replay(device, plan, given, made):
             device.add(plan, given, made)

@@ -78,8 +78,8 @@ class Lane:
         return host
 
     def start(self, batch: Sequence[Sequence[Array]]) -> None:
-        """Copy a batch into host memory and submit the work. *batch*: for each input, the arrays that are
-        concatenated to the input. Arrays must be contiguous; later writes to them have no effect."""
+        """Copy a batch into host memory and submit the work. *batch*: for each input, the arrays whose
+        concatenation is the input. Arrays must be contiguous; later writes to them have no effect."""
         for target, arrays in zip(self._given, batch, strict=True):
             self.device.queue.gather(target, [x.reshape(-1).view(np.uint8) for x in arrays])
         self.recording.submit()

@@ -44,8 +44,8 @@ def check_kv_cache(kv_cache: str | None) -> str | None:
 
 def adapted(model: Model, sizes: Mapping[str, int], kv_cache: str | None = None) -> Model:
     """Return the model with fixed sizes, and with int8 caches if *kv_cache* is "int8". *sizes* maps the names
-    of free dimensions to their sizes. Hints of cache inputs say which sessions accept a cache; errors about
-    their dtype or shape include these hints."""
+    of free dimensions to their sizes. Each cache input gets a hint for error texts, which says which sessions
+    accept the cache."""
     model = _resized(model, sizes) if sizes else model
     if kv_cache is not None:
         return _with_int8_caches(model)

@@ -129,8 +129,8 @@ def _shown(w: Rewriting, mask: str, spec: Spec, batch: int, queries: int, keys: 
     Return the name of their result; "" for an unsupported form. The supported forms are:
 
     - (batch, keys) or (batch, queries, keys): a key is visible if its integer is positive
-    - (batch,): the end of the visible keys
-    - (2 * batch,): the ends of the visible keys of all batch elements, then their starts"""
+    - (batch,): for each batch element, the index after its last visible key
+    - (2 * batch,): these indices, then for each batch element the index of its first visible key"""
     shape = spec.shape
     if shape in ((batch, keys), (batch, queries, keys)):
         flags = w.emit("Greater", [mask, w.constant(0, spec.dtype)])

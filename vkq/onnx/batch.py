@@ -64,7 +64,7 @@ class BatchCheck:
         except OpenShape as error:
             raise ArgumentError(
                 f"map: the shape of output {self.output!r} is known only at run time ({error}); its axis 0"
-                " must be the batch, a row for each input: use run"
+                " must be the batch, with one row for each input: use run"
             ) from error
         shape = one.specs[self.output].shape
         why = f"has shape {list(shape)} for a batch of {count}"
@@ -79,7 +79,7 @@ class BatchCheck:
                 return
             why += f", {list(more.specs[self.output].shape)} for {count + 1}, and may mix or exchange inputs"
         raise ArgumentError(
-            f"map: output {self.output!r} {why}; its axis 0 must be the batch, a row for each input: use run"
+            f"map: output {self.output!r} {why}; its axis 0 must be the batch, one row for each input: use run"
         )
 
 

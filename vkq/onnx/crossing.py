@@ -57,7 +57,8 @@ def run(
 ) -> Mapping[str, Value]:
     """Return the results *names*. A result that is named in *stay* is a tensor on the device: the tensor of
     this name in *targets*, or a new one. All other results are arrays. If the fallback runs parts of the
-    model on the CPU, inputs are downloaded and results uploaded. *repeated*: as in `Executable.on_device`."""
+    model on the CPU, inputs are downloaded and results uploaded. *repeated*: keeps the recording of repeated
+    runs."""
     if not stay and not any(isinstance(x, Tensor) for x in values.values()):
         return made.run(values)  # type: ignore[arg-type]
     if isinstance(made, Executable):

@@ -80,8 +80,8 @@ class Mixed:
         )
 
     def memory_of_its_own(self) -> tuple[int, list[Resident]]:
-        """Return (bytes, constants) for all parts on the device, as
-        `vkq.graph.executable.Executable.memory_of_its_own` does for one part."""
+        """Return (bytes, constants) for all parts on the device: the bytes that only this model uses, and the
+        constants that other models may share."""
         found = [one.memory_of_its_own() for one in self.executables]
         return sum(size for size, _ in found), [x for _, residents in found for x in residents]
 
@@ -150,8 +150,7 @@ def caller_warned(message: str, kind: type[Warning]) -> None:
 
 
 def _callers() -> int:
-    """Return the ``stacklevel`` that lets a warning point at the line of the caller's code that called
-    vkq."""
+    """Return the ``stacklevel`` of the line outside vkq that called vkq."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "vkq":
         level, frame = level + 1, frame.f_back

@@ -28,7 +28,7 @@ def replaced(model: Any, given: Mapping[str, Any]) -> Any:
         proto.CopyFrom(model)
     own = {tensor.name: tensor for tensor in proto.graph.initializer}
     if unknown := sorted(set(given) - set(own)):
-        raise ArgumentError(f"initializers {unknown} are given; the model's are {sorted(own)}")
+        raise ArgumentError(f"the model has no initializers {unknown}; it has {sorted(own)}")
     for name, value in given.items():
         own[name].CopyFrom(_tensor(onnx, own[name], _array(name, value)))
     onnx.load_external_data_for_model(proto, folder)

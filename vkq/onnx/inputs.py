@@ -116,9 +116,9 @@ def held(name: str, array: Array, kind: str = "input") -> Array:
             f"{kind} {name!r} holds {low} to {high}; on a device int64 numbers must fit int32, {INT32[0]} to"
             f" {INT32[1]} "
             + (
-                f"(constant_inputs=[{name!r}] allows all)"
+                f"(constant_inputs=[{name!r}] allows all int64)"
                 if kind == "input"
-                else "(outputs='host' allows all)"
+                else "(outputs='host' allows all int64)"
             )
         )
     return array.astype(np.int32)
@@ -221,7 +221,7 @@ def shapes_of(
 
 
 def columns(group: Sequence[Any], inputs: Sequence[Argument]) -> dict[str, list[Array]]:
-    """Return a list of arrays for each input name: the input's arrays in all elements of a batch, without the
+    """Return, by input name, a list of the input's arrays, one for each element of a batch and without the
     batch axis. *group*: the elements of the batch, each a mapping by input name, or the array of the first
     input."""
     rows = [one if isinstance(one, Mapping) else {inputs[0].name: one} for one in group]

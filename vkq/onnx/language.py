@@ -133,7 +133,7 @@ class LanguageModel:
             path = self.folder / "tokenizer.json"
             if not path.is_file():
                 raise ModelError(
-                    f"{path}: there is no such file; `generate` takes and gives tokens without it"
+                    f"{path}: there is no such file; `generate` works without it, on tokens"
                 )
             self._words = Tokenizer.from_file(str(path))
         return self._words

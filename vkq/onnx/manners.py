@@ -254,8 +254,8 @@ class Manners:
 
     @property
     def _spare(self) -> bool:
-        """True if the fallback may run the whole model on the CPU. ONNX Runtime does not support int8 caches,
-        so a model with int8 caches may not run there."""
+        """True if the fallback may run the whole model on the CPU. With int8 caches it may not: ONNX Runtime
+        does not support them."""
         return bool(self._fallback) and self._kv_cache is None
 
     @property

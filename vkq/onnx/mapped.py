@@ -26,10 +26,10 @@ class Mapped:
 
     Args:
         constant: names of inputs whose values count as constants.
-        checked: ``checked(inputs)`` returns the inputs in the types that a device stores, or raises an
-        error. executable: ``executable(inputs)`` returns the model prepared for the shapes of the inputs.
-        declared: ``declared(name, result)`` converts a result to the type that the model declares. counters:
-        counters of the session; a batch counts as a run.
+        checked: ``checked(inputs)`` returns inputs in the types that a device stores, or raises an error.
+        executable: ``executable(inputs)`` returns the model prepared for the shapes of the inputs.
+        declared: ``declared(name, result)`` converts a result to the type that the model declares.
+        counters: counters of the session; a batch counts as a run.
     """
 
     def __init__(

@@ -172,8 +172,8 @@ def changed(options: Any, kind: type[SessionOptions | RunOptions]) -> list[str]:
 
 
 def _number(value: Any) -> Any:
-    """Return the number of a member of an enumeration, which may be vkq's or ONNX Runtime's. Return any other
-    value unchanged."""
+    """Return the number of an enumeration's member (vkq's or ONNX Runtime's); return any other value
+    unchanged."""
     return getattr(value, "value", value)
 
 

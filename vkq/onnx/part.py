@@ -37,7 +37,7 @@ def opset_of(node: Node) -> int:
     """Return the opset of ai.onnx with which a node is passed to ONNX Runtime:
 
     - `OPSET` for most nodes
-    - the model's opset for an operator whose form in `OPSET` differs from its form in that opset
+    - the model's opset for an operator whose version in `OPSET` differs from its version in the model's opset
     - a later opset for an operator that is newer than `OPSET`"""
     op, own = node.op, None
     if op == "foreign":

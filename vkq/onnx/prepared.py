@@ -127,7 +127,7 @@ class Executables:
     def _made(
         self, arrays: Mapping[str, Array], lowered: Graph | None, only: frozenset[str] | None
     ) -> Prepared | None:
-        """Return a new executable, or None if inputs not yet in `constant` must be constants."""
+        """Return a new executable, or None if inputs were added to `constant`, which must be constants."""
         model = as_constants(self.model, {x: v for x, v in arrays.items() if x in self.constant})
         if only is not None:
             model = dataclasses.replace(model, outputs=tuple(a for a in model.outputs if a.name in only))

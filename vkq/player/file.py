@@ -38,8 +38,8 @@ INT32 = np.iinfo(np.int32)
 @dataclasses.dataclass(frozen=True)
 class Array:
     """An input or output: a row-major array. bounds: the smallest and the largest allowed value of an int32
-    input. answer: the bytes of an input of the known answer; empty for an output (see
-    `FilePlan.answers`)."""
+    input. answer: the bytes of an input in the known answer. It is empty for an output, whose bytes are in
+    `FilePlan.answers`."""
 
     name: str
     dtype: str
@@ -91,7 +91,6 @@ class FilePlan:
     - about: a line of text for people
     - needs: what a device must have: (a feature, 1), (a limit, its minimum), or ("=" and a property, its
       exact value)
-
     - slots: the number of slots; inputs come first
     - alignment: the alignment of arrays in a buffer, in bytes
     - results: for each output its slot, or its bytes if they are the same for all inputs
