@@ -79,7 +79,8 @@ class BatchCheck:
                 return
             why += f", {list(more.specs[self.output].shape)} for {count + 1}, and may mix or exchange inputs"
         raise ArgumentError(
-            f"map: output {self.output!r} {why}; its axis 0 must be the batch, one row for each input: use run"
+            f"map: output {self.output!r} {why}; its axis 0 must be the batch, with one row for each input:"
+            " use run"
         )
 
 

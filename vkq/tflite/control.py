@@ -42,7 +42,9 @@ def _run(low: Lowering, operator: FileOperator, number: int, given: Sequence[str
     its results."""
     sub = _subgraph(low, number)
     if len(sub.file.inputs) != len(given):
-        raise ModelError(f"{operator}: {len(given)} values for subgraph {number}, not {len(sub.file.inputs)}")
+        raise ModelError(
+            f"{operator}: subgraph {number} is given {len(given)} values; it takes {len(sub.file.inputs)}"
+        )
     for tensor, name in zip(sub.file.inputs, given, strict=True):
         sub.give(tensor, name)
     whole = (*low.above, low)[0]
@@ -58,7 +60,9 @@ def _run(low: Lowering, operator: FileOperator, number: int, given: Sequence[str
 
 def _given(low: Lowering, operator: FileOperator, results: Sequence[str]) -> None:
     if len(results) != len(operator.outputs):
-        raise ModelError(f"{operator}: its subgraph has {len(results)} results, not {len(operator.outputs)}")
+        raise ModelError(
+            f"{operator}: its subgraph has {len(results)} results; there must be {len(operator.outputs)}"
+        )
     for y, name in zip(operator.outputs, results, strict=True):
         low.give(y, name)
 

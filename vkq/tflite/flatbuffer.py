@@ -32,7 +32,10 @@ class FlatTable:
         head = self._bytes(vtable, WORD, "the vtable")
         size, inside = (int.from_bytes(head[i : i + 2], "little") for i in (0, 2))
         if size < WORD or size % 2 or inside < WORD:
-            raise ModelError(f"{kind}: its vtable at byte {vtable} has {size} bytes for a table of {inside}")
+            raise ModelError(
+                f"{kind}: its vtable at byte {vtable} has {size} bytes and its table {inside}; both must have"
+                f" at least {WORD}, and the vtable an even number"
+            )
         self._bytes(at, inside, "the table")
         self.at, self.size = at, inside
         self.offsets = np.frombuffer(self._bytes(vtable, size, "the vtable"), "<u2")[2:]

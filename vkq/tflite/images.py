@@ -28,12 +28,15 @@ def _window(
     o, shape = operator.options, low.shape(operator.inputs[0])
     kernel, (stride, _) = (o["filter_height"], o["filter_width"]), strides(operator)
     if min(kernel) < 1 or len(shape) != 4:
-        raise ModelError(f"{operator}: its filter is {kernel} and x has shape {shape}")
+        raise ModelError(
+            f"{operator}: its filter is {kernel} and x has shape {shape}; the filter must be at least 1 x 1,"
+            " and x must have 4 axes"
+        )
     return kernel, stride, window_padding(o["padding"], (shape[1], shape[2]), kernel, stride)
 
 
 def _pool(low: Lowering, operator: FileOperator, op: str, activation: str, **more: Any) -> None:
-    """Emit the pool *op* of ONNX, and a Clip or table for the fused activation."""
+    """Emit ONNX's pool operator *op*, and a Clip or table for the fused activation."""
     (x, *_), y = operator.inputs, operator.outputs[0]
     kernel, stride, padding = _window(low, operator)
     name = low.emit(op, [low.first_of(x)], kernel_shape=kernel, strides=stride, pads=padding, **more)
@@ -214,7 +217,8 @@ def _sizes(low: Lowering, operator: FileOperator) -> str:
     shape, size = low.shape(operator.inputs[0]), low.numbers(operator.inputs[1], "size")
     if len(shape) != 4 or len(size) != 2 or not 1 <= min(size) <= max(size) <= LARGEST_SIZE:
         raise ModelError(
-            f"{operator}: x has shape {shape} and the size is {size}; both must be 1 to {LARGEST_SIZE}"
+            f"{operator}: x has shape {shape} and the size is {size}; x must have 4 axes, and the size two"
+            f" numbers from 1 to {LARGEST_SIZE}"
         )
     return low.constant(np.array([shape[0], shape[3], *size], np.int64), "sizes")
 

@@ -70,7 +70,7 @@ def conv(low: Lowering, operator: FileOperator, activation: str) -> None:
     channels = low.shape(x)[3] if len(low.shape(x)) == 4 else 0
     if weight.ndim != 4 or not channels or not weight.shape[3] or channels % weight.shape[3]:
         raise ModelError(
-            f"{operator}: x has shape {low.shape(x)} and its weight {weight.shape} (OC, KH, KW, IC)"
+            f"{operator}: x {low.shape(x)} must be (N, H, W, n * IC), w {weight.shape} (OC, KH, KW, IC)"
         )
     _convolution(low, operator, activation, weight.transpose(0, 3, 1, 2), channels // weight.shape[3], 0)
 
@@ -82,7 +82,7 @@ def depthwise(low: Lowering, operator: FileOperator, activation: str) -> None:
     channels = low.shape(x)[3] if len(low.shape(x)) == 4 else 0
     if weight.ndim != 4 or weight.shape[0] != 1 or not channels or weight.shape[3] % channels:
         raise ModelError(
-            f"{operator}: x has shape {low.shape(x)} and its weight {weight.shape} (1, KH, KW, OC)"
+            f"{operator}: x {low.shape(x)} must be (N, H, W, C), w {weight.shape} (1, KH, KW, n * C)"
         )
     _convolution(low, operator, activation, weight.transpose(3, 0, 1, 2), channels, 3)
 
@@ -138,7 +138,8 @@ def weight_scales(low: Lowering, number: int, channels: int, axis: int) -> tuple
 def _quantized(
     low: Lowering, operator: FileOperator, activation: str, inputs: list[str], weight: Array, axis: int
 ) -> dict[str, Any]:
-    """Return the attributes of a layer on 8-bit values. Append the layer's bias to *inputs*."""
+    """Return the attributes of a layer on 8-bit values. Append the layer's bias, if it has one, to
+    *inputs*."""
     x, y = low.q(operator.inputs[0]), low.q(operator.outputs[0])
     if x.dtype != y.dtype or weight.dtype.name != x.dtype:
         raise Unsupported(f"x is {x.dtype}, its weight {weight.dtype} and y {y.dtype}; they must be one type")
@@ -233,7 +234,7 @@ def _transposed_padding(
         after.append(total - total // 2)
         added.append(out - (whole - total))
     if min(added) < 0 or any(a >= s for a, s in zip(added, stride, strict=True)):
-        raise ModelError(f"{operator}: {tuple(size)} cannot become {tuple(wanted)}")
+        raise ModelError(f"{operator}: the size {tuple(size)} cannot become {tuple(wanted)} with this kernel")
     return (before[0], before[1], after[0], after[1]), (added[0], added[1])
 
 
@@ -266,7 +267,7 @@ def fully_connected(low: Lowering, operator: FileOperator, activation: str) -> N
     k = weight.shape[-1] if weight.ndim == 2 else 0
     size = int(np.prod(shape))
     if not k or size % k or (operator.options.get("keep_num_dims") and shape[-1] != k):
-        raise ModelError(f"{operator}: x has shape {shape} and its weight {weight.shape}; it must be (N, K)")
+        raise ModelError(f"{operator}: x {shape} must consist of rows of K, and w {weight.shape} be (N, K)")
     name, keep = low.last_of(x), operator.options.get("keep_num_dims")
     wanted = shape if keep and len(shape) > 1 else (size // k, k)
     inputs = [low.reshape(name, wanted), low.constant(weight, low.names[w])]

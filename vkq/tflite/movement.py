@@ -67,7 +67,7 @@ def expand_dims(low: Lowering, operator: FileOperator, activation: str) -> None:
     given = list(low.shape(operator.inputs[0]))
     (axis,) = low.numbers(operator.inputs[1], "axis")
     if not -len(given) - 1 <= axis <= len(given):
-        raise ModelError(f"{operator}: axis is {axis} and x has {len(given)} axes")
+        raise ModelError(f"{operator}: axis is {axis}; it must be {-len(given) - 1} to {len(given)}")
     given.insert(axis if axis >= 0 else axis + len(given) + 1, 1)
     reshaped(low, operator, given)
 
@@ -104,7 +104,9 @@ def pad(low: Lowering, operator: FileOperator, activation: str) -> None:
     same_parameters(low, [x], y)
     margins, rank = np.array(low.numbers(operator.inputs[1], "margins")).reshape(-1, 2), len(low.shape(x))
     if len(margins) != rank or margins.min(initial=0) < 0:
-        raise ModelError(f"{operator}: its margins are {margins.tolist()} and x has {rank} axes")
+        raise ModelError(
+            f"{operator}: its margins are {margins.tolist()}; there must be {rank} pairs of 0 or more"
+        )
     first = rank == 4 and low.channels_first([x])
     margins = margins[list(FIRST)] if first else margins
     dtype = low.dtype(x)

@@ -17,7 +17,7 @@ MOST_PARTS = 1 << 10
 
 def _axis(operator: FileOperator, axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
-        raise ModelError(f"{operator}: axis is {axis} and there are {rank} axes")
+        raise ModelError(f"{operator}: axis is {axis}; it must be {-rank} to {rank - 1}")
     return axis % rank
 
 
@@ -46,7 +46,7 @@ def strided_slice(low: Lowering, operator: FileOperator, activation: str) -> Non
     begin, end, step = (low.numbers(n, "slices") for n in operator.inputs[1:4])
     o, shape = operator.options, low.shape(x)
     if o["ellipsis_mask"] or o["new_axis_mask"] or o["offset"]:
-        raise Unsupported("it has an ellipsis, new axes or offsets; vkq takes begins, ends and strides")
+        raise Unsupported("it has an ellipsis, new axes or offsets; vkq supports begins, ends and strides")
     if not len(begin) == len(end) == len(step) <= len(shape) or 0 in step:
         raise ModelError(
             f"{operator}: begin {begin}, end {end} and strides {step} do not fit {shape}; they must have"
@@ -116,7 +116,7 @@ def split(low: Lowering, operator: FileOperator, activation: str) -> None:
     (axis,), shape, count = low.numbers(number, "axis"), low.shape(x), operator.options["num_splits"]
     axis = _axis(operator, axis, len(shape))
     if not 0 < count <= MOST_PARTS or shape[axis] % count:
-        raise ModelError(f"{operator}: {shape} cannot be split into {count} along axis {axis}")
+        raise ModelError(f"{operator}: {shape} cannot be split into {count} equal parts along axis {axis}")
     _cut(low, operator, x, axis, [shape[axis] // count] * count)
 
 
@@ -138,7 +138,7 @@ def pack(low: Lowering, operator: FileOperator, activation: str) -> None:
     wide = (*shape[:axis], 1, *shape[axis:])
     if any(low.shape(n) != shape for n in operator.inputs):
         raise ModelError(
-            f"{operator}: its inputs have shapes {[low.shape(n) for n in operator.inputs]}, not {shape}"
+            f"{operator}: its inputs have shapes {[low.shape(n) for n in operator.inputs]}; use one shape"
         )
     names = [low.reshape(low.last_of(n), wide) for n in operator.inputs]
     low.give(y, low.emit("Concat", names, axis=axis))

@@ -38,7 +38,7 @@ def space_to_batch(low: Lowering, operator: FileOperator, activation: str) -> No
     before, after = zip((0, 0), *margins, *((0, 0) for _ in rest), strict=True)
     wide = [size + sum(pair) for size, pair in zip(sizes, margins, strict=False)]
     if any(size % b for size, b in zip(wide, block, strict=True)):
-        raise ModelError(f"{operator}: {wide} with margins is not a multiple of its block {block}")
+        raise ModelError(f"{operator}: the size with margins is {wide}; it must be a multiple of {block}")
     pads = low.constant(np.array([*before, *after], np.int64), "pads")
     name = low.emit("Pad", [low.last_of(x), pads, fill], mode="constant")
     counts = [size // b for size, b in zip(wide, block, strict=True)]
@@ -55,7 +55,7 @@ def batch_to_space(low: Lowering, operator: FileOperator, activation: str) -> No
     block, crops, (n, *sizes) = _block(low, operator)
     x, y, axes, cells = operator.inputs[0], operator.outputs[0], len(block), math.prod(block)
     if n % cells:
-        raise ModelError(f"{operator}: {n} batches are not multiples of its block {block}")
+        raise ModelError(f"{operator}: the batch is {n}; it must be a multiple of the block's size, {cells}")
     rest = sizes[axes:]
     name = low.reshape(low.last_of(x), (*block, n // cells, *sizes))
     pairs = [a for i in range(axes) for a in (axes + 1 + i, i)]
@@ -85,7 +85,9 @@ def mirror_pad(low: Lowering, operator: FileOperator, activation: str) -> None:
     margins = np.array(low.numbers(operator.inputs[1], "margins")).reshape(-1, 2)
     most = [d - (not symmetric) for d in shape]
     if len(margins) != len(shape) or margins.min(initial=0) < 0 or (margins.max(1, initial=0) > most).any():
-        raise ModelError(f"{operator}: its margins are {margins.tolist()} and x has shape {shape}")
+        raise ModelError(
+            f"{operator}: its margins are {margins.tolist()}; there must be {len(shape)} pairs, of 0 to {most}"
+        )
     places: dict[int, Sequence[int]] = {}
     for axis, (pair, size) in enumerate(zip(margins, shape, strict=True)):
         if pair.any():

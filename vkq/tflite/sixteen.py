@@ -14,8 +14,8 @@ from .file import File, FileOperator, FileTensor
 
 BIASES = {"CONV_2D": 2, "DEPTHWISE_CONV_2D": 2, "FULLY_CONNECTED": 2, "TRANSPOSE_CONV": 3}
 ENDS = (
-    "the model takes or gives int16 numbers; vkq runs int16 activations (16x8) with float inputs and outputs:"
-    " convert it with inference_input_type and inference_output_type float32"
+    "the model has int16 inputs or outputs; with int16 activations (16x8) they must be float: convert it with"
+    " inference_input_type and inference_output_type float32"
 )
 MOVED = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "PACK", "UNPACK", "SPLIT", "SPLIT_V", "SLICE",
          "STRIDED_SLICE", "GATHER", "PAD", "MAX_POOL_2D", "CAST", "DEQUANTIZE")  # fmt: skip
