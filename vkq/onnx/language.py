@@ -132,9 +132,7 @@ class LanguageModel:
                 raise ImportError("text needs the package tokenizers: pip install tokenizers") from error
             path = self.folder / "tokenizer.json"
             if not path.is_file():
-                raise ModelError(
-                    f"{path}: there is no such file; `generate` works without it, on tokens"
-                )
+                raise ModelError(f"{path}: there is no such file; `generate` works without it, on tokens")
             self._words = Tokenizer.from_file(str(path))
         return self._words
 

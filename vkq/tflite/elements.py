@@ -258,7 +258,7 @@ def dequantize(low: Lowering, operator: FileOperator, activation: str) -> None:
     if x in low.arrays:
         tensor = low.tensor(x)
         if tensor.scales.size not in (1, low.arrays[x].shape[tensor.axis] if low.arrays[x].ndim else 1):
-            raise Unsupported(f"{tensor.name!r} has {tensor.scales.size} scales; it must have 1, or 1 a slice")
+            raise Unsupported(f"{tensor.name!r} has {tensor.scales.size} scales, not 1 or 1 for each slice")
         along = [1] * low.arrays[x].ndim
         if tensor.scales.size > 1:
             along[tensor.axis] = -1

@@ -138,8 +138,7 @@ def weight_scales(low: Lowering, number: int, channels: int, axis: int) -> tuple
 def _quantized(
     low: Lowering, operator: FileOperator, activation: str, inputs: list[str], weight: Array, axis: int
 ) -> dict[str, Any]:
-    """Return the attributes of a layer on 8-bit values. Append the layer's bias, if it has one, to
-    *inputs*."""
+    """Return the attributes of a layer on 8-bit values. Append the layer's bias to *inputs*."""
     x, y = low.q(operator.inputs[0]), low.q(operator.outputs[0])
     if x.dtype != y.dtype or weight.dtype.name != x.dtype:
         raise Unsupported(f"x is {x.dtype}, its weight {weight.dtype} and y {y.dtype}; they must be one type")

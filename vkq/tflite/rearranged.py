@@ -86,7 +86,7 @@ def mirror_pad(low: Lowering, operator: FileOperator, activation: str) -> None:
     most = [d - (not symmetric) for d in shape]
     if len(margins) != len(shape) or margins.min(initial=0) < 0 or (margins.max(1, initial=0) > most).any():
         raise ModelError(
-            f"{operator}: its margins are {margins.tolist()}; there must be {len(shape)} pairs, of 0 to {most}"
+            f"{operator}: its margins are {margins.tolist()}; they must be {len(shape)} pairs of 0 to {most}"
         )
     places: dict[int, Sequence[int]] = {}
     for axis, (pair, size) in enumerate(zip(margins, shape, strict=True)):
