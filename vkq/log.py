@@ -1,4 +1,5 @@
-"""The logger ``vkq`` of the standard library's `logging`: silent unless the program gives it a handler."""
+"""The logger ``vkq`` of the standard library's `logging`. It is silent unless the program gives it a
+handler."""
 
 from __future__ import annotations
 

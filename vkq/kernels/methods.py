@@ -246,9 +246,9 @@ def check_name(name: str) -> None:
 def method_for(
     c: Convolution, p: Conv2dProblem, name: str = "auto", given: str = ""
 ) -> tuple[Method, str]:  # fmt: skip
-    """Return the method for a convolution and a problem, and the reason for it. For the *name* "auto", return
-    the first method that can compute the problem and has a merit; else return the method with this *name*.
-    *given*: the layout of x if the convolution is a whole plan; "" in a network, which chooses x's layout.
+    """Return (method for a convolution and a problem, reason). For the *name* "auto", return the first
+    method that can compute the problem and has a merit; else the method with this *name*. *given*: the
+    layout of x if the convolution is a whole plan; "" in a network, which chooses x's layout.
 
     Raises ArgumentError for an unknown name, and MethodError with the reason if the requested method cannot
     compute the problem.
@@ -277,9 +277,9 @@ def method_for(
 
 
 def _merit(method: Method, c: Convolution, p: Conv2dProblem, given: str) -> str | None:
-    """Return the reason for "auto" to use a method, or None. For a small image that is given in
-    kPackedInt8_4W4C, a 1x1 convolution has no reason to use matrix units: dot products take less time than
-    repacking the image and then using matrix units."""
+    """Return the reason for "auto" to use a method, or None. A 1x1 convolution of a small image in
+    kPackedInt8_4W4C has no reason to use matrix units: dot products take less time than a repack and matrix
+    units."""
     as_given = given == IMAGE and method.takes == BLOCKED and _not_pointwise(c, p) is None
     if as_given and is_faster_as_given(profile(c.device.capabilities), p.gemm_m, p.oc, p.ic):
         return None
@@ -287,8 +287,8 @@ def _merit(method: Method, c: Convolution, p: Conv2dProblem, given: str) -> str 
 
 
 def _picked(c: Convolution, p: Conv2dProblem, given: str) -> tuple[Method, str]:
-    """Return the method that the tuner picked, if it can compute the problem. Otherwise, return the first
-    method that "auto" has a reason to use."""
+    """Return the method that the tuner picked if it can compute the problem, else the first method that
+    "auto" has a reason to use."""
     able = [one for one in METHODS if one.floats != c.integer and one.refusal(c, p) is None]
     merits = {one: _merit(one, c, p, given) for one in able}
     best_first = sorted(able, key=lambda one: not merits[one])

@@ -1,4 +1,4 @@
-"""Copies of rectangular regions of 8-bit tensors in a plan, for transposition, slices, padding and
+"""Copies of rectangular regions of 8-bit tensors in a plan: transposition, slices, padding and
 concatenation."""
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ BLOCK = {IMAGE: 4, BLOCKED: 16}  # channels of a vector, by layout
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """One axis of the result of a copy. length: the number of elements along the axis. before: the index of
-    the first element that is copied from the input. size: how many elements are copied. stride: the distance,
-    in elements, between these elements in the input."""
+    """One axis of the result of a copy. length: the number of elements along the axis. before: the number
+    of elements before the copied elements. size: the number of copied elements. stride: the distance
+    between them in the input, in elements."""
 
     length: int
     before: int
@@ -29,7 +29,7 @@ class Moved:
     stride: int
 
     def joined(self, inner: Moved) -> Moved | None:
-        """Return one axis that covers this axis and the next one, *inner*; None if their elements are not
+        """Return one axis for this axis and the next axis, *inner*, or None if their elements are not
         contiguous."""
         if inner.before or inner.size != inner.length or self.stride != inner.stride * inner.size:
             return None
@@ -48,8 +48,8 @@ def move(
     order: Sequence[int] | None = None,
 ) -> None:
     """Add a copy of x into y to a plan. *axes*: a `Moved` for each axis of y. Elements of y that are not
-    copied from x get *fill*. *along*: write only the range of this axis that x covers; None: write all of y.
-    *order*: the order of axes, if the copy is a transposition; else None."""
+    copied from x get *fill*. *along*: write only the range of this axis that x covers; None: write all of
+    y. *order*: the order of axes of a transposition; None: no transposition."""
     if order is None and _whole_pixels(x.spec, y.spec, axes, along):
         return _move_pixels(b, x, y, axes, fill, along is not None)
     if order is not None and len(order) == 4 and order[1] != 1 and y.spec.layout in PIXELS:
@@ -62,8 +62,8 @@ def move(
 def pixels_as_rows(
     image: Sequence[int], shape: Sequence[int], order: Sequence[int], to: Sequence[int]
 ) -> bool:  # fmt: skip
-    """Return True if `permuted` turns an image (N, C, H, W) into rows of channels (N, H * W, C). The image
-    and the rows have the same bytes in kPackedInt8_16C."""
+    """Return True if `permuted` converts an image (N, C, H, W) to rows of channels (N, H * W, C), which
+    have the same bytes in kPackedInt8_16C."""
     if len(image) != 4:
         return False
     n, c, h, w = image
@@ -73,8 +73,8 @@ def pixels_as_rows(
 def permuted(
     b: Builder, x: Value, shape: Sequence[int], order: Sequence[int], to: Sequence[int], name: str | None
 ) -> Value:
-    """Reshape x to *shape*, transpose it to this *order* of axes, and reshape the result to *to*. *name*: the
-    layout of the result; None: the default layout."""
+    """Reshape x to *shape*, transpose it to this *order* of axes, and reshape the result to *to*. *name*:
+    the layout of the result; None: the default layout."""
     s = x.spec
     y = b.new(Spec(to, s.dtype, name, s.qparams))
     if s.size:
@@ -89,9 +89,8 @@ def _move(
     b: Builder, x: Value, y: Value, axes: Sequence[Moved], fill: int, along: int | None, whole_words: bool,
     cut: bool = False,
 ) -> None:  # fmt: skip
-    """Add a copy of x into y to a plan, as `move` does, by whole words (*whole_words*) or single elements.
-    *cut*: *axes* are the axes of another shape, whose elements have the same row-major order as those of
-    y."""
+    """Do the work of `move`, by whole words (*whole_words*) or single elements. *cut*: *axes* are the axes
+    of another shape, whose elements have the same row-major order as those of y."""
     packed, folded = layout(y.spec.layout), y.spec.folded or cut
     box_axis, box_first, box_size = (0, 0, 0) if along is None else _box(y.spec, axes, along)
     box = list(y.spec.extent)
@@ -126,8 +125,8 @@ def _whole_pixels(x: Spec, y: Spec, axes: Sequence[Moved], along: int | None) ->
     block, channels = BLOCK[y.layout], axes[1]
     own = zip(axes, x.shape, strides(x.shape), strict=True)
     whole = [a.stride == step and a.size == size for a, size, step in own]
-    # The last vector of x may have lanes after x's last channel, and the copy writes these lanes, too. In y,
-    # they must be padding, or belong to the next input, which is written later.
+    # The last vector of x may have lanes after x's last channel, which are copied, too. In y, these lanes
+    # must be padding, or belong to the next input, which is written later.
     last = along == 1 or channels.size % block == 0 or channels.before + channels.size >= channels.length
     together = y.layout == BLOCKED or along != 3  # False: a vector may hold pixels of two inputs
     return all(whole) and channels.before % block == 0 and last and together
@@ -160,8 +159,8 @@ def _transpose_pixels(b: Builder, x: Value, y: Value, order: Sequence[int]) -> N
 
 
 def _box(y: Spec, axes: Sequence[Moved], along: int) -> tuple[int, int, int]:
-    """Return (axis, first index, size) of the part of y that an input covers along an axis. The first index
-    is rounded down to a whole block. (0, 0, 0) stands for all of y."""
+    """Return (axis, first index, size) of the part of y that an input covers along an axis; (0, 0, 0) for
+    all of y. The first index is rounded down to a whole block."""
     if y.folded:
         inner = math.prod(y.shape[along + 1 : -1])
         if along == len(y.shape) - 1:
@@ -177,7 +176,7 @@ def _box(y: Spec, axes: Sequence[Moved], along: int) -> tuple[int, int, int]:
 
 
 def _four_axes(axes: Sequence[Moved], folded: bool) -> list[Moved]:
-    """Return four axes that describe the same copy. In a folded layout, merge axes where possible."""
+    """Return four axes for the same copy. Merge axes where possible if the layout is folded."""
     joined: list[Moved] = []
     for axis in axes:
         one = joined[-1].joined(axis) if folded and joined else None

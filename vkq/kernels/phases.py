@@ -1,4 +1,4 @@
-"""Transposed convolutions, computed as one ordinary convolution for each phase of the stride. With integer
+"""Transposed convolutions, computed as an ordinary convolution for each phase of the stride. With integer
 activations, one dispatch computes all phases."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEADER = 48  # bytes of the description of a phase; all descriptions precede all
 
 @dataclasses.dataclass(frozen=True)
 class Taps:
-    """The kernel's taps along one axis that reach the output pixels ``first``, ``first + stride``, ...
+    """The kernel's taps along one axis for the output pixels ``first``, ``first + stride``, ...
 
     Output pixel ``o = first + stride * i`` reads input pixel ``i + offset + j * step`` through tap
     ``kernel[j]``. A tap reads a pixel only if ``o + padding - dilation * tap`` is a multiple of the stride.
@@ -50,8 +50,8 @@ class Taps:
 
 
 class Phases:
-    """A transposed convolution. *weight* is (OC, IC/groups, KH, KW). *make*: a function that gets the taps of
-    one phase, as a weight, and returns the convolution that computes this phase."""
+    """A transposed convolution. *weight* is (OC, IC/groups, KH, KW). *make*: a function that returns the
+    convolution for one phase. Its argument is the weight with the taps of this phase."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class Phases:
             self._together = _Together(device, self.taps, cast(list[Direct], self.kernels))
 
     def build(self, b: Builder, p: TransposedConv2dProblem, x: Value, y: Value) -> None:
-        """Add the convolution to a plan. With integer activations, it is one dispatch; with float
-        activations, one dispatch for each phase."""
+        """Add the convolution to a plan: one dispatch with integer activations, one for each phase with
+        float activations."""
         if self._together:
             self._together.build(b, p, x, y)
             return

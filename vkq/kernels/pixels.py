@@ -1,5 +1,4 @@
-"""The output pixels of a convolution as rows of a matrix product, and the push constants that describe its
-window."""
+"""The output pixels of a convolution as rows of a matrix product, and the push constants of its window."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from .gemm import Rows
 
 
 def pixel_rows(p: Conv2dProblem, unit: int) -> Rows:
-    """Return the output pixels as rows of the product. Every image row is padded to a multiple of *unit*
+    """Return the output pixels as rows of the product. Each image row is padded to a multiple of *unit*
     rows."""
     return Rows(p.n * p.oh, p.oh, p.ow, -(-p.ow // unit) * unit)
 

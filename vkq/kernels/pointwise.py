@@ -10,8 +10,8 @@ from .pixels import pixel_rows
 
 
 class Pointwise:
-    """A 1x1 convolution as a linear layer on pixels. An image in kPackedInt8_4W4C is the layer's matrix, so
-    nothing is copied."""
+    """A 1x1 convolution as a linear layer on pixels. An image in kPackedInt8_4W4C is the layer's matrix
+    without a copy."""
 
     def __init__(self, gemm: Int8Gemm):
         self.gemm = gemm
@@ -21,7 +21,7 @@ class Pointwise:
 
 
 class MatrixPointwise:
-    """A 1x1 convolution of any stride on matrix units. It reads only the pixels that it needs, from
+    """A 1x1 convolution of any stride on matrix units. It reads only the required pixels, from
     kPackedInt8_16C."""
 
     def __init__(self, gemm: MatrixGemm):

@@ -13,16 +13,15 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from .weights import ceil4
 
-# For scales in this range, the shader multiplies by 1 / scale; for other scales, it divides exactly.
+# The shader multiplies by 1 / scale for scales in this range, and divides exactly for others.
 INVERSES = (2.0**-100, 2.0**100)
-SAFE = 0.5 - 2.0**-20  # a product farther than this from its nearest integer is recomputed by division
-# Maps a layout to its name in the shader variants of dequantize_q8ta__rows.
+SAFE = 0.5 - 2.0**-20  # a product farther than this from the nearest integer is recomputed by division
+# {layout: its name in the shader variants of dequantize_q8ta__rows}
 VECTORS = {MATRIX: "4h4w", BLOCKED: "16c"}
 
 
 def quantized(b: Builder, x: Value, q: QParams, layout: str | None = None) -> Value:
-    """Quantize float32 values to 8 bits. The result has the given layout or, if it is None, the default
-    layout."""
+    """Quantize float32 values to 8 bits. *layout*: the layout of the result; None: the default layout."""
     if x.spec.dtype != "float32":
         raise DTypeError(f"quantize: x has dtype {x.spec.dtype}; it must be float32")
     y = b.new(Spec(x.spec.shape, q.dtype, layout, q))
@@ -48,12 +47,12 @@ def quantize_constants(c: Capabilities) -> dict[str, Constant]:
 
 
 def steps(q: QParams) -> dict[str, int | float]:
-    """Return the push constants for shaders/common/quantized.glslh from quantization parameters."""
+    """Return the push constants of shaders/common/quantized.glslh for quantization parameters."""
     return steps_of(q.scale, signed_zero_point(q))
 
 
 def steps_of(scale: float, zero: int) -> dict[str, int | float]:
-    """Return the push constants for shaders/common/quantized.glslh from a scale and the stored (int8) zero
+    """Return the push constants of shaders/common/quantized.glslh for a scale and the stored (int8) zero
     point."""
     usual = INVERSES[0] <= scale <= INVERSES[1]
     return {
@@ -84,7 +83,7 @@ def dequantized(b: Builder, x: Value, q: QParams) -> Value:
 
 
 def _rows(x: Spec) -> dict[str, int | float]:
-    """Return the push constants of dequantize_rows.comp; an empty dict if x has no rows of whole words."""
+    """Return the push constants of dequantize_rows.comp; empty if x has no rows of whole words."""
     n, c, h, w = x.extent
     rows, columns = (n, c) if x.layout == BLOCKED else (h, w)
     if x.layout not in VECTORS or columns % 4 or (x.layout == BLOCKED and (h, w) != (1, 1)):

@@ -1,4 +1,4 @@
-"""Change the layout or shape of a value: with a dispatch, or without a dispatch if no byte moves."""
+"""Change the layout or shape of a value, with a dispatch if bytes move."""
 
 from __future__ import annotations
 
@@ -42,16 +42,15 @@ def repack_into(b: Builder, x: Value, y: Value) -> None:
 
 
 def repacked(b: Builder, x: Value, layout: str) -> Value:
-    """Return x in another packed layout. If x already has this layout, return x itself. A plan repacks x
-    once for all readers."""
+    """Return x in another packed layout, or x itself if it has this layout. A plan repacks each x once."""
     if x.spec.layout == layout:
         return x
     return b.once(x, layout, lambda: reshaped(b, x, x.spec.shape, layout))
 
 
 def rows_as_image(b: Builder, x: Value, axis: int) -> Value:
-    """View rows in kPackedInt8_16C as an image with the same bytes. The axes before *axis* become the
-    images, the axes from *axis* on become the height, and the last axis becomes the channels."""
+    """Return a view of rows in kPackedInt8_16C as an image with the same bytes. The axes before *axis*
+    become the images, the axes from *axis* on the height, and the last axis the channels."""
     s = x.spec
     image = math.prod(s.shape[:axis]), s.shape[-1], math.prod(s.shape[axis:-1]), 1
     return b.view(x, Spec(image, s.dtype, BLOCKED, s.qparams))

@@ -14,13 +14,13 @@ from .lines import per_result
 
 
 def rotated(b: Builder, x: Value, cos: Value, sin: Value, interleaved: bool) -> Value:
-    """Add a rotation of x (batch, tokens, heads, d) to a plan. cos, sin: (batch or 1, tokens, 1, width). All
-    arrays are float32. The first 2 * width elements of each head are rotated in pairs."""
+    """Add a rotation of x (batch, tokens, heads, d) to a plan. cos, sin: (batch or 1, tokens, 1, width).
+    All arrays are float32. The first 2 * width elements of each head are rotated in pairs."""
     batch, tokens, heads, d = x.spec.shape
     y = b.new(Spec(x.spec.shape, "float32"))
     if y.spec.size:
         width = cos.spec.shape[3]
-        apart = cos.spec.shape[0] > 1  # each batch element has angles of its own
+        apart = cos.spec.shape[0] > 1  # each batch element has its own angles
         push = {
             "count": x.spec.size,
             "d": d,

@@ -1,4 +1,4 @@
-"""The form of a kernel for a function of rows: all properties for which the kernel is compiled."""
+"""The compile-time properties of a kernel for a function of rows."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import dataclasses
 from ..numerics.rows import FUNCTIONS
 from .chain_form import Chain
 
-# The kinds of a chain's inputs: the function's result (RESULT); one element (ONE); one element for each
-# position in a row (PLACES); an array of the shape of the rows (LIKE).
+# The kinds of a chain's inputs. RESULT: the function's result. ONE: one element. PLACES: one element for
+# each position in a row. LIKE: an array of the shape of the rows.
 RESULT, ONE, PLACES, LIKE = range(4)
 
 
 @dataclasses.dataclass(frozen=True)
 class RowForm:
-    """The properties for which a kernel is compiled; scales and zero points are push constants. A run is four
+    """The compile-time properties of a kernel; scales and zero points are push constants. A run is four
     neighbouring elements of a row.
 
     - lanes: the number of invocations that share a row.
-    - ahead: the number of runs that each invocation loads once and keeps in registers; 0: an invocation
-      loads its runs again in each pass.
-    - whole: how many of the *ahead* runs are inside the row for every lane.
+    - ahead: the number of runs that each invocation loads once and keeps in registers; 0: each pass loads
+      the runs again.
+    - whole: the number of the *ahead* runs that are inside the row for every lane.
     - strided: the elements of a row are not contiguous.
     - fours: the elements of a row are contiguous, and their number is a multiple of four.
     - operands: the kind of each input of the chain.
@@ -78,9 +78,11 @@ class RowForm:
     @property
     def chain_flushes(self) -> bool:
         """True if subnormal floats must be flushed in the chain. They need not be if `normal` is True, y is
-        8-bit, and the chain is a product result * a, a sum result + b, or result * a + b. Proof: a result is
-        at most 2^13. If flushing changes the product, the product is below 2^-113 with and without flushing.
-        Then its sum with b stays the same, or the sum is below 2^-86 and quantizes like 0."""
+        8-bit, and the chain is result * a, result + b, or result * a + b.
+
+        Proof: a result is at most 2^13. If flushing changes the product, the product is below 2^-113 with
+        and without flushing. Then its sum with b stays the same, or the sum is below 2^-86 and quantizes
+        like 0."""
         if self.chain is None or not (self.normal and self.y_bytes):
             return not (self.normal and self.y_bytes)
         last = self.operands.index(RESULT)

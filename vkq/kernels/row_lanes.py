@@ -1,4 +1,4 @@
-"""The invocations (lanes) of a workgroup that share a row: their order, and the reduction of their values."""
+"""The invocations (lanes) of a workgroup that share a row: their order, and reductions over them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ JOINED = 8  # maximum number of values that a lane reduces between two barriers
 
 
 class RowLanes:
-    """The position of an invocation in a workgroup that computes several rows. *lanes* invocations share each
-    row. ``own``: the index of the invocation among those of its row. ``row``: the index of its row in the
-    workgroup. Invocations are in the order [own / near][row][own % near], where *near* is 1, 2 or 4."""
+    """The position of an invocation in a workgroup that computes several rows. *lanes* invocations share a
+    row. ``own``: the index of the invocation in its row. ``row``: the index of its row in the workgroup.
+    Invocations are in the order [own / near][row][own % near], where *near* is 1, 2 or 4."""
 
     def __init__(self, k: KernelWriter, lanes: int, near: int):
         self._k, self._lanes, self._near, self._half = k, lanes, near, 0
@@ -24,8 +24,8 @@ class RowLanes:
         self.row = (self._lane >> low) & (self.rows - 1)
 
     def joined(self, op: str, value: Number, then: Callable[[Number], Number]) -> Number:
-        """Reduce the values of all lanes of each row with the reduction *op*, and apply *then* to the reduced
-        value. Return the result in every lane."""
+        """Reduce the values of all lanes of each row with the reduction *op*. Return *then* of the reduced
+        value, in every lane."""
         k, lanes = self._k, self._lanes
         if lanes == 1:
             return then(value)
@@ -42,8 +42,8 @@ class RowLanes:
         return k.exchange(self._shared(1))
 
     def _send(self, value: Number) -> None:
-        """Store each lane's value in shared memory. Alternate between two halves, because slower invocations
-        may still read the half that was used last."""
+        """Store each lane's value in shared memory, alternately in two halves: slower invocations may still
+        read the half that was used before."""
         self._half ^= 1
         self._k.keep(self._lane + MOST_LANES * self._half, value)
         self._k.barrier()
@@ -58,7 +58,7 @@ class RowLanes:
         return values[0]
 
     def _shared(self, lanes: int, more: int = 0) -> Number:
-        """Return the index in shared memory of the value of this row's lane ``own`` % *lanes* + *more*."""
+        """Return the index in shared memory of the value of lane ``own`` % *lanes* + *more* of this row."""
         near, rows = self._near, self.rows
         kept = lanes * rows - 1 if lanes >= near else (lanes - 1) | (rows - 1) * near
         skipped = more % near + more // near * near * rows

@@ -29,7 +29,7 @@ Operands = Sequence[Sequence[Number]]
 @dataclasses.dataclass(frozen=True)
 class RowRun:
     """RUN neighbouring elements of a row. ``index``: the index of the run in the row, ``low + turn *
-    lanes``. ``there``: for each element, whether it is inside the row (None: always)."""
+    lanes``. ``there``: for each element, whether it is inside the row; None: always."""
 
     low: Number
     turn: int
@@ -38,19 +38,19 @@ class RowRun:
 
 
 class RowRuns:
-    """The writer of code that loads the row of an invocation. ``at``: the index of the row in x."""
+    """The generator of the code that loads the row of an invocation. ``at``: the index of the row in x."""
 
     def __init__(self, k: KernelWriter, form: RowForm):
         self.k, self.form = k, form
         # A run is four elements of a row. In each layout of 8-bit rows, a block of 4 rows x 4 runs is
-        # contiguous in memory. Up to four neighbouring invocations read one row, and the next ones read the
-        # next row, so that neighbouring invocations read the same block.
+        # contiguous. Up to four neighbouring invocations read one row, and the next ones the next row. So
+        # neighbouring invocations read the same block.
         self.lanes = RowLanes(k, form.lanes, 1 if form.strided else min(4, form.lanes))
         self.own, self.row = self.lanes.own, k.workgroup() * self.lanes.rows + self.lanes.row
         self.rows, self.length, self.inner = (self.word(name) for name in ("rows", "length", "inner"))
         self.runs = (self.length + (RUN - 1)) >> 2
         self.inside, last = self.row < self.rows, self.rows - 1
-        # Invocations beyond the last row compute the last row and store nothing.
+        # Invocations beyond the last row compute the last row, and store nothing.
         self.at = self.inside.where(self.row, last)
         self.first = self.at * self.length
         if form.strided:
@@ -61,13 +61,13 @@ class RowRuns:
         return self.k.word(PLACE[name])
 
     def ahead(self) -> list[RowRun]:
-        """Return the runs that the invocation loads only once. All of these runs are loaded before the first
-        one is used, so that the latencies of the loads overlap."""
+        """Return the runs that the invocation loads only once. All of them are loaded before the first is
+        used, so that the latencies of the loads overlap."""
         return [self._run(self.own, turn, turn < self.form.whole) for turn in range(self.form.ahead)]
 
     def each_run(self, state: Any, turn: Callable[[RowRun, Any], Any], end: Number | None = None) -> Any:
-        """Loop over the invocation's runs with indices below *end* (None: all runs). *turn* returns the next
-        state from a run and the current state. Return the final state."""
+        """Loop over the invocation's runs with indices below *end* (None: all runs). *turn* returns the
+        next state for a run and the current state. Return the final state."""
         step = self.k.constant(self.form.lanes, "u")
         run = functools.partial(self._run, turn=0, inside=self.form.fours)
         return self.k.loop(self.own, end or self.runs, step, state, lambda c, s: turn(run(c), s))
@@ -83,7 +83,7 @@ class RowRuns:
         return RowRun(index, 0, index, [there] * RUN)
 
     def places(self, run: RowRun) -> list[Number]:
-        """Return the positions of a run's elements in the row, or 0 for elements beyond the row."""
+        """Return the positions of a run's elements in the row; 0 for elements beyond the row."""
         places = [(run.index << 2) + j for j in range(RUN)]
         if self.form.fours:
             return places
@@ -91,8 +91,8 @@ class RowRuns:
         return [c if there is None else there.where(c, 0) for c, there in pairs]
 
     def at_word(self, layout: str, run: RowRun) -> Number:
-        """Return the index of the word that holds a run of an 8-bit row in this layout. In MATRIX, the length
-        of rows is a multiple of four."""
+        """Return the index of the word that has a run of an 8-bit row in this layout. Rows in MATRIX have a
+        multiple of four elements."""
         if layout == BLOCKED:
             low, turns = (run.low, run.turn) if self.form.lanes % 4 == 0 else (run.index, 0)
             found = (((low >> 2) * self.rows + self.at) << 2) + (low & 3)
@@ -105,8 +105,8 @@ class RowRuns:
         return [x for x, *_ in self.values(run)]
 
     def values(self, run: RowRun) -> list[list[Number]]:
-        """Return a list for each element of a run: the element as float32 and, if the prologue has a second
-        result, this result."""
+        """Return a list for each element of a run: the element as float32, and the second result of the
+        prologue if there is one."""
         chain = self.form.prologue
         if chain is not None:
             reads = enumerate(self.form.loads[: len(chain.inputs)])
@@ -119,16 +119,14 @@ class RowRuns:
         return [[x] for x in self._operand(0, "float32", LIKE, run)]
 
     def operands(self, run: RowRun) -> Operands:
-        """Load the operands of the chain after the row function, for the elements of a run. An operand that
-        is the row function's result is not loaded."""
+        """Load the operands of the chain for the elements of a run, without the row function's result."""
         own = sum(way != RESULT for way in self.form.operands)
         loads = list(enumerate(self.form.loads))[self.form.y_buffer - own :]
         with self.k.flushing(self.form.chain_flushes):
             return [self._operand(buffer, dtype, way, run) for buffer, (dtype, way) in loads]
 
     def _operand(self, buffer: int, dtype: str, way: int, run: RowRun) -> Sequence[Number]:
-        """Load an operand for each element of a run. way: the kind of the operand (ONE, PLACES or LIKE of
-        `row_form`)."""
+        """Load an operand for each element of a run. way: ONE, PLACES or LIKE of `row_form`."""
         k, first = self.k, self.first if way == LIKE else self.first.of(0)
         if way == ONE:
             return [element(k, buffer, dtype, first)] * RUN

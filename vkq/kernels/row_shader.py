@@ -1,6 +1,6 @@
 """Write shaders for functions of rows (`vkq.numerics.rows`). Several invocations of a workgroup share a
-row; the elements of a row may be strided. The dispatch may also compute x by a chain of operators (the
-prologue), apply another chain to the results, and quantize the results."""
+row, whose elements may be strided. The dispatch may also compute x by a chain of operators (the prologue),
+apply another chain to the results, and quantize the results."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def _module(form: RowForm) -> bytes:
 def _store_each(
     r: _Row, ahead: list[tuple[RowRun, list[Number]]], results: Callable[[Sequence[Number]], list[Number]]
 ) -> None:
-    """Store the results of all runs. To hide the latency, load the operands of a run before the results of
-    the previous run are computed. The second run is an exception: its operands are loaded after the first run
-    is computed, because the first run occupies the registers until then."""
+    """Store the results of all runs. To hide the latency, the operands of a run are loaded before the
+    results of the previous run are computed. The operands of the second run are loaded after the first run
+    is computed, which needs the registers until then."""
     right: list[Number] = []
     operands: Operands = []
     for i, (run, numbers) in enumerate(ahead if not r.form.divides else ()):
@@ -92,9 +92,9 @@ def _store_each(
 
 
 def _pass(r: _Row, ahead: list[tuple[RowRun, list[Number]]], op: str, f: Any, then: Any, got: Got) -> Number:
-    """Write one pass over the row: reduce f(element, *got*) over all elements by *op*, apply *then* to the
-    reduced value, and return the result. *got*: the results of earlier passes. *ahead*: the runs that are
-    already loaded; if empty, the pass loads all runs."""
+    """Write one pass over the row: reduce f(element, *got*) over all elements by *op*. Return *then* of the
+    reduced value. *got*: the results of earlier passes. *ahead*: the loaded runs; if empty, the pass loads
+    all runs."""
     k = r.k
 
     def add(run: RowRun, numbers: list[Number], state: Any) -> Any:
@@ -121,7 +121,7 @@ def _pass(r: _Row, ahead: list[tuple[RowRun, list[Number]]], op: str, f: Any, th
 
 
 class _Row(RowRuns):
-    """The writer of code that loads and stores the row of an invocation."""
+    """The generator of the code that loads and stores the row of an invocation."""
 
     def __init__(self, k: KernelWriter, form: RowForm):
         super().__init__(k, form)
@@ -130,24 +130,24 @@ class _Row(RowRuns):
             self.quantized = Quantizer(scale.f, inverse.f, zero.i, form.divides)
 
     def first_numbers(self, run: RowRun) -> list[Number]:
-        """Return the elements of a run. Store the second result of the prologue, if it has one."""
+        """Return the elements of a run. Store the second result of the prologue, if there is one."""
         values = self.values(run)
         self.keep_second(run, values)
         return [x for x, *_ in values]
 
     def keep_second(self, run: RowRun, values: Sequence[Sequence[Number]]) -> None:
-        """Store the second result of the prologue, if it has one."""
+        """Store the second result of the prologue, if there is one."""
         if len(self.form.stores) > 1:
             second = [value for _, value in values]
             self._store(self.form.y_buffer + 1, self.form.stores[1], run, second)
 
     def keep(self, run: RowRun, results: Sequence[Number], operands: Operands) -> tuple[()]:
-        """Apply the chain to the results of a run, and store them as floats."""
+        """Apply the chain to the results of a run. Store them as floats."""
         self._store(self.form.y_buffer, self.form.stores[0], run, self._through(results, operands))
         return ()
 
     def _store(self, buffer: int, dtype: str, run: RowRun, values: Sequence[Number]) -> None:
-        """Store a run of floats; only rows with *fours* may be float16."""
+        """Store a run of floats. float16 needs rows with *fours*."""
         k = self.k
         if not self.form.fours:
             for value, c, there in zip(values, self.places(run), run.there, strict=True):
@@ -172,8 +172,8 @@ class _Row(RowRuns):
     def keep_words(
         self, right: Sequence[Number], results: Callable[[Sequence[Number]], list[Number]]
     ) -> None:
-        """Compute and store the words of the runs whose flag in *right* is False. If *right* is empty, do so
-        for all runs."""
+        """Compute and store the words of the runs whose flag in *right* is False, or of all runs if *right*
+        is empty."""
         k, wrong, shift = self.k, self.own.of(0), self.form.lanes.bit_length() - 1
         for turn, each in enumerate(right):
             wrong = wrong | each.where(0, 1 << turn, "u")
@@ -188,8 +188,8 @@ class _Row(RowRuns):
         self.each_run((), again, wrong.equals(0).where(0, self.runs) if right else self.runs)
 
     def _store_word(self, run: RowRun, stores: Number, values: Callable[[], list[Number]]) -> None:
-        """Store four int32 values in [-128, 127] if *stores* is true at run time. The values are
-        dequantized if the form has *y_real*; otherwise, they are stored as one word."""
+        """Store four int32 values in [-128, 127] if *stores* is true at run time: dequantized if the form
+        has *y_real*, else as one word."""
         with self.k.when(stores):
             if self.form.y_real:
                 scale, zero = self.word("y_scale").f, self.word("y_zero").i
@@ -203,7 +203,7 @@ class _Row(RowRuns):
         return self.inside if there is None else self.inside & there
 
     def _through(self, results: Sequence[Number], operands: Operands) -> Sequence[Number]:
-        """Return the results of a run after the chain, or unchanged if there is no chain."""
+        """Return the results of a run after the chain, if there is one."""
         chain, others = self.form.chain, iter(operands)
         if chain is None:
             return results

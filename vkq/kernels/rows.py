@@ -1,5 +1,5 @@
 """Add functions of rows (softmax, normalizations, reductions: `vkq.numerics.rows`) to a plan. `row_shader`
-writes the shader."""
+writes their shaders."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .row_shader import written
 
 # Maximum number of elements of a row. Drivers may stop a loop after 65,000 iterations.
 MOST_LENGTH = 65_000 * MOST_LANES
-MOST_AHEAD = 4  # rows with at most this many runs for each lane are loaded only once, before the first pass
+MOST_AHEAD = 4  # maximum number of runs of a lane that are loaded once, before the first pass
 LEAST = 2.0**-50  # minimum scale of y for which `_normal` may return True
 LAYOUTS = (MATRIX, BLOCKED)  # layouts of 8-bit rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
-    """The dtype conversions and operators that a kernel applies before and after a function of rows.
+    """The conversions and operators before and after a function of rows, in the same kernel.
 
     - x: the quantization parameters of 8-bit inputs; None: inputs are floats.
     - chain: a chain of element-wise operators that is applied to the results.
@@ -57,10 +57,10 @@ def rows_of(
     b: Builder, name: str, x: Value, axis: int, count: int, attributes: Mapping[str, float],
     ends: Ends = PLAIN, operands: Sequence[Value] = (), layout: str = MATRIX,
 ) -> Value:  # fmt: skip
-    """Add a function of rows to a plan and return its result. A row consists of the elements along *count*
-    axes of x, beginning with *axis*. The result has the shape of x; a reduction removes the axes of the row.
-    8-bit arrays have one of LAYOUTS, and their rows are along the last axis. *operands*: the inputs of the
-    chain except the function's result. *layout*: the layout of an 8-bit result."""
+    """Add a function of rows to a plan, and return its result. A row is the elements along *count* axes of
+    x from *axis* on. The result has the shape of x; a reduction removes the axes of the row. 8-bit arrays
+    have one of LAYOUTS, and their rows are along the last axis. *operands*: the inputs of the chain except
+    the function's result. *layout*: the layout of an 8-bit result."""
     return rows_after(b, name, [x, *operands], x.spec.shape, axis, count, attributes, ends, layout)[0]
 
 
@@ -68,10 +68,12 @@ def rows_after(
     b: Builder, name: str, inputs: Sequence[Value], shape: Sequence[int], axis: int, count: int,
     attributes: Mapping[str, float], ends: Ends, layout: str = MATRIX,
 ) -> list[Value]:  # fmt: skip
-    """Add a function of rows of an array of this *shape*, as `rows_of` does. *inputs*: the inputs of the
-    prologue (x if there is no prologue), and then the operands of `rows_of`. With a prologue or float16
-    results, rows must be along the last axis. With float16 results, the length of a row must be a multiple of
-    four. Return the result and, if the prologue has a second result, this second result."""
+    """Add a function of rows of an array of this *shape*, as in `rows_of`. Return the result, and the
+    second result of the prologue if there is one.
+
+    *inputs*: the inputs of the prologue, or x if there is none; then the operands of `rows_of`. With a
+    prologue or float16 results, rows must be along the last axis. With float16 results, their length must
+    be a multiple of four."""
     length, inner = math.prod(shape[axis : axis + count]), math.prod(shape[axis + count :])
     kept = (*shape[:axis], *(shape[axis:] if FUNCTIONS[name].each else shape[axis + count :]))
     lanes, epsilon = lanes_of(length), float(np.float32(attributes.get("epsilon", 0.0)))
@@ -99,7 +101,7 @@ def rows_after(
 
 
 def _normal(name: str, length: int, epsilon: float, ends: Ends) -> bool:
-    """Return True if no subnormal float can occur outside the chain, so that the kernel need not flush
+    """Return True if no subnormal float can occur outside of the chain: the kernel then need not flush
     floats."""
     if ends.x is None or (ends.y is not None and ends.y.scale < LEAST):
         return False
@@ -107,8 +109,8 @@ def _normal(name: str, length: int, epsilon: float, ends: Ends) -> bool:
 
 
 def _numbers(ends: Ends) -> dict[str, int | float]:
-    """Return the push constants with the scales and zero points of 8-bit inputs and results. Floats have
-    scale 1 and zero point 0."""
+    """Return the push constants of 8-bit inputs and results: scales and zero points. Floats have scale 1
+    and zero point 0."""
     x, y = ends.x or QParams(1.0), ends.y or QParams(1.0)
     return {
         "x_scale": x.scale, "x_zero": signed_zero_point(x), "y_scale": y.scale, "y_reciprocal": reciprocal(y),

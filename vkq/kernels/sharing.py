@@ -1,5 +1,5 @@
-"""How many invocations of a workgroup compute one long sum, maximum or search together, and how much shared
-memory a workgroup may use."""
+"""The number of invocations that share one long sum, maximum or search, and the shared memory of a
+workgroup."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 
 SHARERS, LONG = 64, 256
-# Maximum bytes of shared memory of a workgroup. It is also limited to two thirds of the device's maximum,
-# so that a core can run several workgroups.
+# Maximum bytes of shared memory of a workgroup, and at most two thirds of the device's maximum: a core can
+# then run several workgroups.
 SHARED = 32768
-NEIGHBOURS = 8  # invocations that together load 32 bytes, the smallest memory transaction of a GPU
+NEIGHBOURS = 8  # invocations that load 32 bytes, the smallest memory transaction of a GPU
 
 
 def sharers(numbers: int, long: int = LONG) -> int:
-    """Return how many invocations of a workgroup compute one result from *numbers* elements: `SHARERS` for
-    *long* elements or more, else 1. If several invocations share a result, their loops are shorter (drivers
-    may abort long loops), and few results occupy more of the device."""
+    """Return the number of invocations of a workgroup that compute one result from *numbers* elements:
+    `SHARERS` for *long* elements or more, else 1. Sharing shortens loops (drivers may abort long loops),
+    and lets few results occupy more of the device."""
     return SHARERS if numbers >= long else 1
 
 
 def sharers_of_rows(capabilities: Capabilities, rows: int, words: int) -> int:
-    """Return how many invocations share each of *rows* short rows of *words* words: enough to occupy the
-    device, but at most one invocation for two words. On a GPU, at least `NEIGHBOURS` share a row that is
+    """Return the number of invocations that share each of *rows* short rows of *words* words: enough to
+    occupy the device, but at most one for two words. On a GPU, at least `NEIGHBOURS` share a row that is
     long enough, because a GPU loads contiguous memory for neighbouring invocations at once."""
     busy, shares = profile(capabilities).busy_workgroups * SHARERS, 1
     least = 1 if capabilities.device_type == "cpu" else NEIGHBOURS

@@ -7,10 +7,10 @@ import numpy as np
 from ..runtime.device import Device
 from ..runtime.plan import Resident
 
-MOST_TILES = 1024  # maximum number of tiles of a product with split-K, because each tile has a counter
+MOST_TILES = 1024  # maximum number of tiles of a product with split-K; each tile has a counter
 
 
 def counters(device: Device) -> Resident:
-    """Return a buffer of zeros, the counters of one layer. Layers do not share counters, so that they need
-    not wait for each other."""
+    """Return a buffer of zeros, the counters of one layer. Layers with separate counters need not wait for
+    each other."""
     return Resident(device, 4 * MOST_TILES, lambda: np.zeros(MOST_TILES, np.uint32))

@@ -1,5 +1,5 @@
 """Copies of float32, int32 and float16 elements in one dispatch: by strides (Transpose, Slice, Expand), or
-by a list of indices that the host computes."""
+by a list of indices from the host."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def strided(b: Builder, x: Value, shape: Sequence[int], strides: Sequence[int], 
 
 
 def _joined(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (size, stride) of each axis, after merging neighbouring axes that are contiguous."""
+    """Return (size, stride) of each axis, after neighbouring axes that are contiguous are merged."""
     axes: list[tuple[int, int]] = []
     for size, stride in zip(shape, strides, strict=True):
         if size == 1:
@@ -51,8 +51,8 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def gathered_halves(b: Builder, x: Value, index: Value, shape: Sequence[int], fill: int) -> Value:
-    """Add a gather of float16 elements to a plan. The result has the elements of x at the flat indices
-    *index*; where an index is -1, it has the float16 number with the bits *fill*."""
+    """Add a gather of float16 elements to a plan: the elements of x at the flat indices *index*, or the
+    float16 number with the bits *fill* where an index is -1."""
     y = b.new(Spec(shape, HALF))
     b.dispatch(b.device.program(_by_places()), [x, index, y], {"count": y.spec.size, "n0": fill})
     return y
@@ -98,8 +98,8 @@ def _written(
     half: bool,
     element: Callable[[KernelWriter, Number], Number],
 ) -> Written:
-    """Return a kernel whose invocations each store one word: one 32-bit element, or, if *half*, two float16
-    elements. *element* computes one element. *words*: the number of push constants after ``count``."""
+    """Return a kernel whose invocations each store one word: one 32-bit element, or two float16 elements
+    (*half*). *element* computes one element. *words*: the number of push constants after ``count``."""
     per = 2 if half else 1
 
     def module() -> bytes:
@@ -107,7 +107,7 @@ def _written(
         word = k.workgroup() * LOCAL + k.lane()
         with k.when(word * per < k.word(1)):
             found = element(k, word * per)
-            if half:  # if the number of elements is odd, both halves of the last word hold the last element
+            if half:  # of an odd number of elements, the last is in both halves of its word
                 second, last = word * per + 1, k.word(1) - 1
                 found = found | (element(k, (last < second).where(last, second)) << 16)
             k.store(len(inputs), word, found)

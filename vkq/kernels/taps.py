@@ -1,5 +1,5 @@
 """Weighted sums of elements along an axis (`vkq.problem.taps`) in one dispatch. Each sum adds its taps in
-order and rounds every product and every sum."""
+order, and rounds every product and every sum."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ PARAMETER_BYTES = 64  # bytes of `Arithmetic.channel_parameters` for a block of 
 @dataclasses.dataclass(frozen=True)
 class GemmWeight:
     """The weight of a matrix product. *make*: a function that returns the int8 weight (G, N, K) of this
-    *shape*; it is called when a kernel needs the weight. *zero_point* is (G, N), in int8's range. *channels*:
-    the number of output channels without padding."""
+    *shape* when a kernel needs it. *zero_point*: (G, N), in int8's range. *channels*: the number of output
+    channels without padding."""
 
     shape: tuple[int, int, int]
     make: Callable[[], Int8]
@@ -83,8 +83,8 @@ def ceil4(n: int) -> int:
 def block_weights(weight: Int8, zero_point: Int32) -> Int8:
     """Return a weight (G, N, K) with N and K rounded up to multiples of four.
 
-    Padding along K holds the channel's zero point, so its products are zero for every x. Padding channels
-    hold zeros.
+    Padding along K is the channel's zero point, so its products are zero for every x. Padding channels are
+    zeros.
     """
     groups, n, k = weight.shape
     if n % 4 == 0 and k % 4 == 0:
@@ -96,8 +96,8 @@ def block_weights(weight: Int8, zero_point: Int32) -> Int8:
 
 
 def zeros_behind(values: npt.NDArray[Any], *counts: int) -> npt.NDArray[Any]:
-    """Pad the last axes of an array with *counts* zeros at the end. If all counts are 0, return the array
-    itself: np.pad would copy it, which takes as long as packing."""
+    """Pad the last axes of an array with *counts* zeros at the end. Return the array itself if all counts
+    are 0: np.pad would copy it, which takes as long as packing."""
     if not any(counts):
         return values
     before = ((0, 0),) * (values.ndim - len(counts))
@@ -115,10 +115,10 @@ def merge_groups(weight: Int8, groups: int, zero_points: Int32) -> Int8:
     """Return a weight (OC, IC/groups, KH, KW) as (merged groups, N, K) with k = (kh, kw, ic). Each merged
     group has a multiple of four output channels.
 
-    A kernel stores words of four channels, so a merged group must have whole words. The weight of a merged
-    group is block-diagonal. Outside the blocks, it holds each channel's zero point, so that the products
-    there are zero. The weight grows by at most a factor of four (for depthwise convolutions). The last merged
-    group may have fewer groups; its missing weights are zeros, and their results are not stored.
+    A kernel stores words of four channels, so a merged group must have whole words. Its weight is
+    block-diagonal. Outside of the blocks, it is the channel's zero point, so that products there are zero.
+    The weight grows by at most a factor of four (for depthwise convolutions). The last merged group may
+    have fewer groups: its missing weights are zeros, and their results are not stored.
     """
     oc, ic, kh, kw = weight.shape
     n = oc // groups
@@ -131,7 +131,7 @@ def merge_groups(weight: Int8, groups: int, zero_points: Int32) -> Int8:
 
 
 def merged_groups(oc: int, groups: int) -> tuple[int, int]:
-    """Return (the number of merged groups, the number of groups in each); see `merge_groups`."""
+    """Return (number of merged groups, number of groups in each); see `merge_groups`."""
     n = oc // groups
     merged = min(groups, 4 // np.gcd(4, n)) if groups > 1 and n else 1
     return -(-groups // int(merged)), int(merged)

@@ -1,5 +1,5 @@
-"""The description of an array on a device: shape, dtype, layout and quantization parameters. `extent_of` is
-the only function that converts a shape to the sizes of a layout."""
+"""The description of an array on a device: shape, dtype, layout and quantization parameters. Only
+`extent_of` converts a shape to the sizes of a layout."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Extent = tuple[int, int, int, int]
 class Spec:
     """The description of an array: ``shape``, ``dtype``, ``layout`` and ``qparams``, as in `vkq.Tensor`.
 
-    Specs are immutable and compared by value. Their hash is computed once, because they are keys of caches.
+    Specs are immutable and compared by value. They are keys of caches, so their hash is computed once.
 
     Raises ArgumentError or DTypeError if dtype, layout and rank do not fit together.
 
@@ -97,18 +97,17 @@ class Spec:
 
 
 def default_layout(dtype: str, rank: int) -> str:
-    """Return the default layout: for 8-bit dtypes the image layout (`IMAGE`) if the array has four dims, else
-    the matrix layout (`MATRIX`); for other dtypes `CONTIGUOUS`."""
+    """Return the default layout: for 8-bit dtypes, the image layout (`IMAGE`) of a four-dimensional array,
+    else the matrix layout (`MATRIX`). For other dtypes, return `CONTIGUOUS`."""
     if dtype not in BYTES:
         return CONTIGUOUS
     return IMAGE if rank == 4 else MATRIX
 
 
 def extent_of(shape: Sequence[int], layout_name: str) -> Extent:
-    """Convert a shape to the sizes (n, c, h, w) of a layout. A 4-D shape is returned unchanged unless the
+    """Convert a shape to the sizes (n, c, h, w) of a layout. A 4-D shape is returned unchanged, unless the
     layout is `MATRIX`. In all other cases, all axes except the last are folded into rows: h is the number
-    of rows, and w is the number of elements of a row. In the layout `BLOCKED`, n is the number of rows and
-    c the number of elements of a row instead."""
+    of rows, and w the number of elements of a row. For the layout `BLOCKED`, these are n and c instead."""
     if len(shape) == 4 and layout_name != MATRIX:
         n, c, h, w = shape
         return (n, c, h, w)
@@ -118,7 +117,7 @@ def extent_of(shape: Sequence[int], layout_name: str) -> Extent:
 
 @functools.cache
 def layout_number(name: str) -> int:
-    """Return the number by which ``layout/any.glslh`` selects a layout."""
+    """Return the number of a layout in ``layout/any.glslh``."""
     return next(i for i, one in enumerate(activation_layouts()) if one.name == name)
 
 

@@ -6,16 +6,16 @@ from vkq.layout.pack import activation_layouts, layouts
 
 
 def glsl_includes() -> dict[str, str]:
-    """Return a dict from the names of the include files to their texts. There is a file
-    ``layout/<name>.glslh`` for each layout, and ``layout/any.glslh``."""
+    """Return {name of the include file: its text}: a file ``layout/<name>.glslh`` for each layout, and
+    ``layout/any.glslh``."""
     return {f"layout/{name}.glslh": found.glsl() for name, found in layouts().items()} | {
         "layout/any.glslh": _any_glsl()
     }
 
 
 def _any_glsl() -> str:
-    """Return GLSL index functions that have the number of the layout as an argument. Shaders whose layout is
-    a specialization constant use them."""
+    """Return GLSL index functions with the number of the layout as an argument, for shaders whose layout is
+    a specialization constant."""
     names = [found.name for found in activation_layouts()]
     text = (
         "// The index functions of the activation layouts, chosen by number"

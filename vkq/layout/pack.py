@@ -1,8 +1,8 @@
 """Layouts: the order of the int8 elements of an array in the words of a device buffer.
 
-Each layout is a YAML file in ``layouts/``. From this file come the NumPy functions ``pack`` and ``unpack``,
-the GLSL index functions (``#include "layout/<name>.glslh"``) and the drawings in ``layouts/README.md``, so
-that they cannot disagree.
+Each layout is a YAML file in ``layouts/``. It is the source of the NumPy functions ``pack`` and ``unpack``,
+of the GLSL index functions (``#include "layout/<name>.glslh"``) and of the drawings in
+``layouts/README.md``, so that they cannot disagree.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ def int8x4_pack(lanes: ArrayLike) -> NDArray[np.int32]:
 
 
 def int8x4_unpack(words: ArrayLike) -> NDArray[np.int8]:
-    """Split Int8x4 words into four int8 each, the lowest byte first. This is the inverse of
-    :func:`int8x4_pack`.
+    """Split Int8x4 words into four int8 each, the lowest byte first: the inverse of :func:`int8x4_pack`.
 
     Args:
         words: int32 array of any shape (...), in either byte order. The array is not modified.
@@ -77,8 +76,8 @@ class Layout(LayoutSpec):
         name: the name, such as ``kPackedInt8_4W4C``.
         summary: one line that says what the layout is for.
         dims: the names of the dims of an array, such as ``("n", "c", "h", "w")``.
-        order: the parts of an element's position (`vkq.layout.spec`), outermost first. The index of a word is
-            the row-major index over these parts.
+        order: the parts of an element's position (`vkq.layout.spec`), outermost first. The index of a word
+            is the row-major index over these parts.
         lane: the part that selects the byte in the word.
 
     >>> image = np.arange(6, dtype=np.int8).reshape(1, 1, 2, 3)
@@ -116,8 +115,7 @@ class Layout(LayoutSpec):
         return words
 
     def unpack(self, words: ArrayLike, shape: Sequence[int]) -> NDArray[np.int8]:
-        """Unpack an array of *shape* from words. This is the inverse of :meth:`pack`; padding bytes are
-        dropped.
+        """Unpack an array of *shape* from words, without the padding bytes: the inverse of :meth:`pack`.
 
         Args:
             words: one-dimensional int32 array of ``words(shape)`` elements, in either byte order. It is not
@@ -149,10 +147,11 @@ class Layout(LayoutSpec):
         return array
 
     def drawing(self, shape: Sequence[int]) -> str:
-        """Return a text that shows the words of an array of *shape*, which should be small. Each line has
-        the words of one position along the outer parts of ``order``, so the innermost part counts the words
-        of a line. A word is written with its highest byte first. An element is a number in hexadecimal,
-        whose formula is in the first line. Padding is ``--``.
+        """Return a text that shows the words of an array of *shape*, which should be small.
+
+        Each line has the words of one position along the outer parts of ``order``; the innermost part counts
+        the words of a line. A word is written with its highest byte first. An element is a hexadecimal
+        number, whose formula is in the first line. Padding is ``--``.
         """
         shape = self.checked_shape(shape, "drawing: shape")
         strides = _drawing_strides(shape)
@@ -183,12 +182,12 @@ class Layout(LayoutSpec):
             )
 
     def _digits(self) -> list[Part]:
-        """Return the parts of ``order`` in the order of the dims of the array. The parts of one dim are in
-        the order from outermost to innermost."""
+        """Return the parts of ``order``, sorted by dim, and the parts of a dim from outermost to innermost.
+        """
         return sorted(self.order, key=lambda part: (part.dim, -part.divisor))
 
     def _word_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the padded shape, with the size of the lane's dim counted in words."""
+        """Return the padded shape. The size of the lane's dim is in words."""
         return [
             size // LANES if dim == self.lane.dim else size for dim, size in enumerate(self.padded(shape))
         ]
@@ -196,13 +195,12 @@ class Layout(LayoutSpec):
     def _lane_regions(
         self, lanes: NDArray[np.int8], shape: Sequence[int]
     ) -> Iterator[tuple[Any, NDArray[np.int8]]]:
-        """Yield pairs (index into an array of this shape, view of *lanes*). The index and the view of a pair
-        select the same elements. Together, the pairs cover the array. *lanes*: the bytes of the array's
-        words, of shape (word shape..., 4)."""
+        """Yield pairs (index into an array of this shape, view of *lanes*) that select the same elements.
+        All pairs together cover the array. *lanes*: the bytes of the array's words, (word shape..., 4)."""
         inside: list[slice | int] = [slice(size) for size in shape]
         dim = self.lane.dim
-        # If the bytes of a word are adjacent in the array, the whole array is one region, which NumPy copies
-        # in long runs.
+        # If the bytes of a word are adjacent in the array, the whole array is one region, a fast copy for
+        # NumPy.
         if dim == len(shape) - 1:
             yield tuple(inside), lanes.reshape(self.padded(shape))[tuple(inside)]
             return
@@ -214,7 +212,7 @@ class Layout(LayoutSpec):
 
 
 def layouts_folder() -> Path:
-    """Return the folder of the YAML files: ``vkq/layouts`` in an installed package, else ``layouts`` in the
+    """Return the folder of the YAML files: ``vkq/layouts`` in an installed package, else ``layouts`` of the
     checkout."""
     package = Path(__file__).resolve().parents[1]
     return package / "layouts" if (package / "layouts").is_dir() else package.parent / "layouts"
@@ -226,7 +224,7 @@ def _read_all() -> dict[str, Layout]:
 
 
 def layouts() -> dict[str, Layout]:
-    """Return a dict from the name of each layout to the layout. The files are read only once.
+    """Return {name: layout} of all layouts. The files are read once.
 
     >>> "kPackedInt8_4W4C" in layouts()
     True
@@ -235,8 +233,7 @@ def layouts() -> dict[str, Layout]:
 
 
 def layout(name: str) -> Layout:
-    """Return the layout called *name*. Raises ArgumentError if there is none; the message lists the existing
-    names.
+    """Return the layout called *name*. Raises ArgumentError with the existing names if there is none.
 
     >>> layout("kPackedInt8_4W4C").words((1, 5, 2, 3))
     16
@@ -272,8 +269,8 @@ def _int8(value: int, what: str) -> int:
 
 
 def _drawing_strides(shape: Sequence[int]) -> list[int]:
-    """Return the row-major strides of *shape*, with its sizes rounded up to powers of 4, so that the
-    coordinates of an element can be read from its number in hexadecimal."""
+    """Return the row-major strides of *shape*, with its sizes rounded up to powers of 4. The hexadecimal
+    number of an element then shows the element's coordinates."""
     strides = [1]
     for size in reversed(shape[1:]):
         strides.insert(0, strides[0] * next(power for power in (4**i for i in range(32)) if power >= size))

@@ -2,10 +2,15 @@
 GLSL.
 
 The YAML file lists *parts* of an element's position, outermost first. The index of a word is the row-major
-index over these parts. The parts of the dim ``c`` have these forms: ``c``; ``c/4``, the index of a block of
-4; ``c%4``, the position inside a block of 4; ``c%32/4``, the index of a block of 4 inside a block of 32. The
-part ``lane`` selects the byte in the word. `vkq.layout.pack` has the NumPy functions; ``layouts/README.md``
-explains the files.
+index over these parts. A part of the dim ``c`` is one of:
+
+- ``c``: the position;
+- ``c/4``: the index of a block of 4;
+- ``c%4``: the position inside a block of 4;
+- ``c%32/4``: the index of a block of 4 inside a block of 32.
+
+The part ``lane`` selects the byte in the word. `vkq.layout.pack` has the NumPy functions;
+``layouts/README.md`` explains the files.
 """
 
 from __future__ import annotations
@@ -69,7 +74,7 @@ uint {name}_words({vec} extent) {{
 class Part:
     """A part of an element's position along dim number ``dim``: the digit ``position % modulus / divisor``.
 
-    ``modulus`` is None for the outermost part of a dim. Only the extent of this part depends on the array.
+    ``modulus`` is None for the outermost part of a dim, the only part whose extent depends on the array.
     """
 
     dim: int
@@ -77,7 +82,7 @@ class Part:
     divisor: int
 
     def value(self, element: Sequence[int]) -> int:
-        """Return the value of this part for the element at the indices *element*, one index for each dim."""
+        """Return the value of this part for the element at the indices *element* (one for each dim)."""
         position = element[self.dim]
         return (position if self.modulus is None else position % self.modulus) // self.divisor
 
@@ -96,16 +101,16 @@ class Part:
         return f"e.{'xyzw'[self.dim]}{modulus}" + (f" / {self.divisor}u" if self.divisor > 1 else "")
 
     def glsl_extent(self) -> str:
-        """Return a GLSL operand with the number of values of this part, in parentheses if needed. The
-        operand reads the sizes of the array from the GLSL variable ``extent``."""
+        """Return a GLSL operand with the number of values of this part, in parentheses if needed. It reads
+        the sizes of the array from the GLSL variable ``extent``."""
         if self.modulus is not None:
             return f"{self.modulus // self.divisor}u"
         size = f"extent.{'xyzw'[self.dim]}"
         return size if self.divisor == 1 else f"(({size} + {self.divisor - 1}u) / {self.divisor}u)"
 
     def glsl_add(self, digit: str) -> str:
-        """Return a GLSL statement that adds this part to the element ``e``. *digit*: a GLSL operand with the
-        part's value."""
+        """Return a GLSL statement that adds this part to the element ``e``. *digit*: a GLSL operand with
+        its value."""
         return f"e.{'xyzw'[self.dim]} += {digit}" + (f" * {self.divisor}u;" if self.divisor > 1 else ";")
 
 
@@ -121,7 +126,7 @@ class LayoutSpec:
 
     @classmethod
     def load(cls: type[AnyLayout], path: Path) -> AnyLayout:
-        """Read a layout's YAML file. Raises SpecError, with file and line, if it breaks a rule of
+        """Read a layout's YAML file. Raises SpecError with file and line if it breaks a rule of
         ``layouts/README.md``."""
         return cls(*_parse(yamlfile.load(path), path.stem))
 
@@ -130,8 +135,7 @@ class LayoutSpec:
         return [part.extent(shape) for part in self.order]
 
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return *shape* with padding: the size of every dim that is split into blocks is rounded up to whole
-        blocks."""
+        """Return *shape* with padding: every dim that is split into blocks is rounded up to whole blocks."""
         shape = self.checked_shape(shape, "padded: shape")
         block = {part.dim: part.divisor for part in self.order if part.modulus is None}
         return tuple(-(-size // block[dim]) * block[dim] for dim, size in enumerate(shape))
@@ -141,10 +145,9 @@ class LayoutSpec:
         return math.prod(self.extents(self.checked_shape(shape, "words: shape")))
 
     def index(self, *element: int, shape: Sequence[int]) -> tuple[int, int]:
-        """Return (index of the word, byte in the word) of one element of an array of *shape*, directly from
-        the formula. Bytes are counted from 0, the lowest.
-
-        Tests compare the NumPy and GLSL functions with this implementation, which is simple and slow.
+        """Return (index of the word, byte in the word, 0 for the lowest) of one element of an array of
+        *shape*, by the formula. This implementation is simple and slow; tests compare the NumPy and GLSL
+        functions with it.
 
         >>> from vkq.layout.pack import layout
         >>> layout("kPackedInt8_4C").index(0, 5, 1, 2, shape=(1, 6, 2, 3))
@@ -193,8 +196,8 @@ class LayoutSpec:
         return f"({', '.join(self.dims)})"
 
     def checked_shape(self, shape: Sequence[int], what: str) -> tuple[int, ...]:
-        """Return *shape* as a tuple of ints. Raises an error unless there is one size for each dim, and none
-        is negative. *what*: the name of the shape in error messages."""
+        """Return *shape* as a tuple of ints. Raises an error unless it has one size for each dim, none
+        negative. *what*: the name of the shape in error messages."""
         try:
             sizes = tuple(map(operator.index, shape))
         except TypeError as error:
@@ -242,8 +245,8 @@ def _parse(root: Node, stem: str) -> tuple[str, str, tuple[str, ...], tuple[Part
 
 
 def _check_cover(dim: int, split: int, parts: Sequence[Part], dims: Sequence[str], order: Node) -> None:
-    """Raise an error unless the parts of dim number *dim* together give each position exactly once. They must
-    be d/a, d%a/b, d%b/c, ..., d%z, where a is *split*, and each divisor divides the previous one."""
+    """Raise an error unless the parts of dim number *dim* give each position exactly once: d/a, d%a/b,
+    d%b/c, ..., d%z, where a is *split* and each divisor divides the previous divisor."""
     chain = sorted((part for part in parts if part.dim == dim), key=lambda part: -part.divisor)
     divisors = [part.divisor for part in chain]
     nested = all(outer > inner and outer % inner == 0 for outer, inner in pairwise(divisors))

@@ -1,5 +1,5 @@
 """Inverse trigonometric, hyperbolic and inverse hyperbolic functions, in steps that give the same bits on
-every device. The module `exponential` defines ulp, the unit of the stated errors.
+every device. Errors are in ulp, which `vkq.numerics.exponential` defines.
 
 Near zero, an odd function is computed as x + x^3 P(x^2). The coefficients of P are from mpmath.chebyfit.
 """
@@ -26,8 +26,8 @@ from .steps import (
     scaled,
 )
 
-# Each constant has the coefficients of (f(x) / x - 1) / x^2 as a polynomial in x^2, for the function f that
-# the constant is named after. The fit is for x^2 in [0, 0.1717] (ATAN) or [0, 0.25] (all others).
+# A constant NAME has the coefficients of (f(x) / x - 1) / x^2 as a polynomial in x^2, for the function f of
+# this name. The fit is for x^2 in [0, 0.1717] (ATAN) or [0, 0.25] (all others).
 ATAN = (
     0.05046648875608924, -0.0862409863998892, 0.11071287551546859, -0.14284147012133833,
     0.19999977181137085, -0.33333333279030264,
@@ -45,7 +45,7 @@ ATANH = (
     0.15806446619031206, 0.018622824573026445, 0.08798372792984532, 0.08954825186679904,
     0.11120033768225845, 0.14285430352854092, 0.20000003412513986, 0.33333333326653686,
 )  # fmt: skip
-LARGE = 2.0**14  # for x >= LARGE, replacing sqrt(x^2 + 1) by x has a relative error below 2^-29
+LARGE = 2.0**14  # for x >= LARGE, sqrt(x^2 + 1) = x with a relative error below 2^-29
 
 
 def arctangent(x: Number) -> Number:
@@ -88,8 +88,8 @@ def arccosine(x: Number) -> Number:
 
 
 def _arcs(x: Number) -> tuple[Pair, Pair]:
-    """Return two pairs: asin(x), which is valid for |x| <= 1/2, and asin(sqrt((1 - |x|) / 2)), which is
-    acos(|x|) / 2 and valid for larger |x|."""
+    """Return two pairs: asin(x), valid for |x| <= 1/2; and asin(sqrt((1 - |x|) / 2)), which is acos(|x|) /
+    2, valid for larger |x|."""
     z = clamped((magnitude(x) * -0.5) + 0.5, 0.0, 0.25)
     s = pair_root((z, z.of(0.0)))
     return (x, _tail(x, ASIN)), (s[0], s[1] + _tail(s[0], ASIN))
@@ -152,8 +152,8 @@ def _log_of_sum(x: Number, one: float) -> Number:
 
 
 def inverse_hyperbolic_tangent(x: Number) -> Number:
-    """Return atanh(x), within 0.75 ulp. It is log((1 + |x|) / (1 - |x|)) / 2 with the sign of x: infinite if
-    |x| = 1, and NaN if |x| > 1."""
+    """Return atanh(x) = log((1 + |x|) / (1 - |x|)) / 2 with the sign of x, within 0.75 ulp. It is infinite
+    if |x| = 1, and NaN if |x| > 1."""
     size = clamped(magnitude(x), 0.0, 1.0 - 2.0**-24)
     ratio = pair_quotient(exact_sum(x.of(1.0), size), (x.of(1.0) - size, x.of(0.0)))
     high, low = log_of_pair(ratio, x.of(0, "i"))

@@ -1,14 +1,14 @@
-"""Attention without the matrix of scores (online softmax). Keys are processed in tiles, one after the other,
-with a running maximum of the scores. NumPy and devices execute the same sequence of steps, which depends only
-on the sizes (`Tile`).
+"""Attention without the matrix of scores (online softmax). Keys are processed in tiles, one after the
+other, with a running maximum of the scores. NumPy and devices execute the same sequence of steps, which
+depends only on the sizes (`Tile`).
 
 A score is a sum over the elements of a head, from first to last. A row is the scores of one query. Several
 lanes (invocations) share a row: each lane adds the weights of every lanes-th key, and a tree of additions
 adds the sums of the lanes. A result adds weight * value, key by key. If a tile raises the maximum, all sums
 of earlier tiles are first multiplied by exp(old maximum - new maximum).
 
-The keys are divided into parts (`span_of`), and the results of the parts are joined in order. The fewer tiles
-of rows there are, the smaller are the parts, so that many workgroups share the keys of a few queries.
+The keys are divided into parts (`span_of`), whose results are joined in order. Parts are smaller if there
+are fewer tiles of rows: many workgroups then share the keys of a few queries.
 
 A result differs from a softmax of all scores at once by at most (keys + 4 tiles + 2 D + 8) 2^-24 times the
 sum of the magnitudes of its terms. D is the difference of the largest and the smallest score, at most 104,
@@ -37,7 +37,7 @@ HIDDEN = -np.inf
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """The numbers of rows and of keys that a workgroup processes at a time. The rows are the queries of all
+    """The number of rows and of keys that a workgroup processes at once. The rows are the queries of all
     heads that share keys."""
 
     rows: int
@@ -58,32 +58,31 @@ class Tile:
 
 
 def span_of(lines: int, width: int) -> int:
-    """Return the number of keys of a part, a power of two. It is `SPAN` if the *lines* rows fit into one
-    tile, and grows with the number of tiles that they need."""
+    """Return the number of keys of a part, a power of two: `SPAN` if the *lines* rows fit into one tile,
+    more for more tiles."""
     tiles = -(-lines // Tile.of(lines, width).rows)
     return SPAN << (tiles - 1).bit_length()
 
 
 def spans(keys: int, lines: int, width: int) -> list[range]:
-    """Return the parts into which the keys are divided, for *lines* rows and values of *width* elements."""
+    """Return the parts of the keys, for *lines* rows and values of *width* elements."""
     size = span_of(lines, width)
     return [range(first, min(first + size, keys)) for first in range(0, max(keys, 1), size)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """The keys that a query attends to. Without ``causal``, these are all keys. With ``causal``, query i has
-    position ``start`` + i and attends to the keys up to its position; if *window* is not 0, only to the last
-    *window* of them."""
+    """The keys to which a query attends: all keys without ``causal``. With ``causal``, query i has position
+    ``start`` + i and attends to the keys up to its position, or only to the last *window* of them if
+    *window* is not 0."""
 
     causal: bool = False
     start: int = 0
     window: int = 0
 
     def flags(self, queries: int, keys: int, places: Array | None = None) -> Array:
-        """Return a Boolean array, True where the query attends to the key. Its shape is (queries, keys), or,
-        with *places*, (batch, queries, keys). *places* (batch, queries): the positions of the queries among
-        the keys."""
+        """Return a Boolean array (queries, keys), True where the query attends to the key. *places* (batch,
+        queries): the positions of the queries among the keys; the result is then (batch, queries, keys)."""
         given = self.start + np.arange(queries) if places is None else places
         place, key = given[..., None], np.arange(keys)
         if not self.causal:
@@ -99,8 +98,8 @@ def score(total: Number, scale: Number, bias: Number | None) -> Number:
 
 
 def base(largest: Number) -> Number:
-    """Return the number that is subtracted from all scores of a row: the row's largest score, or 0 if its
-    query attends to no key."""
+    """Return the number to subtract from all scores of a row: the row's largest score, or 0 if its query
+    attends to no key."""
     return largest.u.equals(0xFF800000).where(0.0, largest)
 
 
@@ -109,8 +108,8 @@ def weight(score: Number, base: Number) -> Number:
 
 
 def weighed(total: Number, inverse: Number, guarded: bool) -> Number:
-    """Return total * inverse, where *inverse* is 1 / the sum of the weights. Adding 0.0 turns -0.0 into 0.0,
-    so that hidden keys do not change the sign of a zero. If *guarded*, a result with NaN weights is 0."""
+    """Return total * inverse, where *inverse* is 1 / the sum of the weights. Adding 0.0 turns -0.0 into
+    0.0, so that hidden keys do not change the sign of a zero. *guarded*: a result with NaN weights is 0."""
     y = multiply(total, inverse) + 0.0
     y = (magnitude(inverse).u >= INFINITY).where(0.0, y) if guarded else y
     return is_nan(y).where(np.nan, y)
@@ -120,12 +119,12 @@ def attention(
     q: Array, k: Array, v: Array, scale: float, seen: Seen | None = None, bias: Array | None = None,
     guarded: bool = False, places: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Return softmax(q k^T * scale + bias) v, (B, H, S, e), in the steps that devices compute.
+    """Return softmax(q k^T * scale + bias) v, (B, H, S, e), in the steps of the devices.
 
     q (B, H, S, d), k (B, G, T, d) and v (B, G, T, e) are float32, for B batch elements, H heads, G heads of
     keys (H is a multiple of G), S queries and T keys. bias broadcasts to (B, H, S, T). guarded: replace NaN
-    weights by 0; a query that attends to no key has NaN weights. places: int32 (B or 1, S), the positions of
-    the queries, used instead of seen.start if *seen* is causal."""
+    weights by 0; a query that attends to no key has NaN weights. places: int32 (B or 1, S), the positions
+    of the queries; with a causal *seen*, they replace seen.start."""
     (batch, heads, queries, d), (groups, keys) = q.shape, k.shape[1:3]
     lines, count = heads // groups * queries, batch * groups
     flags = (seen or Seen()).flags(queries, keys, places).reshape(-1, 1, 1, queries, keys)
@@ -164,11 +163,11 @@ def accumulated(
     v: Array, lines: int, tile: Tile, span: range, scores_of: Callable[[slice], Array],
     kept: Callable[[Array, slice], Array] = lambda weights, part: weights,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
-    """Return (largest score, sums of weights by lane, sums of factor * value) over the keys in *span*, for
-    each of *lines* rows. v: (count, keys, width).
+    """For each of *lines* rows, return (largest score, sums of weights by lane, sums of factor * value)
+    over the keys in *span*. v: (count, keys, width).
 
     ``scores_of(part)`` returns the scores (count, lines, keys) of the keys in the slice *part*.
-    ``kept(weights, part)`` returns the factors of the values of these keys; by default, the weights."""
+    ``kept(weights, part)`` returns the factors of the values of these keys, by default the weights."""
     count, _, width = v.shape
     largest = np.full((count, lines, 1), HIDDEN, np.float32)
     sums, found = (np.zeros((count, lines, n), np.float32) for n in (tile.lanes, width))

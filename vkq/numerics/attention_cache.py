@@ -1,17 +1,18 @@
-"""An int8 cache of keys and values: the quantization of a token's vector, in steps that have the same bits on
-every device (`vkq.numerics.steps`).
+"""An int8 cache of keys and values: the quantization of a token's vector, in steps that give the same bits
+on every device (`vkq.numerics.steps`).
 
-A vector has d float32 numbers: the key or the value of a token, for one head. It is stored as ``words_of(d)``
-int32 words. Each word has four codes, the first in the lowest byte; codes after the last number are 0. The
-last word has the bits of the float32 scale.
+A vector has d float32 numbers: the key or the value of a token for one head. It is stored as
+``words_of(d)`` int32 words. Each word has four codes, the first in the lowest byte; codes after the last
+number are 0. The last word is the float32 scale.
 
     scale = max|x| / 127                     a float32 division; 0 if the quotient is below 2^-126
     code  = round_half_even(x / scale)       -127 to 127; 0 if the scale is 0 or NaN
     x'    = code * scale
 
 The scale of a vector with a NaN or an infinity is NaN, and so are the results of attention to it.
-**Bound.** |x - x'| <= scale (1/2 + 2^-16), or 2^-119 if the scale is 0. The rounding to an integer moves x /
-scale by at most 1/2, and the roundings of the quotient and of the product by at most 127 * 2^-24 each.
+
+**Bound.** |x - x'| <= scale (1/2 + 2^-16), or 2^-119 if the scale is 0. Rounding to an integer changes x /
+scale by at most 1/2; rounding the quotient and the product, by at most 127 * 2^-24 each.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PER_WORD = 4
 
 
 def words_of(width: int) -> int:
-    """Return the number of words that store a vector of *width* numbers.
+    """Return the number of words of a stored vector of *width* numbers.
 
     >>> words_of(64), words_of(5)
     (17, 3)
@@ -47,8 +48,7 @@ def code(x: Number, scale: Number) -> Number:
 
 
 def number(word: Number, column: Number) -> Number:
-    """Return the code of element *column* of a vector as float32. *word* is the word that contains the
-    code."""
+    """Return the code of element *column* of a vector as float32. *word*: the word with the code."""
     return ((word.i << (24 - ((column & (PER_WORD - 1)) << 3)).i) >> 24).as_float()
 
 
@@ -68,8 +68,8 @@ def packed(x: Array) -> Array:
 
 
 def unpacked(words: Array, width: int) -> tuple[Array, Array]:
-    """Return the codes (..., width) as float32, and the scales (...), of vectors that are stored as words.
-    Subnormal scales are flushed to 0."""
+    """Return the codes (..., width) as float32, and the scales (...), of stored vectors. Subnormal scales
+    become 0."""
     whole = np.ascontiguousarray(words)
     codes = whole.view(np.int8)[..., :width].astype(np.float32)
     return codes, computed(flushed, whole[..., -1].view("<f4"))

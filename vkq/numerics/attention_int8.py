@@ -1,8 +1,8 @@
-"""Attention to an int8 cache (`attention_cache`). The number of tokens in the cache is an input, and it
-determines the positions of the queries. NumPy and devices execute the same sequence of steps.
+"""Attention to an int8 cache (`attention_cache`). The number of tokens in the cache is an input; it gives
+the positions of the queries. NumPy and devices execute the same sequence of steps.
 
-A score is ``(sum of query * code) * key scale * scale``, to which the softcap and then the bias are applied.
-A weight is multiplied by the scale of its value, and the product by the codes. Keys are accumulated in parts
+A score is ``(sum of query * code) * key scale * scale``, then the softcap, then the bias. A weight is
+multiplied by the scale of its value, and the product by the codes. Keys are accumulated in parts
 (`vkq.numerics.attention.span_of`). A sink is the score of an additional key whose value is 0; it is added
 before the first part.
 """
@@ -24,12 +24,16 @@ from .steps import Array, Number, computed
 class Int8Rules:
     """The rules of attention to an int8 cache.
 
-    width: the number of elements of a key and of a value. causal: a query attends to the keys up to its own
-    position; if window is not 0, only to the last *window* of them. If causal is False, a query attends to
-    all tokens in the cache. follows: True if the queries are the last tokens of the cache, False if they
-    are its first tokens; then a query beyond the cache's length has the position of the last token.
-    softcap: if not 0, scores become softcap * tanh(score / softcap). guarded: NaN weights are replaced by
-    0. A query has NaN weights if all keys have the bias -inf."""
+    width: the number of elements of a key and of a value.
+
+    causal: a query attends to the keys up to its own position, or only to the last *window* of them if
+    *window* is not 0. If causal is False, a query attends to all tokens in the cache.
+
+    follows: True: the queries are the last tokens of the cache. False: they are its first tokens, and a
+    query beyond the cache's length has the position of the last token.
+
+    softcap: if not 0, scores become softcap * tanh(score / softcap). guarded: replace NaN weights by 0. A
+    query has NaN weights if all keys have the bias -inf."""
 
     width: int
     scale: float
@@ -65,12 +69,12 @@ def attention_int8(
     q: Array, k: Array, v: Array, lengths: Array, rules: Int8Rules, bias: Array | None = None,
     sink: Array | None = None,
 ) -> Array:  # fmt: skip
-    """Return attention to an int8 cache, float32 (B, S, H, d), in the steps that devices compute.
+    """Return attention to an int8 cache, float32 (B, S, H, d), in the steps of the devices.
 
-    q is (B, S, H, d) in float32: batch elements, queries, heads, elements of a head. k and v are the words
-    of a cache, (B, G, T, words): batch elements, heads of the cache, tokens, words of a vector. H is a
-    multiple of G. lengths (B,): the number of tokens in the cache of each batch element. bias broadcasts to
-    (B, H, S, T). sink: (H,), the scores of the sinks, or None."""
+    q: float32 (B, S, H, d): batch elements, queries, heads, elements of a head. k, v: the words of a cache,
+    (B, G, T, words): batch elements, heads of the cache, tokens, words of a vector. H is a multiple of G.
+    lengths (B,): the number of tokens in the cache of each batch element. bias broadcasts to (B, H, S, T).
+    sink: None, or the scores of the sinks (H,)."""
     (batch, queries, heads, d), (groups, keys) = q.shape, k.shape[1:3]
     lines, count = heads // groups * queries, batch * groups
     rows = q.transpose(0, 2, 1, 3).reshape(count, lines, d)

@@ -1,8 +1,8 @@
-"""Quantization and dequantization of 8-bit values in steps (`vkq.numerics.steps`), with the same results as
-`vkq.numerics.quantize`. Bytes are in the form in which a device stores them (`vkq.numerics.stored`).
+"""Quantization and dequantization of 8-bit values in steps (`vkq.numerics.steps`), with the results of
+`vkq.numerics.quantize`. Bytes are as a device stores them (`vkq.numerics.stored`).
 
-Scales and zero points are inputs of the steps, so that a kernel can read them from push constants and serve
-every layer.
+Scales and zero points are inputs of the steps, which a kernel reads from push constants, so one kernel
+serves every layer.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from .rational import divide
 from .steps import HIDDEN, INFINITY, SIGN, Number, is_nan, magnitude
 
 MOST = 512.0  # quotients of a larger magnitude saturate for every zero point
-# The reciprocal of a scale outside [2^-LARGE, 2^LARGE] may overflow or be subnormal. x is divided by such a
-# scale, and multiplied by the reciprocal of any other scale.
+# x is multiplied by the reciprocal of a scale in [2^-LARGE, 2^LARGE], and divided by any other scale: the
+# reciprocal could overflow or be subnormal.
 LARGE = 100
 ONE = 0x3F800000  # the bits of 1.0
-MIDDLE, MIDDLE_BITS = 1.5 * 2.0**23, 0x4B400000  # adding MIDDLE to a smaller float rounds it to an integer
+MIDDLE, MIDDLE_BITS = 1.5 * 2.0**23, 0x4B400000  # adding MIDDLE rounds a smaller float to an integer
 
 
 def dequantized(byte: Number, scale: Number, zero: Number) -> Number:
-    """Return ``(byte - zero) * scale`` as float32. The byte is an int32 in [-128, 127], and zero is a
+    """Return ``(byte - zero) * scale`` as float32. *byte*: int32 in [-128, 127]. *zero*: a
     `signed_zero_point`."""
     return (byte.as_float() - zero.as_float()) * scale
 
@@ -41,8 +41,8 @@ def reciprocal(q: QParams) -> float:
 
 
 class Quantizer:
-    """Quantizes float32 values to int32 in [-128, 127]: ``saturate(round_half_even(x / scale) + zero)``;
-    NaN gives -128. x must be flushed: subnormal values are 0.
+    """Quantize float32 values to int32 in [-128, 127]: ``saturate(round_half_even(x / scale) + zero)``; NaN
+    gives -128. Subnormal x must have been flushed to 0.
 
     zero: a `signed_zero_point`. reciprocal, divides: the results of the functions `reciprocal` and
     `divides`."""
@@ -65,19 +65,19 @@ class Quantizer:
         return (most < -128).where(-128, most)
 
     def quick(self, x: Number) -> tuple[Number, Number]:
-        """Return (result, correct) in fewer steps than `__call__`. If the Boolean *correct* is True, the
-        result equals that of `__call__`. It is False if x is NaN, or if the product of x and the reciprocal
-        has a magnitude of 2^21 or more or is within 2^-14 of a tie. Only for scales for which `divides`
-        returns False. A subnormal x need not be replaced by 0.
+        """Return (result, correct) in fewer steps than `__call__`, for scales for which `divides` is False.
+        If the Boolean *correct* is True, the result equals that of `__call__`. *correct* is False if x is
+        NaN, or if the product of x and the reciprocal has a magnitude of 2^21 or more or is within 2^-14 of
+        a tie. Subnormal x may be unflushed.
 
-        A product of x and the reciprocal is within 2^-14 of the float32 quotient if the product is below 257.
-        A larger product, up to 2^21, is within 1/2 of the quotient, and quotient and product both saturate.
+        A product below 257 is within 2^-14 of the float32 quotient. A larger product, up to 2^21, is within
+        1/2 of the quotient, and quotient and product both saturate.
         """
         quotient = x * self._inverse
         whole = quotient + MIDDLE
         apart = magnitude(quotient - (whole - MIDDLE))
-        # If x is NaN, *apart* is NaN, too. The comparison of the bits of *apart* then gives False, so the
-        # result of the comparison with 2^21 does not matter.
+        # If x is NaN, *apart* is NaN. The comparison of its bits then gives False, whatever the comparison
+        # with 2^21 gives.
         right = (magnitude(quotient) < 2.0**21) & (apart.u < x.of(0.5 - 2.0**-14).u)
         return self._saturated(whole.i - (self._zero.of(MIDDLE_BITS, "i") - self._zero)), right
 
@@ -88,11 +88,12 @@ class Quantizer:
     def _nearest(self, x: Number) -> Number:
         """Return ``round_half_even(x / scale)``, clamped to [-512, 512], without a division.
 
-        Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2, and the difference
-        x - (k + 1/2) * scale is exact if it is small. Let u be half an ulp of the tie. The float32 quotient
-        equals the tie if the difference is smaller than u * scale in magnitude. The difference cannot equal
-        +-u * scale: x would be (tie +- u) * scale, where tie +- u is an odd 25-bit integer times a power of
-        two, so x would need more than the 24 bits of float32.
+        Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2, and the difference x
+        - (k + 1/2) * scale is exact if it is small. Let u be half an ulp of the tie. The float32 quotient
+        equals the tie if the magnitude of the difference is below u * scale.
+
+        The difference cannot equal +-u * scale. Otherwise x would be (tie +- u) * scale, where tie +- u is
+        an odd 25-bit integer times a power of two, so x would need more than the 24 bits of float32.
         """
         top = self._scale * MOST
         a = (magnitude(x).u < top.u).where(magnitude(x), top) * self._power

@@ -1,5 +1,5 @@
-"""Quantization before inference: int8 and int4 weights, int32 biases, and the parameters of activations from
-their observed ranges."""
+"""Quantization before inference: int8 and int4 weights, int32 biases, and the parameters of activations
+from observed ranges."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ def quantize_weight(
     symmetric: bool = True,
     scale_dtype: str = "float32",
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]] | GroupedWeight:
-    """Quantize a float weight to int8, symmetrically, with one scale for each output channel. Layers accept
-    the two results as *weight* and *w_scale*. With *group*, quantize in groups along K instead, and return a
-    `GroupedWeight`, which `Linear` accepts as *weight*.
+    """Quantize a float weight to int8, symmetrically, with one scale for each output channel. The two
+    results are *weight* and *w_scale* of a layer. With *group*, quantize in groups along K instead; the
+    result, a `GroupedWeight`, is *weight* of `Linear`.
 
-    weight: float16, float32 or float64 of any shape, finite. axis: the axis of the output channels, which is
-    0 for `Linear` and `Conv2d`; None for a single scale. For each channel, in float32:
+    weight: float16, float32 or float64 of any shape, finite. axis: the axis of the output channels (0 for
+    `Linear` and `Conv2d`); None for a single scale. For each channel, in float32:
 
         scale = max(|w|) / 127, at least 2**-126; 1 for a channel of zeros
         q = round_half_even(w / scale), which is in [-127, 127]
 
-    onnxruntime.quantization computes the same for symmetric int8 weights. Returns int8 of the weight's shape,
-    and float32 scales of shape (channels,), or (1,) if axis is None.
+    onnxruntime.quantization computes the same for symmetric int8 weights. Returns int8 of the weight's
+    shape, and float32 scales (channels,), or (1,) if axis is None.
 
-    In groups: weight is (N, K), bits is 4 or 8, and a group has 16, 32, 64 or 128 consecutive elements along
-    K; the last group may have fewer. Each scale is rounded to *scale_dtype* ("float16" or "float32"), and a
-    scale of 0 becomes 1. For each group:
+    In groups: weight is (N, K), bits is 4 or 8, and a group has 16, 32, 64 or 128 consecutive elements
+    along K; the last group may have fewer. Each scale is rounded to *scale_dtype* ("float16" or "float32"),
+    and a scale of 0 becomes 1. For each group:
 
         symmetric: scale = m / -2**(bits - 1), where m is the w with the largest |w|; m gets the code 0;
                    zero_point = 2**(bits - 1)
@@ -100,10 +100,10 @@ def quantize_weight(
 def rounded_bias(
     bias: npt.NDArray[np.float32], x_scale: float, w_scale: npt.NDArray[np.float32], what: str
 ) -> npt.NDArray[np.int32]:
-    """Return a float32 bias as int32 with the scale ``x_scale * w_scale``, computed in float32 as ONNX
-    Runtime's quantizer does: ``round_half_even(bias / (x_scale * w_scale))``.
+    """Return a float32 bias as int32 with the scale ``x_scale * w_scale``: ``round_half_even(bias /
+    (x_scale * w_scale))``, in float32 as in ONNX Runtime's quantizer.
 
-    Raises ArgumentError, with the channel, if a result exceeds int32. *what* is the name of the tensor in
+    Raises ArgumentError with the channel if a result exceeds int32. *what*: the name of the tensor in
     errors.
 
     >>> rounded_bias(np.float32([0.25, -1.0]), 0.5, np.float32([0.5, 0.25]), "bias").tolist()
@@ -122,13 +122,14 @@ def rounded_bias(
 
 
 class Calibrator:
-    """Observes the range of an activation over sample data, and computes the `QParams` for this range.
+    """Observe the range of an activation over sample data, and compute the `QParams` for this range.
 
     Call ``observe`` with one batch after the other. ``qparams`` returns the parameters for the observed
-    range, or for the part of it that contains *percentile* per cent of the values. With a part of the range,
-    a few outliers saturate, and all other values get a smaller step. The data are kept only as a histogram
-    of 4096 bins, whose width is a power of two. When the range grows, neighbouring bins are merged. So counts
-    are exact, and a percentile is exact to one bin.
+    range, or for the part of it with *percentile* per cent of the values. With a part of the range, a few
+    outliers saturate, and all other values get a smaller step.
+
+    The data are kept only as a histogram of 4096 bins, whose width is a power of two. When the range grows,
+    neighbouring bins are merged. So counts are exact, and a percentile is exact to one bin.
 
     ``vkq quantize`` calibrates and quantizes whole models.
 
@@ -172,9 +173,8 @@ class Calibrator:
     def qparams(self, dtype: QDType = "int8", symmetric: bool = False, percentile: float = 100.0) -> QParams:
         """Return the parameters for the observed range, computed by `QParams.from_range`.
 
-        percentile: above 50, at most 100. The bounds of the range are chosen such that this percentage of the
-        values is below the upper bound, and the same percentage above the lower bound. 100 means the whole
-        range.
+        percentile: above 50, at most 100. This percentage of the values is below the upper bound of the
+        range, and the same percentage is above the lower bound. 100 means the whole range.
 
         Raises ArgumentError if nothing was observed, and for a percentile out of range.
         """
@@ -188,7 +188,7 @@ class Calibrator:
         return QParams.from_range(low, high, dtype, symmetric)
 
     def _between(self, percentile: float) -> tuple[float, float]:
-        """Return the outer edges of the bins that contain the lower and the upper percentile, clipped to the
+        """Return the outer edges of the bins with the lower and the upper percentile, clipped to the
         observed range."""
         width = self._reach / HALF_BINS
         below = np.cumsum(self._bins)

@@ -1,7 +1,7 @@
-"""Sine, cosine and tangent of any float32 value, in steps that give the same bits on every device.
-The module `exponential` defines ulp, the unit of the stated errors.
+"""Sine, cosine and tangent of any float32 value, in steps that give the same bits on every device. Errors
+are in ulp, which `vkq.numerics.exponential` defines.
 
-The argument is divided by pi / 2 in integers: its 24-bit significand is multiplied by those bits of 2 / pi
+The argument is divided by pi / 2 in integers: its 24-bit significand is multiplied by the bits of 2 / pi
 that matter for its exponent.
 """
 
@@ -79,9 +79,8 @@ def _finished(x: Number, quarter: Number, r: Pair, sign: Number) -> Number:
 def _reduced(x: Number) -> tuple[Number, Pair]:
     """Return (k, r) with |x| = r + k * pi / 2 modulo 2 pi. r is a pair in [-pi / 4, pi / 4]."""
     exponent = (x.u >> 23) & 255
-    # Let m be the significand of x, and 0.WORDS the binary fraction whose bits are in WORDS. Then
-    # |x| * 2 / pi is m * 2^(exponent - 150) * 2^32 * 0.WORDS. Skip the bits of 2 / pi that add only whole
-    # turns.
+    # Let m be the significand of x, and 0.WORDS the binary fraction with the bits of WORDS. Then |x| * 2 /
+    # pi is m * 2^(exponent - 150) * 2^32 * 0.WORDS. Bits of 2 / pi that add only whole turns are skipped.
     skip = (exponent < 120).where(0, exponent - 120)
     parts = [_word(skip >> 5, i) for i in range(4)]
     shift = skip & 31
@@ -91,7 +90,7 @@ def _reduced(x: Number) -> tuple[Number, Pair]:
     )
     m = (x.u & FRACTION) | HIDDEN
     # a, b and c are the words of a 96-bit integer. m * (a, b, c) modulo 2^96 is |x| * 2 / pi * 2^94 without
-    # whole turns. Compute the upper 64 of its bits.
+    # whole turns. Only its upper 64 bits are computed.
     low = b * m
     mid = low + c.high(m)
     high = a * m + b.high(m) + (mid < low).where(1, 0, "u")
@@ -108,7 +107,7 @@ def _reduced(x: Number) -> tuple[Number, Pair]:
     total, lost = quick_sum(total, lost + (values[2] + values[3]))
     product, rest = exact_product(total, x.of(HALF_PI[0]))
     r = quick_sum(product, rest + (total * HALF_PI[1] + lost * HALF_PI[0]))
-    # For |x| below pi / 4, r is |x| itself, so that small values keep all their bits.
+    # For |x| below pi / 4, r is |x|, so that small values keep all their bits.
     own = magnitude(x) < 0.78539816
     quarter = own.where(0, quarter)
     return quarter, (own.where(magnitude(x), r[0] ^ negative), own.where(0.0, r[1] ^ negative))

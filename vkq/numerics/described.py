@@ -1,9 +1,9 @@
-"""Element-wise operators on float32, float16, int32 and bool by their ONNX names. NumPy and devices use the
-same description (`vkq.numerics.steps`).
+"""Element-wise operators on float32, float16, int32 and bool by their ONNX names, described once for NumPy
+and devices (`vkq.numerics.steps`).
 
-float16 operands are computed in float32, and each operator's result is rounded to float16. For some of these
-operators, `vkq.numerics.halves` has a version with fewer steps and the same bits. int32 arithmetic wraps,
-and an int32 division by zero gives 0.
+float16 operands are computed in float32, and each operator's result is rounded to float16.
+`vkq.numerics.halves` has versions of some of these operators with fewer steps and the same bits. int32
+arithmetic wraps, and an int32 division by zero gives 0.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _plain(f: Callable[..., Number]) -> Function:
 
 
 def _with(f: Callable[..., Number], *names: str) -> Function:
-    """Return an operator that passes the node's attributes with these *names* to f, rounded to float32."""
+    """Return an operator that passes the node's attributes *names*, rounded to float32, to f."""
     return lambda a, x: f(x, **{name: float(np.float32(a[name])) for name in names if name in a})
 
 
