@@ -65,7 +65,7 @@ def test_what_is_wrong_fails_the_command(
     assert "3 of 9 differ" in said
     called(monkeypatch, [WRONG])
     assert main(["tune", NAME, "--device", "llvmpipe", "--regret"]) == 2
-    assert "no choice is right: 3 of 9 differ" in capsys.readouterr().err
+    assert "gives right results: 3 of 9 differ" in capsys.readouterr().err
 
 
 def test_regret_is_of_the_choice_and_of_the_tuned_one(

@@ -87,6 +87,6 @@ def _divergence(found: Histogram, span: Range) -> float:
     many = np.bincount(level, filled, LEVELS)
     q = np.where(filled, (sums / np.maximum(many, 1))[level], 0)
     some = (p > 0) & (q > 0)
-    lost = p[(p > 0) & (q == 0)].sum()  # clipped elements whose end bin is otherwise empty
+    lost = p[(p > 0) & (q == 0)].sum()  # clipped elements that are alone in the end bin
     a, b = p[some] / p.sum(), q[some] / max(q.sum(), 1e-300)
     return float((a * np.log(a / b)).sum() + 10 * lost / p.sum())

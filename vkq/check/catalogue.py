@@ -123,8 +123,8 @@ class Check:
         return given.astype(np.float16 if self.scheme in GROUPED_HALF else np.float32)
 
     def expected(self, data: Data, given: npt.NDArray[Any], device: Device | None = None) -> Expected:
-        """Return the reference's result for the input *given*. If it has an error bound, this is the bound of
-        the kernels on *device*; None: on a device with float16 matrix units."""
+        """Return the reference's result for the input *given*. *device*: the device whose kernels determine
+        an error bound; None: a device with float16 matrix units."""
         if self.scheme in CHANNELS:
             compute = CHANNELS[self.scheme]
             sums = float_sums(device, compute) if device else compute
@@ -163,7 +163,7 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
 _WEIGHT_ONLY: dict[str, Any] = {"scheme": "q8csw", "act": "relu6"}
 _HALF: dict[str, Any] = {"scheme": "q8csw_f16", "w": "uint8", "wz": "channel"}
 _CENTRED: dict[str, Any] = {"scheme": "q8csw", "w": "uint8", "wz": "channel"}
-# For some schemes: the methods that their layers do not have.
+# The methods that the layers of a scheme do not have.
 _OTHERS = {"q8csw": ("im2col", "matrix"), "q8csw_f16": ("im2col", "matrix"), "dq8ca_q8csw": ("staged",)}
 _DYNAMIC: dict[str, Any] = {"scheme": "dq8ca_q8csw", "w": "uint8", "wz": "channel"}
 _IN_GROUPS: tuple[dict[str, Any], ...] = (

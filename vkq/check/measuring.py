@@ -190,7 +190,7 @@ class TimedTile:
         one = [_nanoseconds(device, self, rows, columns, k) for k in self.depths]
         many = [_nanoseconds(device, self, rows * cores, PER_CORE * columns, k) for k in self.depths]
         if self.step == matrix_tiles.WIDE_STEP:
-            # the time of one more workgroup on each core: the end of a workgroup takes longer than a step
+            # slice-K: time one more workgroup on each core, because its end takes longer than a step
             times = [(many[-1] - one[-1]) / (PER_CORE - 1) * self.step / last] * 2
         elif last > first:
             steps = (last - first) / self.step
@@ -203,7 +203,7 @@ class TimedTile:
 
 
 class TimedRepack:
-    """The repack of an image into the layout that matrix units read, to be timed."""
+    """Times the repack of an image into the layout that matrix units read."""
 
     table, name = AS_GIVEN, "repack"
 

@@ -57,8 +57,8 @@ def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
 
 
 def _moved(got: Array, want: Expected) -> str | None:
-    """Return a text if the result has the correct values, but in wrong places (such as other lanes of a
-    vector), else None."""
+    """Return a text that says how correct values are misplaced (such as in other lanes of a vector); None if
+    they are not."""
     if want.bound is not None or got.shape[-1] < 2:
         return None
     for axis in {got.ndim - 1, 1 if got.ndim == 4 else got.ndim - 1}:

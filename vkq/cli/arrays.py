@@ -80,7 +80,7 @@ def _array(
         raise ValueError(f"its type is {dtype}; it must be of numbers")
     count = math.prod(shape)
     if min(shape, default=0) < 0 or count * dtype.itemsize > size - begin:
-        raise ValueError(f"its shape is {shape} of {dtype}, and {max(0, size - begin)} bytes follow")
+        raise ValueError(f"its shape is {shape} of {dtype}, but only {max(0, size - begin)} bytes follow")
     if not wanted(dtype.newbyteorder("=").name, shape):
         return None
     if count * dtype.itemsize > MOST_BYTES:
@@ -89,7 +89,7 @@ def _array(
         )
     data = np.empty(count, dtype)
     if file.readinto(data.view(np.uint8)) != data.nbytes:  # type: ignore[attr-defined]
-        raise EOFError("it ends before the end of its array")
+        raise EOFError("the file ends before its array")
     return data.reshape(shape, order="F" if fortran else "C")
 
 

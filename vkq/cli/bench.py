@@ -137,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError("--json, --csv, --md and --plot name the same file; each needs one of its own")
     models = [word for word in options.cases if word.endswith(SUFFIXES)]
     if models and (options.vs or options.variant or options.path != "auto"):
-        raise ArgumentError("a model is measured on its own path: leave --path, --vs and --variant out")
+        raise ArgumentError("a model chooses its paths and shaders: leave --path, --vs and --variant out")
     if options.variant:
         variant_names(options.variant)
     if models:

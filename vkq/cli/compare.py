@@ -136,8 +136,8 @@ def _lines(shown: Sequence[tuple[str, compare.Change]], wide: bool) -> Iterator[
 
 
 def _options(change: compare.Change) -> str:
-    """Return a text with the path and the clock. Before them come the scheme, the scale and the method, if
-    they are not the defaults."""
+    """Return a text with the scheme, the scale and the method (unless they are the defaults), the path and
+    the clock."""
     old, row = change.old, change.new
     path = row.path if row.path == old.path else f"{old.path} -> {row.path}"
     said = [row.scheme if row.scheme != SCHEMES[0] else "", "per-tensor" if row.scale == "tensor" else ""]

@@ -186,7 +186,7 @@ def _of_arrays(model: Model, where: Path) -> tuple[list[Labelled], int]:
     counts = {name: len(x) for name, x in arrays.items() if x.ndim}
     if set(counts.values()) != {len(labels)} or not len(labels):
         raise ArgumentError(
-            f"{where}: {len(labels)} labels for {counts} samples; there must be as many, at least one"
+            f"{where}: {len(labels)} labels for {counts} samples; there must be one label for each sample"
         )
     return [(_row(arrays, inputs, i), int(label)) for i, label in enumerate(labels)], len(np.unique(labels))
 

@@ -147,8 +147,8 @@ def numbers(random: np.random.Generator, argument: Argument, shape: tuple[int, .
     dtype = np.dtype(argument.dtype)
     if (size := math.prod(shape) * dtype.itemsize) > MOST_RANDOM_BYTES:
         raise ArgumentError(
-            f"input {argument.name!r} has shape {list(shape)}, {size} bytes; at most {MOST_RANDOM_BYTES}"
-            " random ones are made: give a smaller --shape"
+            f"input {argument.name!r} has shape {list(shape)}, {size} bytes; a random input may have at most"
+            f" {MOST_RANDOM_BYTES}: give a smaller --shape"
         )
     if dtype.kind == "f":
         return random.normal(size=shape).astype(dtype)

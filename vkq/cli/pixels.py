@@ -76,8 +76,8 @@ def channels_of(argument: Argument, shape: Any, options: argparse.Namespace) -> 
             if channels in (1, 3) and options.layout in (None, "nchw" if first else "nhwc"):
                 return first, int(channels)
     raise ArgumentError(
-        f"input {argument.name!r} has shape {list(shape)}; a picture needs (N, 3, H, W) or (N, H, W, 3), of"
-        " 1 or 3 channels"
+        f"input {argument.name!r} has shape {list(shape)}; a picture needs (N, C, H, W) or (N, H, W, C), with"
+        " 1 or 3 channels C"
     )
 
 

@@ -101,7 +101,7 @@ def search_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--least", type=number(-1e30, 1e30), metavar="X",
-        help="the least number that SCRIPT must print (default: 99.5 %% of the number for the float model)",
+        help="the minimum number that SCRIPT must print (default: 99.5 %% of that for the float model)",
     )  # fmt: skip
 
 

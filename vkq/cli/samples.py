@@ -28,9 +28,9 @@ FORMS = f"pictures ({', '.join(PICTURES)}), .npy or .npz"
 
 
 class GivenSamples:
-    """Samples that the command line gives: *given* are names of files and folders, or of one Python
-    function. Files are read again at each use. Calling the object yields the samples; a sample is a dict
-    from the names of inputs to arrays."""
+    """Samples that the command line gives. *given*: names of files and folders, or of one Python function.
+    Calling the object yields the samples, and reads the files again each time. A sample is a dict from the
+    names of inputs to arrays."""
 
     def __init__(self, model: Model, given: Sequence[str], options: argparse.Namespace):
         self.model, self.options = model, options

@@ -111,8 +111,8 @@ def _add_stats(inner: Parsers) -> None:
     )
     stats.add_argument(
         "--compare", type=Path, metavar="FILE",
-        help="compare with a result of --json; exit code 1 if a default variant spills more, runs fewer at"
-        f" once, has more instructions or takes more than {COMPILE_SECONDS:g} s to compile",
+        help="compare with a result of --json; exit code 1 if a default variant spills more, has a lower"
+        f" occupancy or more instructions, or takes more than {COMPILE_SECONDS:g} s to compile",
     )  # fmt: skip
     device_argument(stats)
     stats.add_argument(

@@ -138,7 +138,7 @@ def _regret(device: Device, check: Check, path: str) -> dict[str, Any]:
     trials = tuning.trials(device, check, path, most=None)
     right = [trial for trial in trials if trial.time_us is not None]
     if not right:
-        raise ArgumentError(f"{check.name}: no choice is right: {trials[0].error}")
+        raise ArgumentError(f"{check.name}: no choice of kernels gives right results: {trials[0].error}")
     kept = stored(device.capabilities).problems.get(subject(check.problem.name, check.scheme), {})
     chosen = next((trial for trial in right if trial.choice == kept), right[0])
     first = [dataclasses.replace(trial, final=True) for trial in right[: tuning.CANDIDATES]]

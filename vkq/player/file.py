@@ -37,8 +37,8 @@ INT32 = np.iinfo(np.int32)
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-    """An input or output: a row-major array. bounds: the smallest and the largest allowed value of an int32
-    input. answer: the bytes of an input in the known answer. It is empty for an output, whose bytes are in
+    """A row-major input or output. bounds: the smallest and the largest allowed value of an int32 input.
+    answer: the bytes of an input in the known answer. It is empty for an output, whose bytes are in
     `FilePlan.answers`."""
 
     name: str
