@@ -97,7 +97,7 @@ REFUSED = "texels: wrong, and the probe did not refuse them; "
     ("wrong", "texels", "says"),
     [
         ([], "profile", []),
-        ([("texels", INT8)], "unread", [f"{REFUSED}vkq's layers read none on this device. Report it"]),
+        ([("texels", INT8)], "unread", [f"{REFUSED}vkq's layers read no texels on this device. Report it"]),
         ([("texels", INT8)], "measured", [f"{REFUSED}layers read them because that was fastest here. Se"]),
         ([("texels", INT8)], "profile", [f"{REFUSED}layers read them on every device of this kind, and "]),
         ([("portable", INT8)], "unread",
