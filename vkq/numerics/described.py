@@ -69,7 +69,7 @@ def _gelu(a: Attributes, x: Number) -> Number:
 
 
 def _clip(a: Attributes, x: Number, *bounds: Number) -> Number:
-    """Clip x. *bounds*: the bounds that the node has as operands. The attribute ``bounds`` has their names
+    """Clip x. *bounds*: the bounds that the node has as operands; the attribute ``bounds`` has their names
     ("min", "max")."""
     for name, bound in zip(a["bounds"], bounds, strict=True):
         x = (e.maximum if name == "min" else e.minimum)(x, bound)
@@ -115,8 +115,8 @@ def _quotient(a: Attributes, x: Number, y: Number) -> Number:
 
 
 def _modulo(a: Attributes, x: Number, y: Number) -> Number:
-    """Return x - q * y, where q is x / y rounded toward minus infinity, or toward zero with ``fmod``. Return
-    0 if y is 0."""
+    """Return x - q * y, where q is x / y rounded toward minus infinity, or toward zero with ``fmod``; 0 if
+    y is 0."""
     rest = x - _quotient(a, x, y) * y
     if not a.get("fmod", 0):
         rest = (~rest.equals(0) & ((rest ^ y) < 0)).where(rest + y, rest)
@@ -159,8 +159,7 @@ LOGIC: dict[str, Function] = {
 
 
 def takes(op: str, dtype: str) -> bool:
-    """Return True if an operator supports operands of type *dtype*. For Where, *dtype* is the type of the
-    two values, not of the condition."""
+    """Return True if an operator supports operands of type *dtype*: of Where, the two values."""
     if dtype not in KINDS:
         return False
     if op in ("Where", "Cast"):
@@ -171,8 +170,7 @@ def takes(op: str, dtype: str) -> bool:
 
 
 def applied(op: str, attributes: Attributes, dtype: str, *x: Number) -> Number:
-    """Return the result of an operator on operands of type *dtype*. `takes` must return True for this
-    operator and type."""
+    """Return the result of an operator on operands of type *dtype*, for which `takes` is True."""
     if op == "Where":
         return x[0].where(x[1], x[2])
     if op == "Cast":
@@ -190,7 +188,7 @@ def applied(op: str, attributes: Attributes, dtype: str, *x: Number) -> Number:
 
 def cast(x: Number, dtype: str, to: str) -> Number:
     """Convert x from the type *dtype* to the type *to*. A float becomes an int32 by truncation toward zero.
-    As bool, every value but 0 becomes True. As int8 or uint8, an int32 keeps its lowest 8 bits, as in ONNX;
+    A bool is True for every value but 0. As int8 or uint8, an int32 keeps its lowest 8 bits, as in ONNX;
     the result is a float32, because kernels store bytes from floats."""
     if to in ("int8", "uint8"):
         whole, low = cast(x, dtype, "int32"), -128 if to == "int8" else 0

@@ -39,8 +39,7 @@ def sign(x: Number) -> Number:
 
 
 def order(x: Number) -> Number:
-    """Return an int32 for each float, such that the integers compare as the floats do. Both zeros become
-    0."""
+    """Return an int32 for each float; the integers compare as the floats do. Both zeros become 0."""
     return (x.u >= SIGN).where(x.of(0, "i") - magnitude(x).i, x.i)
 
 
@@ -69,13 +68,12 @@ def minimum(a: Number, b: Number) -> Number:
 
 
 def _folded(x: Number) -> Number:
-    """Return a mask for the bits of a float. If the bits of floats are XORed with their masks, the int32
-    results compare as the floats do."""
+    """Return a mask for the bits of a float. Floats compare as the int32 values (bits XOR mask) do."""
     return (x.i >> 31) & MAGNITUDE
 
 
 def remainder(a: Number, b: Number) -> Number:
-    """Return fmod(a, b): a - q * b, where q is a / b truncated toward zero. The result is exact; each step
+    """Return fmod(a, b): a - q * b, where q is a / b truncated toward zero. The result is exact. Each step
     computes 8 bits of q."""
     x, y = magnitude(a).u, magnitude(b).u
     bits = (x >> 23).i - (y >> 23).i
@@ -147,8 +145,8 @@ def to_half(x: Number) -> Number:
 
 
 def halved(x: Number) -> Number:
-    """Return x rounded to float16, as float32. These steps are not two conversions, because NVIDIA's compiler
-    removes a conversion to float16 and back."""
+    """Return x rounded to float16, as float32. The steps avoid conversions to float16 and back, which
+    NVIDIA's compiler removes."""
     a = magnitude(x)
     power = a.u & INFINITY
     # Adding this power of 2 rounds x to a multiple of the distance between the float16 values next to x.
@@ -160,7 +158,7 @@ def halved(x: Number) -> Number:
 
 
 def from_halves(word: Number) -> list[Number]:
-    """Return the two float16 values of a word as float32, the one in the lower 16 bits first."""
+    """Return the two float16 values of a word as float32, the lower 16 bits first."""
     if word.converts:
         return [word.emit(half, "f", word) for half in ("lowhalf", "highhalf")]
     return [from_half((word >> shift) & 0xFFFF) for shift in (0, 16)]

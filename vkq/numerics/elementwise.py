@@ -1,8 +1,8 @@
 """Element-wise operators on quantized arrays, and means over whole images, in NumPy.
 
-Every formula is a sequence of float32 steps, each rounded to nearest even. They are the steps of ONNX
-Runtime's CPU provider on x86-64 (QLinearAdd, QLinearMul, QLinearGlobalAveragePool), so the results equal
-ONNX Runtime's, byte for byte.
+Every formula is a sequence of float32 steps, each rounded to nearest even. The steps are those of ONNX
+Runtime's CPU provider on x86-64 (QLinearAdd, QLinearMul, QLinearGlobalAveragePool), so the results have the
+same bytes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ BINARY_OPS: tuple[BinaryOp, ...] = ("add", "sub", "mul")
 def fused_multiply_add(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> Float32:
     """Return ``float32(a * b + c)`` of float32 values, rounded once.
 
-    The product is exact in float64. The float64 sum is rounded to odd (its last bit is set if it is inexact),
-    so that rounding it to float32 gives the correctly rounded sum.
+    The product is exact in float64. The float64 sum is rounded to odd: its last bit is set if it is
+    inexact. Rounding such a sum to float32 gives the correctly rounded sum.
 
     >>> float(fused_multiply_add(1 + 2.0**-12, 1 + 2.0**-12, -1.0)) == 2.0**-11 + 2.0**-24
     True
@@ -70,13 +70,13 @@ def scale_of_product(a: QParams, b: QParams, y: QParams) -> float:
 def binary(
     op: BinaryOp, a: Array, b: Array, aq: QParams, bq: QParams, yq: QParams, activation: Activation = None
 ) -> Array:
-    """Add, subtract or multiply two quantized arrays with NumPy's broadcasting, like ONNX Runtime's
-    QLinearAdd and QLinearMul.
+    """Add, subtract or multiply two quantized arrays with NumPy's broadcasting, as ONNX Runtime's
+    QLinearAdd and QLinearMul do.
 
         add, sub    y_q = saturate(round_half_even(fma(a_q, ra, fma(b_q, rb, offset))))
         mul         y_q = saturate(round_half_even(float32((a_q - a_zp) * (b_q - b_zp)) * r + y_zp))
 
-    ra, rb and offset are from `scales_of_sum`, r from `scale_of_product`. The zero point is added before
+    `scales_of_sum` returns ra, rb and offset; `scale_of_product` returns r. The zero point is added before
     rounding, so a tie goes to the even y_q. If only a is broadcast along the innermost axis of the result,
     the operands of add swap roles (`swaps`), as in ONNX Runtime.
 
@@ -109,8 +109,8 @@ def _sum(op: BinaryOp, a: Array, b: Array, aq: QParams, bq: QParams, yq: QParams
 
 
 def swaps(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
-    """Return True if ONNX Runtime's inner loop reads *a* as a scalar. It does so if *a* has size 1 along the
-    last axis along which the result is longer than 1."""
+    """Return True if ONNX Runtime's inner loop reads *a* as a scalar: *a* has size 1 along the last axis on
+    which the result is longer than 1."""
     if not a_shape or not b_shape:
         return not a_shape or a_shape[-1] == 1
     for a, b in zip(reversed(a_shape), reversed(b_shape), strict=False):
@@ -120,8 +120,8 @@ def swaps(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
 
 
 def binary_table(op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation = None) -> Array:
-    """Return the results of `binary` for all pairs of values, (256, 256). The row is b_q - b_qmin, the
-    column is a_q - a_qmin. The operands are not swapped (`swaps`)."""
+    """Return the results of `binary` for all pairs of values, (256, 256), indexed [b_q - b_qmin][a_q -
+    a_qmin]. The operands are not swapped (`swaps`)."""
     a_all, b_all = (np.arange(q.qmin, q.qmax + 1).astype(q.dtype) for q in (a, b))
     return binary(op, a_all[np.newaxis], b_all[:, np.newaxis], a, b, y, activation)
 
@@ -131,9 +131,9 @@ def float_sum(
     a: QParams, b: QParams, y: QParams, bounds: tuple[float, float]
 ) -> tuple[QParams, QParams] | None:
     """Return parameters of a and b with which `binary` gives the bytes of these float32 operators:
-    dequantize a and b, add, clamp to *bounds*, quantize. The returned scales are the given scales or
-    neighbouring floats. Return None if every choice of scales gives a wrong byte for some pair of codes,
-    for example because of ties and an odd zero point of y.
+    dequantize a and b, add, clamp to *bounds*, quantize. The scales are the given scales or neighbouring
+    floats. Return None if every choice of scales gives a wrong byte for some pair of codes, for example
+    because of ties and an odd zero point of y.
 
     >>> float_sum(QParams(0.25), QParams(0.5), QParams(0.75), (0.0, 6.0))
     (QParams(scale=0.25, zero_point=0, dtype='int8'), QParams(scale=0.5, zero_point=0, dtype='int8'))
@@ -143,8 +143,8 @@ def float_sum(
     with np.errstate(over="ignore", invalid="ignore"):
         sums = dequantize(left, a) + dequantize(right, b)
         wanted = quantize(np.clip(sums, *np.array(bounds, np.float32)), y)
-    # The pairs of codes for which earlier scales gave wrong bytes. Test these pairs first, because the next
-    # scales often fail for these pairs, too.
+    # The pairs of codes for which earlier scales gave wrong bytes. They are tested first: the next scales
+    # often fail for them, too.
     hard = np.zeros(wanted.shape, bool)
     given = np.array([a.scale, b.scale], np.float32)
     for steps in sorted(itertools.product(range(-3, 4), repeat=2), key=lambda pair: sum(map(abs, pair))):
@@ -162,7 +162,7 @@ def float_sum(
 
 def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
     """Return ``x_scale / (y_scale * pixels)``. Return 0 if this number is subnormal, because a device may
-    flush it; with 0, every result is y_zp."""
+    flush it; every result is then y_zp."""
     with np.errstate(over="ignore", under="ignore"):
         m = np.float32(xq.scale) / np.float32(np.float32(yq.scale) * np.float32(pixels))
     if not np.isfinite(m):
@@ -173,11 +173,12 @@ def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
 
 
 def offset_of_mean(pixels: int, xq: QParams, yq: QParams, total: bool = False) -> tuple[float, float]:
-    """Return (m, offset) of LiteRT's mean ``round_half_even(sum(x_q) * m + offset)``, with each step rounded
-    to float32.
+    """Return (m, offset) of LiteRT's mean ``round_half_even(sum(x_q) * m + offset)``, with each step
+    rounded to float32: ``m = (x_scale / y_scale) * (1 / pixels)`` and ``offset = y_zp - (x_zp * pixels) *
+    m``.
 
-    ``m = (x_scale / y_scale) * (1 / pixels)`` and ``offset = y_zp - (x_zp * pixels) * m``. With *total*,
-    return m and offset of a sum, where ``m = x_scale / y_scale``. Return (0, y_zp) if m is subnormal."""
+    *total*: return m and offset of a sum, where ``m = x_scale / y_scale``. Return (0, y_zp) if m is
+    subnormal."""
     with np.errstate(over="ignore", under="ignore"):
         m = np.float32(xq.scale) / np.float32(yq.scale)
         m = m if total else m * (np.float32(1) / np.float32(pixels))

@@ -1,9 +1,8 @@
-"""The exponential, the logarithm, and functions computed from them, in steps that give the same bits on every
-device.
+"""The exponential, the logarithm, and functions of them, in steps that give the same bits on every device.
 
-Each function states the largest error in ulp. One ulp (unit in the last place) is the distance between the
-two float32 values nearest to the exact result; correct rounding has an error of 0.5 ulp. The tests measure
-the errors.
+Each function states its largest error in ulp. One ulp (unit in the last place) is the distance between the
+two float32 values nearest to the exact result; correct rounding has an error of 0.5 ulp. Tests measure the
+errors.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .steps import (
     scaled,
 )
 
-# EXP, LOG and TANH are Chebyshev fits by mpmath.chebyfit. The comments state the functions that they fit.
+# EXP, LOG and TANH are Chebyshev fits by mpmath.chebyfit of the functions in the comments.
 # (exp(r) - 1 - r) / r^2 for |r| <= log(2) / 2
 EXP = (1.9891970e-4, 1.3934532e-3, 8.3333100e-3, 4.1666457e-2, 1.6666667e-1, 0.5)
 # (log(1 + f) - f + f^2 / 2) / f^3 for f on [sqrt(1/2) - 1, sqrt(2) - 1]
@@ -47,7 +46,7 @@ def clamped(x: Number, low: float, high: float) -> Number:
 
 
 def exp_parts(x: Number, more: Number | None = None) -> tuple[Number, Number, Number]:
-    """Return (s, t, n) with exp(x + more) = (s + t) * 2^n, for |x| <= 200. *more* is the low part of the
+    """Return (s, t, n) with exp(x + more) = (s + t) * 2^n, for |x| <= 200. *more*: the low part of the
     argument (None: 0). s is in [0.7, 1.42], and the relative error of s + t is at most 2^-29."""
     n = (x * 1.4426950408889634 + 12582912.0) - 12582912.0  # x / log(2), rounded to the nearest integer
     high, low = x - n * LN2[0], n * -LN2[1]
@@ -65,7 +64,7 @@ def exp(x: Number) -> Number:
 
 
 def exp_minus_1(x: Number, more: Number | None = None) -> Pair:
-    """Return e^(x + more) - 1 as a pair of floats, for x in [-110, 0]. *more* is the low part of the
+    """Return e^(x + more) - 1 as a pair of floats, for x in [-110, 0]. *more*: the low part of the
     argument."""
     s, t, n = exp_parts(x, more)
     power = ((n < -60).where(-60, n) + 127 << 23).f
@@ -100,8 +99,8 @@ def log(x: Number) -> Number:
 
 
 def log_of_pair(a: Pair, more: Number) -> Pair:
-    """Return log(a) + more * log(2) as a pair. *a* is a normal pair that is 1 or differs from 1 by at least
-    2^-12; *more* is an int32."""
+    """Return log(a) + more * log(2) as a pair. *a*: a normal pair that is 1 or differs from 1 by at least
+    2^-12. *more*: an int32."""
     k, f = split_log(a[0])
     high, low = log_parts(k + more, f)
     rest = scaled(a[1], k.of(0) - k)
@@ -118,12 +117,12 @@ def log_1_plus(a: Pair) -> Pair:
 
 
 def power_of_2(n: Number) -> Number:
-    """Return 2^n for an int32 n up to 120. For n below -60, return 2^-60."""
+    """Return 2^n for an int32 n up to 120; 2^-60 for n below -60."""
     return ((n < -60).where(-60, n) + 127 << 23).f
 
 
 def decay(x: Number, more: Number | None = None) -> tuple[Pair, Number, Pair]:
-    """Return exp(-|x + more|) in two forms, as ((s, t), n, pair); *more* is the low part of the argument. The
+    """Return exp(-|x + more|) in two forms, as ((s, t), n, pair). *more*: the low part of the argument. The
     first form is (s + t) * 2^n with n <= 0. The second form, the pair, is (s * 2^n, t * 2^n) with n clamped
     to at least -60."""
     negative = x < 0.0
@@ -135,7 +134,7 @@ def decay(x: Number, more: Number | None = None) -> tuple[Pair, Number, Pair]:
 
 
 def logistic(x: Number, more: Number | None = None) -> tuple[Pair, Number]:
-    """Return (q, n) with q * 2^n = logistic(x + more), where logistic(v) = 1 / (1 + exp(-v)). *more* is the
+    """Return (q, n) with q * 2^n = logistic(x + more), where logistic(v) = 1 / (1 + exp(-v)). *more*: the
     low part of the argument. q is a pair in [0.35, 1.42]."""
     (s, t), n, a = decay(x, more)
     below = x < 0.0
@@ -152,8 +151,8 @@ def times(x: Number, q: Pair, n: Number) -> Number:
 
 
 def gated(x: Number, q: Pair, n: Number) -> Number:
-    """Return x * q * 2^n (`times`), also if x is zero, infinite or NaN. The result is a zero if x is -inf, or
-    if n is below -150."""
+    """Return x * q * 2^n (`times`), also for zero, infinite and NaN x. The result is a zero if x is -inf or
+    n is below -150."""
     found = (n < -150).where(-0.0, times(x, q, n))
     large = (magnitude(x).u >= INFINITY) & ~x.u.equals(SIGN | INFINITY)
     return (large | magnitude(x).u.equals(0)).where(x, found)
@@ -212,7 +211,7 @@ def mish(x: Number) -> Number:
     raw, n, a = decay(x)
     below = x < 0.0
     twice = a[0] + a[0], a[1] + a[1]
-    # a is e^-|x|. For x < 0, the quotient is w / (w + 2). Otherwise its numerator and denominator are divided
+    # a is e^-|x|. For x < 0, the quotient is w / (w + 2). Otherwise numerator and denominator are divided
     # by e^2x.
     sum_, line = _plus(2.0, a), _plus(1.0, twice)
     square = pair_product(a, twice)
@@ -226,8 +225,7 @@ def mish(x: Number) -> Number:
 
 
 def _bent(x: Number, argument: Number, more: Number | None, factor: float, slope: float) -> Number:
-    """Return x if x > 0, else factor * (e^(argument + more) - 1). For x <= 0 and *argument* near 0, return
-    slope * x."""
+    """Return x if x > 0, else factor * (e^(argument + more) - 1), or slope * x if *argument* is near 0."""
     high, low = exp_minus_1(clamped(argument, -110.0, 0.0), more)
     product, lost = exact_product(high, x.of(factor))
     found = product + (lost + low * factor)

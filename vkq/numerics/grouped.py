@@ -1,4 +1,4 @@
-"""Weights with a scale for each group of consecutive elements along K, packed in the format of ONNX Runtime's
+"""Weights with a scale for each group of consecutive elements along K, in the format of ONNX Runtime's
 MatMulNBits.
 
 A code ``q`` of ``bits`` bits stands for the value ``(q - zero_point) * scale``, with the scale and zero point
@@ -21,12 +21,12 @@ from vkq.numerics.stored import owned
 BITS = (4, 8)
 _ANY_OF_BITS = " or ".join(map(str, BITS))
 GROUPS = (16, 32, 64, 128)  # allowed numbers of elements in a group
-WHOLE = 32  # kernels read 16 bytes of 4-bit codes at a time, so K must be a multiple of WHOLE
+WHOLE = 32  # K must be a multiple of WHOLE: kernels read 16 bytes of 4-bit codes at once
 SCALES = ("float16", "float32")
 
 
 def largest_group(k: int) -> int:
-    """Return the largest group size that divides K. If none does, return `WHOLE`."""
+    """Return the largest group size that divides K, or `WHOLE` if none does."""
     return max((group for group in GROUPS if k % group == 0), default=WHOLE)
 
 
@@ -36,9 +36,9 @@ class GroupedWeight:
     Args:
         packed: (N, groups, group * bits / 8), uint8: the codes along K, the first in the lowest bits.
         scale: (N, groups), or flat; float16 or float32, of any sign. Magnitudes below 2**-126 count as 0.
-        zero_point: None for the default, or an array. A uint8 array of shape (N, ceil(groups * bits / 8)), or
-            flat, has integers packed along K like the codes. An array of the scale's dtype, (N, groups) or
-            flat, has any finite values.
+        zero_point: None for the default, or an array. A uint8 array, (N, ceil(groups * bits / 8)) or flat,
+            has integers packed along K like the codes. An array of the scale's dtype, (N, groups) or flat,
+            has any finite values.
         bits: 4 or 8.
         k: K, if the last group is not full; codes beyond K are ignored.
 
@@ -101,7 +101,7 @@ class GroupedWeight:
         return _sized(given, (n, blocks), "zero_point")
 
     def __reduce__(self) -> Any:
-        """Pickle as arguments of the constructor, which makes the arrays read-only again."""
+        """Pickle as arguments of the constructor, which makes the arrays read-only."""
         return GroupedWeight, (self.packed, self.scale, self.zero_point, self.bits, self.shape[1])
 
     @property
@@ -115,9 +115,9 @@ class GroupedWeight:
         return unpacked(self.packed.reshape(n, blocks * size), self.bits)[:, : self.shape[1]]
 
     def filled(self) -> GroupedWeight:
-        """Return the weight in the form that kernels need: all groups are full, and K is a multiple of
-        `WHOLE`. It is this weight, or a padded copy whose codes beyond K stand for 0. Kernels pad the rows of
-        x beyond K with zeros."""
+        """Return the weight as kernels need it: all groups are full, and K is a multiple of `WHOLE`. The
+        result is this weight, or a padded copy whose codes beyond K stand for 0. Kernels pad the rows of x
+        beyond K with zeros."""
         k, blocks = self.shape[1], self.scale.shape[1]
         if k % self.group == 0 and k % WHOLE == 0:
             return self
@@ -151,7 +151,7 @@ class GroupedWeight:
         return np.asarray((self.codes() - points) * scales)
 
     def along_k(self, of_groups: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return values of groups (N, groups) repeated for each element of their group, (N, K)."""
+        """Return (N, K): the values of groups (N, groups), repeated for each element of their group."""
         return np.repeat(of_groups, self.group, 1)[:, : self.shape[1]]
 
     def __repr__(self) -> str:
@@ -221,8 +221,8 @@ def packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
 
 
 def unpacked(data: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
-    """Unpack codes of 2, 4 or 8 bits along the last axis. The result includes the codes that only pad the
-    last byte."""
+    """Unpack codes of 2, 4 or 8 bits along the last axis. The result includes codes that only pad the last
+    byte."""
     if bits == 8:
         return data
     codes = [data >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]

@@ -1,5 +1,5 @@
-"""Element-wise operators on float16 values, which are held as float32. They have fewer steps than the float32
-operators. After rounding to float16, the results of both have the same bits."""
+"""Element-wise operators on float16 values, held as float32. They have fewer steps than the float32
+operators; rounded to float16, the results have the same bits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ROUNDER = 12582912.0  # 1.5 * 2^23; adding and subtracting it rounds a smaller n
 
 
 def sigmoid(x: Number) -> Number:
-    """Return 1 / (1 + e^-x). For every float16 x, the result rounded to float16 has the bits of the float32
-    operator's result rounded to float16 (tests/numerics)."""
+    """Return 1 / (1 + e^-x). For every float16 x, the result and that of the float32 operator round to the
+    same float16 bits (tests/numerics)."""
     t = clamped(-x, -20.0, 20.0)
     sum_ = t * 1.4426950408889634 + ROUNDER
     n = sum_ - ROUNDER
@@ -28,10 +28,10 @@ def sigmoid(x: Number) -> Number:
     return is_nan(x).where(x, found)
 
 
-# Sums and products of float16 values are 0 or at least 2^-48, so that there is nothing to flush.
+# Sums and products of float16 values are 0 or at least 2^-48, so nothing must be flushed.
 OPERATORS: dict[str, Callable[..., Number]] = {
     "Add": lambda x, y: x + y, "Sub": lambda x, y: x - y, "Mul": lambda x, y: x * y,
     "Sum": lambda *x: functools.reduce(lambda a, b: a + b, x), "Sigmoid": sigmoid,
 }  # fmt: skip
-# Operators whose results are float16 values if their operands are.
+# Operators that give float16 values for float16 operands.
 EXACT = frozenset(("Abs", "Ceil", "Clip", "Floor", "Identity", "Max", "Min", "Neg", "Relu", "Round", "Sign"))

@@ -1,5 +1,5 @@
-"""Splits x (batch, tokens, columns), the result of a linear layer, into attention heads. A part of the
-columns is the queries, keys or values of several heads. A part may be rotated (`vkq.numerics.rotary`),
+"""Split x (batch, tokens, columns), the result of a linear layer, into attention heads. A part of the
+columns is the queries, keys or values of several heads. It may be rotated (`vkq.numerics.rotary`),
 converted, and written into a cache."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .described import array_of, number_of
 from .rotary import rotated
 from .steps import Array
 
-VECTOR = 8  # a kernel computes this many neighbouring numbers of a head together
+VECTOR = 8  # neighbouring numbers of a head that a kernel computes at once
 
 
 Order = Literal["tokens", "heads", "cache"]
@@ -22,10 +22,12 @@ Order = Literal["tokens", "heads", "cache"]
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The columns from *first* on, which belong to *heads* heads of *width* numbers each. rotated: the first
-    numbers of each head are rotated in pairs. dtype: the type of the result. order: the result is (batch,
-    tokens, heads, width) ("tokens"), (batch, heads, tokens, width) ("heads"), or a cache (batch, heads, rows,
-    width), in which the tokens replace rows ("cache")."""
+    """The columns from *first* on: *heads* heads of *width* numbers each.
+
+    - rotated: the first numbers of each head are rotated in pairs.
+    - dtype: the type of the result.
+    - order: the shape of the result. "tokens": (batch, tokens, heads, width). "heads": (batch, heads,
+      tokens, width). "cache": a cache (batch, heads, rows, width), in which the tokens replace rows."""
 
     first: int
     heads: int
@@ -41,9 +43,9 @@ class Part:
         return (batch, self.heads, rows if self.order == "cache" else tokens, self.width)
 
     def computed(self, x: Array, angles: Sequence[Array], interleaved: bool) -> Array:
-        """Return the heads of x, float32 or float16, as (batch, tokens, heads, width), or as (batch, heads,
-        tokens, width) if the order is not "tokens". angles: cosines and sines, float32 (batch or 1, tokens,
-        1, n); the first 2 n numbers of each head are rotated."""
+        """Return the heads of x, float32 or float16: (batch, tokens, heads, width) for the order "tokens",
+        else (batch, heads, tokens, width). angles: cosines and sines, float32 (batch or 1, tokens, 1, n);
+        the first 2 n numbers of each head are rotated."""
         columns = x[..., self.first : self.first + self.heads * self.width]
         found = columns.reshape(*x.shape[:2], self.heads, self.width)
         if self.rotated:

@@ -1,5 +1,5 @@
-"""Operators on rows of values: running sums and products, sort keys, scattered rows. NumPy and devices use
-the same description (`vkq.numerics.steps`)."""
+"""Operators on rows of values: running sums and products, sort keys, scattered rows. One description serves
+NumPy and devices (`vkq.numerics.steps`)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .described import KINDS, REAL, WHOLE, array_of, number_of
 from .elementary import order
 from .steps import Array, Number, computed
 
-# For each reduction of a scatter: the ONNX operator that combines two values.
+# {reduction of a scatter: ONNX operator that combines two values}
 REDUCTIONS = {"none": "", "add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
-# For each kind of running result (CumSum, CumProd): the ONNX operator that joins the next element to it.
+# {running result (CumSum, CumProd): ONNX operator that joins the next element}
 JOINS = {"add": "Add", "mul": "Mul"}
 IDENTITY = {"add": 0, "mul": 1}
 
 
 def joined(op: str, kind: str) -> Callable[[Number, Number], Number]:
-    """Return an ONNX operator of two operands as a function of two `Number`s of the kind *kind*."""
+    """Return an ONNX operator of two operands as a function of two `Number`s of kind *kind*."""
     table: Any = REAL if kind == "f" else WHOLE
     return lambda a, b: table[op]({}, a, b)
 
@@ -47,16 +47,16 @@ def running(how: str, x: Array, exclusive: bool) -> Array:
 
 
 def keys(x: Array) -> Array:
-    """Return integers that compare as the elements of x do. A NaN is the largest element; a NaN with the sign
-    bit set is the smallest."""
+    """Return integers that compare as the elements of x do. A NaN is the largest element, or the smallest
+    if its sign bit is set."""
     if x.dtype.kind != "f":
         return x
     return computed(order, x.astype(np.float32))
 
 
 def scattered(reduction: str, x: Array, ids: Array, updates: Array) -> Array:
-    """Return x after all updates, which are made one after the other. Update i combines row ``ids[i]`` of x
-    with the row ``updates[i]``; with the reduction "none", ``updates[i]`` replaces the row of x."""
+    """Return x after all updates, one after the other. Update i combines row ``ids[i]`` of x with the row
+    ``updates[i]``, which replaces it for the reduction "none"."""
     found: Array = x.copy()
     if reduction == "none":
         for place, row in zip(ids, updates, strict=True):

@@ -1,5 +1,5 @@
-"""The error function and GELU, in steps that give the same bits on every device. The module `exponential`
-defines ulp, the unit of the stated errors."""
+"""The error function and GELU, in steps that give the same bits on every device. Errors are in ulp, which
+`vkq.numerics.exponential` defines."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ERF = (
     -0.0007662388980759672, 0.005198567799899659, -0.02686277648107458, 0.11283771087395732,
     -0.37612638445533736, 0.1283791670789938,
 )  # fmt: skip
-# W(z) = exp(z^2) erfc(z) on the intervals between EDGES. For an interval with the middle c, MIDDLES has W(c)
-# as a sum of two floats, and SLOPES has the coefficients of (W(c + u) - W(c)) / u as a polynomial in u.
+# W(z) = exp(z^2) erfc(z) on the intervals between EDGES. For an interval with the middle c, MIDDLES has
+# W(c) as a sum of two floats; SLOPES has the coefficients of (W(c + u) - W(c)) / u as a polynomial in u.
 EDGES = (0.0, 0.5, 1.0, 1.5, 2.25, 3.25, 4.75, 6.75, 9.75)
 MIDDLES = (
     (0.7703465223312378, 2.539975895094799e-08), (0.5069376230239868, 2.7269157989385183e-08),
@@ -59,7 +59,7 @@ TANH_CUBE = (0.07135481387376785, 2.3988324659995897e-09)  # 0.044715 * 2 sqrt(2
 
 def erf(x: Number) -> Number:
     """Return erf(x), 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x, within 0.8 ulp."""
-    small = magnitude(x) < 2.0**-60  # scale such values up, because their products would be subnormal
+    small = magnitude(x) < 2.0**-60  # scaled up, because their products would be subnormal
     y = small.where(x * 2.0**60, x)
     near = scaled(y + y * polynomial(x * x, *ERF), small.where(-60, 0, "i"))
     z = clamped(magnitude(x), 0.5, 6.0)
@@ -85,8 +85,8 @@ def gelu(x: Number) -> Number:
 
 
 def gelu_tanh(x: Number) -> Number:
-    """Return x (1 + tanh(y / 2)) / 2 with y = 2 sqrt(2 / pi) (x + 0.044715 x^3), within 0.8 ulp. It is
-    computed as x / (1 + exp(-y))."""
+    """Return x (1 + tanh(y / 2)) / 2 with y = 2 sqrt(2 / pi) (x + 0.044715 x^3), within 0.8 ulp. The steps
+    compute x / (1 + exp(-y))."""
     y = clamped(x, -16.0, 16.0)
     square = exact_product(y, y)
     cube = pair_product(square, (x.of(TANH_CUBE[0]), x.of(TANH_CUBE[1])))
@@ -110,7 +110,7 @@ def _upper(square: Pair, z: Number, more: Number) -> tuple[Pair, Number]:
 
 
 def _piece(z: Number, values: Sequence[float]) -> Number:
-    """Return the element of *values* for the interval between EDGES that contains z."""
+    """Return the element of *values* for the interval between EDGES with z."""
     found = z.of(values[-1])
     for edge, value in zip(EDGES[-2:0:-1], values[-2::-1], strict=True):
         found = (z < edge).where(value, found)

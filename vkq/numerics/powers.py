@@ -1,5 +1,5 @@
-"""Powers of float32 values, in steps that give the same bits on every device. The module `exponential`
-defines ulp, the unit of the stated errors."""
+"""Powers of float32 values, in steps that give the same bits on every device. Errors are in ulp, which
+`vkq.numerics.exponential` defines."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LN2_MORE = (-2.12194440e-4, 1.6465949582897082e-12)  # log(2) - LN2[0] as a pair
 
 
 def power(x: Number, y: Number) -> Number:
-    """Return x^y as C's pow does, within 0.9 ulp; squares are correctly rounded. If x is finite and negative,
-    the result is NaN unless y is an integer. 1^NaN and NaN^0 are 1."""
+    """Return x^y as C's pow does, within 0.9 ulp; squares are correctly rounded. For finite negative x, the
+    result is NaN unless y is an integer. 1^NaN and NaN^0 are 1."""
     size = magnitude(x)
     high, low = _log(size)
     product, lost = exact_product(y, high)
@@ -47,7 +47,7 @@ def power(x: Number, y: Number) -> Number:
 
 
 def _log(x: Number) -> Pair:
-    """Return log(x) as a pair with a relative error of at most 2^-38. With x = 2^k (1 + f), log(1 + f) is 2
+    """Return log(x) as a pair with a relative error of at most 2^-38. With x = 2^k (1 + f), log(1 + f) = 2
     atanh(f / (2 + f))."""
     k, f = split_log(x)
     s = pair_quotient((f, f.of(0.0)), exact_sum(f.of(2.0), f))

@@ -1,7 +1,7 @@
 """Quantization parameters: an int8 or uint8 code ``q`` stands for the number ``(q - zero_point) * scale``.
 
-A scale is a float32, as on the device. It is positive and normal, so that no device flushes it to zero and
-its reciprocal is finite. Names and definitions are those of ONNX QuantizeLinear.
+A scale is a float32, as on the device. It is positive and normal, so its reciprocal is finite and no device
+flushes it to zero. Names and definitions are those of ONNX QuantizeLinear.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ class QParams:
 
     @classmethod
     def of(cls, scale: Any, zero_point: Any = 0) -> QParams:
-        """Return the parameters from NumPy scalars or one-element arrays, the forms in which ONNX files
-        store them.
+        """Return the parameters from NumPy scalars or one-element arrays, as ONNX files store them.
 
         ``dtype`` is the dtype of ``zero_point`` (int8 or uint8); for a Python int it is int8.
 
@@ -123,9 +122,9 @@ RULES |= {
 def check_scales(scale: npt.ArrayLike, channels: int, what: str) -> npt.NDArray[np.float32]:
     """Return the per-channel scales of a tensor as float32 of shape (channels,).
 
-    scale: one number, or an array of shape (1,) or (channels,). what: the name in error messages ("linear:
-    w_scale"). Raises DTypeError if the values are not real numbers; ArgumentError, with the channel, for a
-    wrong length, or for a scale that is not finite or is below 2**-126 as a float32.
+    scale: one number, or an array (1,) or (channels,). what: the name in error messages ("linear:
+    w_scale"). Raises DTypeError if the values are not real numbers. Raises ArgumentError, with the channel,
+    for a wrong length or for a scale that is not finite or is below 2**-126 as a float32.
 
     >>> check_scales(0.5, 3, "w_scale")
     array([0.5, 0.5, 0.5], dtype=float32)
@@ -148,12 +147,11 @@ def check_scales(scale: npt.ArrayLike, channels: int, what: str) -> npt.NDArray[
 def check_zero_points(
     zero_point: npt.ArrayLike | None, channels: int, dtype: npt.DTypeLike, what: str
 ) -> npt.NDArray[np.int32]:
-    """Return the per-channel zero points of a tensor of ``dtype`` (int8 or uint8) as int32, shape
-    (channels,).
+    """Return the per-channel zero points of a tensor of ``dtype`` (int8 or uint8), as int32 (channels,).
 
-    zero_point: an integer, an array of shape (1,) or (channels,), or None for 0. Raises DTypeError if the
-    values are not integers or have an 8-bit dtype that is not ``dtype``; ArgumentError for a wrong length
-    or a value outside the range of ``dtype``.
+    zero_point: an integer, an array (1,) or (channels,), or None for 0. Raises DTypeError if the values are
+    not integers or have an 8-bit dtype other than ``dtype``; ArgumentError for a wrong length or a value
+    outside the range of ``dtype``.
 
     >>> check_zero_points(-3, 2, np.int8, "w_zero_point")
     array([-3, -3], dtype=int32)
@@ -172,11 +170,11 @@ def check_zero_points(
 
 
 def check_bias(bias: npt.NDArray[Any], channels: int, float_output: bool, what: str) -> npt.NDArray[Any]:
-    """Return the bias of an int8 operation as int32 or float32, of shape (channels,), in native byte order.
+    """Return the bias of an int8 operation as int32 or float32 (channels,), in native byte order.
 
-    An int32 bias has the scale ``x_scale * w_scale`` and the zero point 0. A float32 bias must be finite, and
-    is allowed only if the output is float32. Raises DTypeError or ArgumentError; *what* is the name of the
-    bias in error messages ("linear: bias").
+    An int32 bias has the scale ``x_scale * w_scale`` and the zero point 0. A float32 bias must be finite,
+    and is allowed only if the output is float32. Raises DTypeError or ArgumentError; *what*: the name of
+    the bias in error messages ("linear: bias").
     """
     allowed: tuple[str, ...] = ("int32", "float32") if float_output else ("int32",)
     if bias.dtype.name not in allowed:
@@ -215,7 +213,7 @@ def are_scales(scales: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
 
 
 def _single(value: Any, what: str) -> Any:
-    """Return the element of a one-element array as a NumPy scalar. Return other objects unchanged."""
+    """Return the element of a one-element array as a NumPy scalar, and other objects unchanged."""
     if not isinstance(value, np.ndarray):
         return value
     if value.size != 1:

@@ -1,5 +1,5 @@
-"""Quantization and dequantization in NumPy. The results equal those of ONNX QuantizeLinear and
-DequantizeLinear bit for bit."""
+"""Quantization and dequantization in NumPy, with the same bits as ONNX QuantizeLinear and DequantizeLinear.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Float32 = npt.NDArray[np.float32]
 def quantize(x: npt.ArrayLike, q: QParams) -> Array:
     """Return ``saturate(round_half_even(x / scale) + zero_point)``, of dtype ``q.dtype`` and the shape of x.
 
-    x: floats, which are first rounded to float32; the division is a float32 division. Infinities saturate,
-    NaN becomes ``q.qmin``, -0.0 becomes the zero point. Raises DTypeError if x is not of a float dtype. The
-    formula is that of ONNX QuantizeLinear; NaN is treated as in ONNX Runtime's CPU provider.
+    x: floats, which are rounded to float32 before the float32 division. Infinities saturate, NaN becomes
+    ``q.qmin``, -0.0 becomes the zero point. Raises DTypeError if x has no float dtype. The formula is that
+    of ONNX QuantizeLinear; NaN is treated as in ONNX Runtime's CPU provider.
 
     >>> quantize([0.25, 0.75, 1e9, float("nan")], QParams(0.5))
     array([   0,    2,  127, -128], dtype=int8)
@@ -48,8 +48,8 @@ def dequantize(xq: Array, q: QParams) -> Float32:
 
 
 def check_dtype(op: str, what: str, values: Array, q: QParams) -> None:
-    """Raise DTypeError unless the array *values* has the dtype of its parameters *q*. *op* and *what* are the
-    names of the operator and of the array in the message."""
+    """Raise DTypeError unless the array *values* has the dtype of its parameters *q*. *op*, *what*: the
+    names of the operator and the array in the message."""
     if values.dtype.name != q.dtype:
         raise DTypeError(
             f"{op}: {what} has dtype {values.dtype} but its QParams are for {q.dtype}; make them the same."

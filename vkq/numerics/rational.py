@@ -1,8 +1,8 @@
 """Products, quotients and roots of float32 values, rounded to nearest even, in steps that give the same bits
 on every device (`vkq.numerics.steps`).
 
-Operands and results are `flushed`. A subnormal product that rounds up to 2^-126 also becomes zero, because
-devices that flush may return zero or 2^-126 for it.
+Operands and results are `flushed`. A subnormal product that rounds up to 2^-126 also becomes zero: for it,
+devices that flush return either zero or 2^-126.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ def multiply(a: Number, b: Number) -> Number:
 
 
 def inverse(d: Number) -> Number:
-    """Return 1 / d for d in [2^-60, 2^60], with a relative error of about 2^-23, computed by three Newton
-    steps."""
+    """Return 1 / d for d in [2^-60, 2^60], with a relative error of about 2^-23 (three Newton steps)."""
     r = (d.of(0x7EF311C7, "u") - d.u).f
     for _ in range(3):
         r = r + r * (d.of(1.0) - d * r)
@@ -55,7 +54,7 @@ def pair_root(a: Pair) -> Pair:
     """Return the square root of a pair that is 0 or in [2^-60, 2^60]."""
     guess = (a[0].of(0x5F375A86, "u") - (a[0].u >> 1)).f  # a first estimate of 1 / sqrt(a)
     for _ in range(3):
-        # in this order of factors, the step is finite for a = 0, too
+        # with this order of factors, the step is also finite for a = 0
         guess = guess * (a[0].of(1.5) - ((a[0] * 0.5) * guess) * guess)
     q = a[0] * guess
     product, lost = exact_product(q, q)
@@ -63,8 +62,8 @@ def pair_root(a: Pair) -> Pair:
 
 
 def divide(a: Number, b: Number) -> Number:
-    """Return a / b, rounded to nearest even. The significands are divided approximately, and the integer
-    quotient is corrected by the remainder."""
+    """Return a / b, rounded to nearest even. The remainder corrects an approximate integer quotient of the
+    significands."""
     x, y = magnitude(a).u, magnitude(b).u
     ma, mb = (x & FRACTION) | HIDDEN, (y & FRACTION) | HIDDEN
     less = ma < mb
@@ -89,8 +88,7 @@ def divide(a: Number, b: Number) -> Number:
 
 
 def square_root(x: Number) -> Number:
-    """Return the square root of x, rounded to nearest even. -0 gives -0, and any other negative number gives
-    NaN."""
+    """Return the square root of x, rounded to nearest even; -0 for -0, and NaN for other negative numbers."""
     bits = x.u
     even = ((bits >> 23) & 1) ^ 1  # x = m * 4^k, m in [1, 4); m >= 2 if the biased exponent is even
     m = ((bits & FRACTION) | HIDDEN) << even

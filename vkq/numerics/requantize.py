@@ -1,6 +1,6 @@
 """Requantization of int32 accumulators to 8 bits in NumPy: multipliers, bounds of fused activations,
-rounding, and channels whose accumulator could overflow. The results equal those of ONNX Runtime's QLinearConv
-and QLinearMatMul bit for bit.
+rounding, and channels whose accumulator may overflow. The results have the same bits as those of ONNX
+Runtime's QLinearConv and QLinearMatMul.
 
     multiplier[n] = float32(float32(x_scale * w_scale[n]) / y_scale)
     y             = saturate(round_half_even(float32(acc) * multiplier[n]) + y_zero_point)
@@ -19,23 +19,25 @@ from vkq.numerics.qparams import SMALLEST_SCALE, QParams
 from vkq.numerics.quantize import quantize
 
 Activation = Literal["relu", "relu6"] | tuple[float, float] | None
-# What a layer does with weights whose accumulator could exceed int32: refuse them, or let the sums wrap.
+# What a layer does with weights whose accumulator may exceed int32: refuse them, or let the sums wrap.
 OVERFLOW = ("refuse", "wrap")
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 
-# The parameters with the largest possible |x_q - zero_point|, 255. They bound the accumulators of rows whose
-# zero points are computed at run time.
+# The parameters with the largest |x_q - zero_point|, 255: the bound for rows whose zero points are computed
+# at run time.
 WORST_CASE = QParams(1.0, 127)
 
 
 def multipliers(x_scale: float, w_scale: npt.ArrayLike, y_scale: npt.ArrayLike | None = None) -> Float32:
     """Return a float32 multiplier for each output channel: ``(x_scale * w_scale) / y_scale``, in this order.
 
-    Each step is rounded to float32, as in ONNX Runtime. Without ``y_scale`` (float32 output), the multiplier
-    is ``x_scale * w_scale``. ``y_scale`` is a number, or one for each channel. The result has the shape of
-    w_scale, at least 1-D. Raises ArgumentError, with the channel, if a multiplier is not finite or, for
-    float32 output, below 2**-126, because a device may flush it to zero.
+    Each step is rounded to float32, as in ONNX Runtime. Without ``y_scale`` (float32 output), the
+    multiplier is ``x_scale * w_scale``. ``y_scale`` is a number, or one for each channel. The result has
+    the shape of w_scale, at least 1-D.
+
+    Raises ArgumentError, with the channel, if a multiplier is not finite. For float32 output, it also
+    raises if a multiplier is below 2**-126, which a device may flush to zero.
 
     >>> multipliers(0.5, [0.25, 0.5], 0.125)
     array([1., 2.], dtype=float32)
@@ -57,8 +59,8 @@ def multipliers(x_scale: float, w_scale: npt.ArrayLike, y_scale: npt.ArrayLike |
 
 
 def activation_range(activation: Activation) -> tuple[float, float]:
-    """Return the bounds (lo, hi) of a fused activation as real numbers, which may be infinite. *activation*
-    is None, "relu", "relu6" or (lo, hi).
+    """Return the bounds (lo, hi) of a fused activation as real numbers, possibly infinite. *activation*:
+    None, "relu", "relu6" or (lo, hi).
 
     Raises ArgumentError for another name, for lo > hi and for NaN.
     """
@@ -72,13 +74,13 @@ def activation_range(activation: Activation) -> tuple[float, float]:
         raise ArgumentError(
             f'activation is {activation!r}; use None, "relu", "relu6" or (lo, hi) with lo <= hi.'
         )
-    # adding 0.0 turns -0.0 into 0.0, so that a clamp never gives -0.0
+    # adding 0.0 turns -0.0 into 0.0: a clamp must not give -0.0
     return (activation[0] + 0.0, activation[1] + 0.0)
 
 
 def activation_bounds(activation: Activation, y: QParams) -> tuple[int, int]:
-    """Return (quantize(lo), quantize(hi)) for the bounds of a fused activation. Clamping y_q to these bounds
-    gives the same codes as applying the activation and then quantizing.
+    """Return (quantize(lo), quantize(hi)) for the bounds of a fused activation. Clamping y_q to them gives
+    the same codes as the activation before quantization.
 
     >>> activation_bounds("relu", QParams(0.1, -20)), activation_bounds(None, QParams(0.1))
     ((-20, 127), (-128, 127))
@@ -93,7 +95,7 @@ def requantize(
     """Return ``saturate(round_half_even(float32(acc) * multiplier) + y.zero_point)``, of dtype ``y.dtype``.
 
     acc: integers. multiplier: float32, finite, broadcast against acc. clamp: (lo, hi), the bounds of the
-    result as values of y's dtype (`activation_bounds`); None for the range of the dtype. The product is
+    result in values of y's dtype (`activation_bounds`); None: the range of the dtype. The product is
     rounded once, to float32.
 
     >>> requantize(np.array([1, 3, 5, 1000]), np.float32(0.5), QParams(1.0))
@@ -112,12 +114,12 @@ def check_accumulator(
     bias: npt.NDArray[Any] | None = None,
     w_zero_point: npt.ArrayLike | None = None,
 ) -> None:
-    """Raise AccumulatorOverflowError if the int32 accumulator of a linear layer or a convolution could
-    overflow. The error names the worst channel.
+    """Raise AccumulatorOverflowError, with the worst channel, if the int32 accumulator of a linear layer or
+    a convolution may overflow.
 
     weight: int8 or uint8, output channels first. x: parameters of the activation. bias: int32 (channels,).
-    w_zero_point: one integer, or one for each channel; None means 0. Channel n could overflow if this
-    bound is at least 2**31:
+    w_zero_point: one integer, or one for each channel; None: 0. Channel n may overflow if this bound is at
+    least 2**31:
 
         max(|qmin - x.zero_point|, |qmax - x.zero_point|) * sum_k |w[n,k] - w_zero_point[n]| + |bias[n]|
 
@@ -140,7 +142,7 @@ def overflowing(
     bias: npt.NDArray[Any] | None = None,
     w_zero_point: npt.ArrayLike | None = None,
 ) -> list[int]:
-    """Return the output channels whose accumulator could overflow (`check_accumulator`).
+    """Return the output channels whose accumulator may overflow (`check_accumulator`).
 
     >>> overflowing(np.array([[1], [2]], np.int8), QParams(1.0), np.full(2, 2**31 - 200, np.int32))
     [1]
@@ -161,8 +163,8 @@ def _reach(x: QParams) -> int:
 def _bounds(
     weight: npt.NDArray[Any], x: QParams, bias: npt.NDArray[Any] | None, w_zero_point: npt.ArrayLike | None
 ) -> npt.NDArray[np.int64]:
-    """Return the largest magnitude that each output channel's accumulator could have. Return zeros if no
-    weights of this shape and dtype could overflow it (`_cannot_overflow`)."""
+    """Return the largest possible magnitude of each output channel's accumulator; zeros if no weights of
+    this shape and dtype can overflow it (`_cannot_overflow`)."""
     length, reach = prod(weight.shape[1:]), _reach(x)
     if weight.size and _cannot_overflow(weight, reach * length, bias, w_zero_point):
         return np.zeros(weight.shape[0], np.int64)
@@ -176,8 +178,8 @@ def _bounds(
 def _cannot_overflow(
     weight: npt.NDArray[Any], steps: int, bias: npt.NDArray[Any] | None, w_zero_point: npt.ArrayLike | None
 ) -> bool:
-    """Return True if the accumulator could not overflow even with the largest weights of the dtype. This
-    holds for most layers, whose weights are then not read."""
+    """Return True if the accumulator cannot overflow even with the largest weights of the dtype. This holds
+    for most layers; their weights are then not read."""
     zeros = np.zeros(1, np.int64) if w_zero_point is None else np.asarray(w_zero_point, np.int64)
     low, high = np.iinfo(weight.dtype).min, np.iinfo(weight.dtype).max
     largest = max(abs(w - int(z)) for w in (low, high) for z in (zeros.min(), zeros.max()))

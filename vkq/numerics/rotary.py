@@ -1,5 +1,5 @@
-"""Rotary embeddings: pairs (a, b) of a vector's elements are rotated to (a cos - b sin, b cos + a sin). NumPy
-and devices compute the same steps; each product, sum and difference is rounded to float32."""
+"""Rotary embeddings: pairs (a, b) of a vector's elements are rotated to (a cos - b sin, b cos + a sin).
+NumPy and devices compute the same steps; each product, sum and difference is rounded to float32."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def second_of(a: Number, b: Number, cos: Number, sin: Number) -> Number:
 
 
 def rotated(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
-    """Return x (..., d) in float32 with its first 2 * width elements rotated. cos and sin (..., width)
-    broadcast to x. Pair i has the elements i and i + width, or 2 i and 2 i + 1 if *interleaved*."""
+    """Return x (..., d), float32, with its first 2 * width elements rotated. cos, sin: (..., width), which
+    broadcast to x. Pair i is the elements i and i + width, or (*interleaved*) the elements 2 i and 2 i + 1.
+    """
     width = cos.shape[-1]
     found: Array = x.copy()
     pairs = (slice(0, 2 * width, 2), slice(1, 2 * width, 2))

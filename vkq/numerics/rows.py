@@ -1,12 +1,13 @@
-"""Functions of rows: sums, softmax and normalizations along the last axis of float32 values. NumPy and
-devices use the same description (`vkq.numerics.steps`).
+"""Functions of rows: sums, softmax and normalizations along the last axis of float32 values. One
+description serves NumPy and devices (`vkq.numerics.steps`).
 
-The order of a sum depends only on the row's length. Neighbouring elements form runs of four, and *lanes*
+The order of a sum depends only on the row's length. Four neighbouring elements are a run, and *lanes*
 invocations (called lanes) share the row. Lane i adds the elements of the runs i, i + lanes, i + 2 lanes,
-..., one after the other, and also sums the rounding errors. Then, in each step, the lower half of the lanes
-adds the sums of the upper half, until one lane is left.
-The error of a sum is at most (2 + log2(lanes)) * 2^-24 times the sum of the magnitudes, plus 2^-100 for each
-element.
+..., one after the other, and also adds up the rounding errors. Then, in each step, the lower half of the
+lanes adds the sums of the upper half, until one lane is left.
+
+The error of a sum is at most (2 + log2(lanes)) * 2^-24 times the sum of the magnitudes, plus 2^-100 for
+each element.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from .steps import Array, Computed, Number, computed, exact_sum, flushed, is_nan
 
 MOST_LANES = 128
 # Maximum number of runs of a lane, unless the row has MOST_LANES lanes. A kernel repeats its code for each
-# run, so with more runs a kernel for few rows would be slow (benchmarks/log.md).
+# run, so kernels for few rows would be slower with more runs (benchmarks/log.md).
 LANE_RUNS = 3
-RUN = 4  # number of neighbouring elements that a lane reads at a time: a run
+RUN = 4  # number of neighbouring elements that a lane reads at once: a run
 MOST_NORMAL = 1 << 23  # longest row for which `always_normal` may return True
-SMALL = 2.0**-100  # rounding errors of sums of smaller numbers are ignored, because they may be subnormal
+SMALL = 2.0**-100  # rounding errors of smaller sums may be subnormal, and are ignored
 Got = Sequence[Number]  # the results of earlier passes; each has one value for each row
 Attributes = Mapping[str, float]
 IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -np.inf, "min": np.inf}
@@ -41,10 +42,9 @@ JOIN: dict[str, Callable[[Number, Number], Number]] = {
 class RowFunction:
     """A function of rows, computed in passes over a row.
 
-    ``passes``: (reduction, f, then) of each pass. The pass reduces ``f(element, results of earlier passes)``
-    over the row, and its result is ``then(reduced value, attributes)``. ``each``: computes the function's
-    result for each element; None if the function is a reduction, because a reduction has one result for
-    each row.
+    ``passes``: (reduction, f, then) of each pass. A pass reduces ``f(element, results of earlier passes)``
+    over the row; its result is ``then(reduced value, attributes)``. ``each``: computes the function's
+    result for an element; None for a reduction, which has one result for each row.
     """
 
     passes: tuple[tuple[str, Callable[[Number, Got], Number], Callable[[Number, Attributes], Number]], ...]
@@ -115,20 +115,20 @@ FUNCTIONS: dict[str, RowFunction] = {
 
 
 def lanes_of(length: int) -> int:
-    """Return the number of invocations that share a row: the smallest power of 2 with which an invocation has
-    at most LANE_RUNS runs, but at most MOST_LANES."""
+    """Return the number of invocations that share a row: the smallest power of 2 with at most LANE_RUNS
+    runs for each, but at most MOST_LANES."""
     share = RUN * LANE_RUNS
     return min(MOST_LANES, 1 << (-(-length // share) - 1).bit_length()) if length else 1
 
 
 def always_normal(name: str, length: int, epsilon: float, scale: float) -> bool:
-    """Return True if neither flushing nor SMALL can change the results of a function of dequantized bytes. In
-    this case no step but the last gives infinity or a magnitude between 0 and 2^-100.
+    """Return True if neither flushing nor SMALL can change the results of a function of dequantized bytes:
+    no step but the last gives infinity or a magnitude between 0 and 2^-100.
 
-    Let the scale be in [2^e, 2^(e+1)). Elements and their sums are multiples of 2^(e-23). So the mean is 0 or
-    at least 2^(e-23) / length. An element's difference from the mean is the mean itself, or at least half of
-    the scale, or a multiple of 2^(e-24). Its square is 0 or at least 2^(2e-48) / length^2, which is at least
-    2^-100.
+    Proof: let the scale be in [2^e, 2^(e+1)). Elements and their sums are multiples of 2^(e-23). So the
+    mean is 0 or at least 2^(e-23) / length. The difference of an element and the mean is the mean itself,
+    at least half of the scale, or a multiple of 2^(e-24). Its square is 0 or at least 2^(2e-48) / length^2,
+    which is at least 2^-100.
     """
     normal = name in ("normalize", "normalize_root") and length <= MOST_NORMAL and 0 <= epsilon <= 2.0**60
     return normal and length * 2.0**-24 <= scale <= 2.0**30
@@ -153,14 +153,14 @@ def lane_result(op: str, state: tuple[Number, Number]) -> Number:
 
 
 def finished(got: Got) -> Number:
-    """Return the result of a reduction: the result of its only pass, or the sum of the results of its two
-    passes (ReduceLogSumExp)."""
+    """Return the result of a reduction: that of its only pass, or the sum of its two passes
+    (ReduceLogSumExp)."""
     return add(got[0], got[1]) if len(got) > 1 else got[0]
 
 
 def computed_rows(name: str, x: Array, attributes: Attributes) -> Array:
-    """Return the function *name* of each row of x (rows, length), computed in NumPy. The result is (rows,
-    length), or (rows,) for a reduction."""
+    """Return the function *name* of each row of x (rows, length), computed in NumPy: (rows, length), or
+    (rows,) for a reduction."""
     function = FUNCTIONS[name]
     (rows, length), lanes = x.shape, lanes_of(x.shape[1])
     turns = -(-length // (lanes * RUN))

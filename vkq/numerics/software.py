@@ -12,8 +12,8 @@ FRACTION = 0x7FFFFF
 def _composed(sign: Number, exponent: Number, significand: Number, rest: Number) -> Number:
     """Return significand * 2^(exponent - 150), rounded to nearest even; 0 below the normal range.
 
-    The significand is in (0, 2^31). *rest* is True if nonzero bits below the significand were cut off; then
-    the significand must have at least 26 bits.
+    The significand is in (0, 2^31). *rest*: whether nonzero bits below the significand were cut off; the
+    significand then has at least 26 bits.
     """
     lead = _bits(significand) - 24
     right = (lead < 0).where(0, lead)
@@ -31,7 +31,7 @@ def _composed(sign: Number, exponent: Number, significand: Number, rest: Number)
 
 
 def _bits(v: Number) -> Number:
-    """Return the number of bits of a uint32, without leading zeros, as an int32."""
+    """Return the number of bits of a uint32 without leading zeros, as int32."""
     count = v.of(0, "i")
     for step in (16, 8, 4, 2, 1):
         large = v >= (1 << step)

@@ -1,13 +1,13 @@
-"""Arithmetic that is described as steps. NumPy computes each step at once; `vkq.shader.assembler` writes the
-steps as SPIR-V for a device.
+"""Arithmetic described as steps. NumPy computes each step at once; `vkq.shader.assembler` writes it as
+SPIR-V for a device.
 
 A function over `Number` is the only description of its computation. The reference, constant folding and
 devices use the same steps, so their bits cannot differ. Every step gives the same result on every device:
 float32 sums and products rounded to nearest even (never fused), comparisons, and operations on 32-bit
 integers.
 
-A float32 below the normal range (2^-126) may count as zero on a device. So functions flush their operands and
-results (`flushed`), and no subnormal intermediate value affects a result.
+A float32 below the normal range (2^-126) may count as zero on a device. So functions flush their operands
+and results (`flushed`), and no subnormal intermediate value affects a result.
 """
 
 from __future__ import annotations
@@ -29,30 +29,29 @@ class Number(abc.ABC):
     """A value of a `Kind`, in NumPy or on a device. Each operator on it is a step.
 
     A Python number as the second operand is converted to this value's kind. ``>>`` of an int32 is an
-    arithmetic shift. Floats that are compared must not be NaN.
+    arithmetic shift. Compared floats must not be NaN.
     """
 
     kind: Kind
-    # True if functions must flush floats. A kernel sets it to False if flushing changes none of its results.
+    # Whether functions must flush floats. False in a kernel whose results do not change by flushing.
     flushes = True
-    # True if the operations "lowhalf", "highhalf" and "tohalves" may be used (`vkq.probe.conversions`).
+    # Whether the operations "lowhalf", "highhalf" and "tohalves" may be used (`vkq.probe.conversions`).
     converts = False
     # The value before it was rounded to float16 (`vkq.numerics.elementary.halved`); None for other values.
     unrounded: Number | None = None
 
     @abc.abstractmethod
     def emit(self, op: str, kind: Kind, *operands: Number) -> Number:
-        """Add a step with these operands and return its result. *op* is a key of `NUMPY`, and *kind* is the
-        kind of the result."""
+        """Add a step with these operands, and return its result. *op*: a key of `NUMPY`. *kind*: the kind
+        of the result."""
 
     @abc.abstractmethod
     def constant(self, value: float | int | bool, kind: Kind) -> Number:
-        """Return a constant as a `Number` of this value's class: in NumPy, or in the kernel that computes
-        this value."""
+        """Return a constant as a `Number` of this value's class: in NumPy, or in this value's kernel."""
 
     def of(self, value: Number | float | int | bool, kind: Kind | None = None) -> Number:
-        """Return a Python number as a `Number` of *kind*; the default is the kind of this `Number`. If
-        *value* is a `Number`, return it unchanged."""
+        """Return a Python number as a `Number` of *kind* (None: the kind of this `Number`). Return a
+        `Number` unchanged."""
         return value if isinstance(value, Number) else self.constant(value, kind or self.kind)
 
     def _with(self, op: str, other: Any, kind: Kind | None = None) -> Number:
@@ -87,8 +86,8 @@ class Number(abc.ABC):
         return self._bits("xor", other)
 
     def _bits(self, op: str, other: Any) -> Number:
-        """Apply the bitwise operator *op*. If the first operand is a float, the operator works on the bits of
-        both operands, and the result is a float."""
+        """Apply the bitwise operator *op*. If this is a float, the operator works on the bits of both
+        operands, and the result is a float."""
         if self.kind == "b":
             return self._with(op, other)
         if self.kind == "f":
@@ -135,11 +134,11 @@ class Number(abc.ABC):
         return self.emit(f"{kind}select", kind, self, self.of(yes, kind), self.of(no, kind))
 
     def modulo(self, other: Any) -> Number:
-        """Return the remainder of a division of uint32 values. The divisor must not be 0."""
+        """Return the remainder of a division of uint32 values by a divisor that is not 0."""
         return self._with("mod", other)
 
     def divided(self, other: Any) -> Number:
-        """Return the quotient of uint32 values, rounded down. The divisor must not be 0."""
+        """Return the quotient of uint32 values, rounded down. The divisor is not 0."""
         return self._with("div", other)
 
     def high(self, other: Any) -> Number:
@@ -163,7 +162,8 @@ class Number(abc.ABC):
         return self.to("i")
 
     def as_float(self) -> Number:
-        """Convert an int32 to float32. The magnitude must be below 2^24, so that the result is exact."""
+        """Convert an int32 to float32. The conversion is exact for magnitudes below 2^24, which are
+        required."""
         return self.emit("itof", "f", self)
 
     def as_int(self) -> Number:
@@ -232,7 +232,7 @@ class Computed(Number):
 
 
 def computed(function: Callable[..., Number], *arrays: npt.ArrayLike) -> Array:
-    """Call a function of `Number`s with float32 arrays in NumPy, and return its result as an array."""
+    """Return the result of a function of `Number`s for float32 arrays, computed in NumPy."""
     with np.errstate(all="ignore"):
         result = function(*(Computed(array) for array in arrays))
     assert isinstance(result, Computed)
@@ -258,8 +258,8 @@ def magnitude(x: Number) -> Number:
 
 
 def scaled(x: Number, exponent: Number) -> Number:
-    """Return x * 2^exponent for a finite x. The result is 0 below the normal range and infinite above it,
-    with the sign of x."""
+    """Return x * 2^exponent for a finite x: 0 below the normal range and infinite above it, with the sign
+    of x."""
     to = (magnitude(x).u >> 23).i + exponent
     nothing = (magnitude(x).u < HIDDEN) | (to < 1)
     found = (magnitude(x).u + (exponent.u << 23)).f
@@ -280,8 +280,8 @@ def quick_sum(a: Number, b: Number) -> tuple[Number, Number]:
 
 
 def exact_product(a: Number, b: Number) -> tuple[Number, Number]:
-    """Return (a * b rounded, its rounding error), by Dekker's method. The error is exact if no part of it is
-    below the normal range."""
+    """Return (a * b rounded, its rounding error) (Dekker). The error is exact if no part of it is below the
+    normal range."""
     total = a * b
     ah, bh = a & 0xFFFFF000, b & 0xFFFFF000
     al, bl = a - ah, b - bh
@@ -289,8 +289,7 @@ def exact_product(a: Number, b: Number) -> tuple[Number, Number]:
 
 
 def polynomial(x: Number, *coefficients: float) -> Number:
-    """Return the value of a polynomial at x (Horner). The first coefficient belongs to the highest
-    power."""
+    """Return the value of a polynomial at x (Horner). The first coefficient is that of the highest power."""
     total = x.of(coefficients[0])
     for coefficient in coefficients[1:]:
         total = total * x + coefficient

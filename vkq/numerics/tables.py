@@ -67,9 +67,9 @@ def table_of(function: str | Function, x: QParams, y: QParams) -> Array:
     """Return the 256 results of ``quantize(function(dequantize(x_q)))``; entry i is for x_q = ``x.qmin + i``.
 
     function: a name in `UNARY`, or a function that maps a float64 array of 256 real numbers to 256 numbers.
-    The 256 numbers are rounded to float32 and quantized. So the table has the results of DequantizeLinear,
-    the correctly rounded function, and QuantizeLinear in sequence. Raises ArgumentError for an unknown name
-    or a result of another shape.
+    Its results are rounded to float32 and quantized. So the table has the results of DequantizeLinear, the
+    correctly rounded function, and QuantizeLinear in sequence. Raises ArgumentError for an unknown name or
+    a result of another shape.
 
     >>> table_of("relu", QParams(0.5), QParams(0.5, -128))[[0, 128, 130, 255]]
     array([-128, -128, -126,   -1], dtype=int8)
@@ -93,13 +93,13 @@ def table_of(function: str | Function, x: QParams, y: QParams) -> Array:
 
 @functools.lru_cache(maxsize=64)
 def exponentials(scale: float) -> npt.NDArray[np.int32]:
-    """Return ``round_half_even(exp(-d * scale) * 2**30)`` for d = 0 to 255. The values are the same on every
+    """Return ``round_half_even(exp(-d * scale) * 2**30)`` for d = 0 to 255, with the same bits on every
     host.
 
     >>> exponentials(1.0)[:2].tolist()
     [1073741824, 395007542]
     """
-    from decimal import Context, Decimal  # import here: only softmax needs this module
+    from decimal import Context, Decimal  # imported here: only softmax needs it
 
     context = Context(prec=40, Emin=-999999, Emax=999999)
     steps = [context.multiply(Decimal(-d), Decimal(scale)) for d in range(256)]
@@ -112,8 +112,8 @@ def exponentials(scale: float) -> npt.NDArray[np.int32]:
 
 @functools.lru_cache(maxsize=64)
 def exponentials_onnxruntime(scale: float, count: int) -> npt.NDArray[np.float32]:
-    """Return the 256 terms of ONNX Runtime's QLinearSoftmax as float32. Term i, computed in float64, is
-    ``exp((i - 255) * scale) * min((2**32 - 1) / count, 2**23 - 1)``."""
+    """Return the 256 terms of ONNX Runtime's QLinearSoftmax as float32. Term i is ``exp((i - 255) * scale)
+    * min((2**32 - 1) / count, 2**23 - 1)``, computed in float64."""
     factor = min(float(2**32 - 1) / count, float(0x7FFFFF))
     table = np.array([factor * math.exp((i - 255) * scale) for i in range(256)]).astype(np.float32)
     table.flags.writeable = False
@@ -132,16 +132,16 @@ def exponentials_litert(scale: float) -> npt.NDArray[np.float32]:
 
 @dataclasses.dataclass(frozen=True)
 class SoftmaxTerms:
-    """The values that softmax_sum.glslh reads. terms: the 256 terms of the sum. steps: ``floor(1 / y_scale)``
-    for ONNX Runtime's softmax, and y_scale for LiteRT's."""
+    """The values that softmax_sum.glslh reads. terms: the 256 terms of the sum. steps: ``floor(1 /
+    y_scale)`` for ONNX Runtime's softmax, y_scale for LiteRT's."""
 
     terms: npt.NDArray[np.float32]
     steps: float
 
     @classmethod
     def of(cls, litert: bool, x_scale: float, y_scale: float, count: int) -> SoftmaxTerms:
-        """Return the terms for rows of *count* elements: those of LiteRT's softmax if *litert* is True, else
-        those of ONNX Runtime's softmax."""
+        """Return the terms for rows of *count* elements, for LiteRT's softmax if *litert*, else for ONNX
+        Runtime's."""
         if litert:
             return cls(exponentials_litert(x_scale), y_scale)
         steps = np.floor(np.float32(1) / np.float32(y_scale))
@@ -157,8 +157,8 @@ MEAN_BITS = 29  # numbers of a fixed-point table are at most 2**29 in magnitude
 
 
 def fixed_point(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int32], int]:
-    """Return (integers, exponent): the numbers of a table times ``2**exponent``, rounded. The exponent is the
-    largest for which no magnitude exceeds 2**29.
+    """Return (integers, exponent): the numbers of a table times ``2**exponent``, rounded, with the largest
+    exponent for which no magnitude exceeds 2**29.
 
     >>> numbers, exponent = fixed_point(np.array([0.5, -1.0], np.float32))
     >>> numbers.tolist(), exponent
@@ -172,8 +172,8 @@ def fixed_point(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int32], 
 
 
 def mean_multiplier(exponent: int, pixels: int, y: QParams) -> float:
-    """Return ``2**-exponent / (pixels * y_scale)`` as float32. Return 0 if this number is subnormal; with 0,
-    every mean is y_zp."""
+    """Return ``2**-exponent / (pixels * y_scale)`` as float32; 0 if it is subnormal, which makes every mean
+    y_zp."""
     exact = math.ldexp(1.0, -exponent) / (pixels * y.scale)
     if exact > float(np.finfo(np.float32).max):
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""The functional forms of layers: each call makes a layer, applies it once, and frees it."""
+"""The functional forms of layers: a call makes a layer, applies it once, and frees it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ P = ParamSpec("P")
 
 class Applied(Protocol[P]):
     """The type of a functional form, for type checkers. The arguments are x, the parameters of the layer's
-    constructor, and *out*, which a layer's call also accepts."""
+    constructor, and *out* of the layer's call."""
 
     @overload
     def __call__(self, x: npt.ArrayLike | Tensor, *operands: P.args, **options: P.kwargs) -> Any: ...
@@ -29,10 +29,11 @@ class Applied(Protocol[P]):
 
 
 def applied(layer: Callable[P, Layer[Any]]) -> Callable[[Callable[..., Any]], Applied[P]]:
-    """Return a decorator that replaces a function by the functional form of *layer*. The form keeps the name
-    and the docstring of the function.
+    """Return a decorator that replaces a function by the functional form of *layer*. The form keeps the
+    name and the docstring of the function.
 
     The signature is ``(x, <the parameters of the layer>, out=None)``, also for `inspect`, help() and the
+    manual. The layer checks its arguments. The default device is that of x or *out*.
     manual. The layer checks its arguments. Without a device argument, the device of x or *out* is used."""
 
     def form(named: Callable[..., Any]) -> Applied[P]:
@@ -52,7 +53,7 @@ def applied(layer: Callable[P, Layer[Any]]) -> Callable[[Callable[..., Any]], Ap
         types = {name: p.annotation for name, p in parameters.items()}
         call.__annotations__ = types | {"x": npt.ArrayLike | Tensor, "out": Tensor | None}
         found: Any = checked(call)
-        # Tools that follow ``__wrapped__`` would look up the names of types in the wrong module.
+        # Tools that follow ``__wrapped__`` would look up type names in the wrong module.
         del found.__wrapped__
         return cast("Applied[P]", found)
 

@@ -23,14 +23,15 @@ def attended(
     side_by_side: tuple[int, int, int, int], layout: str | None = None,
     columns: tuple[range, range, range] | None = None,
 ) -> tuple[Value, str]:  # fmt: skip
-    """Add ``softmax(q k^T + mask) v`` of 8-bit arrays to a plan. Each step computes the same bytes as
-    `matmul`, `add` or `softmax`. Return (the result, the reason for one dispatch or several).
+    """Add ``softmax(q k^T + mask) v`` of 8-bit arrays to a plan. Return (result, reason for one dispatch or
+    several). Each step gives the same bytes as `matmul`, `add` or `softmax`.
 
-    q: (B, heads, queries, depth), k: (B, heads, keys, depth), v: (B, heads, keys, width), the result (B,
-    heads, queries, width). *side_by_side*: how many heads of q, k, v and the result are stored side by side.
-    If the number is above 1, the tensor is stored as (B, rows, heads * columns). The mask broadcasts to the
-    scores. *layout*: the wanted layout of the result, if several dispatches compute it. *columns*: the
-    columns of q, k and v to use (None: all).
+    q: (B, heads, queries, depth), k: (B, heads, keys, depth), v: (B, heads, keys, width), the result: (B,
+    heads, queries, width). The mask broadcasts to the scores.
+
+    *side_by_side*: the number of heads of q, k, v and the result that are stored side by side. If it is
+    above 1, the tensor is stored as (B, rows, heads * columns). *layout*: the layout of the result of
+    several dispatches. *columns*: the columns of q, k and v to use (None: all).
     """
     of_mask = mask.spec.shape if mask else None
     if columns is not None:
@@ -83,5 +84,5 @@ def _turned(b: Builder, v: Value, heads: int) -> Value:
 
 
 def _unnamed(b: Builder, x: Value) -> Value:
-    """Return x without quantization parameters; the next step states the parameters."""
+    """Return x without quantization parameters. The next step states them."""
     return b.view(x, Spec(x.spec.shape, x.spec.dtype, x.spec.layout))

@@ -1,4 +1,4 @@
-"""Adds selections by a condition (Where), and ArgMax and ArgMin of 8-bit values, to a plan."""
+"""Add selections by a condition (Where), and ArgMax and ArgMin of 8-bit values, to a plan."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .take import gather, numbers
 
 
 def chosen(b: Builder, flags: Value, x: Value, z: Value) -> Value:
-    """Add ``where(flags, x, z)`` to a plan. *flags*: the condition, as uint8 (0 or 1). x and z have the same
-    type: 8-bit, float32 or int32. The shapes broadcast as in NumPy."""
+    """Add ``where(flags, x, z)`` to a plan. *flags*: the condition, uint8 (0 or 1). x and z have the same
+    type: 8-bit, float32 or int32. Shapes broadcast as in NumPy."""
     if x.spec.dtype != z.spec.dtype or flags.spec.dtype != "uint8":
         raise DTypeError(
             f"where: flags are {flags.spec.dtype}, x {x.spec.dtype} and z {z.spec.dtype};"
@@ -60,10 +60,9 @@ def broadcast_to(b: Builder, x: Value, shape: Sequence[int]) -> Value:
 
 
 def argmax_of(b: Builder, x: Value, axis: int, least: bool, last: bool) -> Value:
-    """Add the indices of the largest elements along *axis* (>= 0) to a plan, as int32 without that axis.
+    """Add the indices of the largest elements along *axis* (>= 0) to a plan, as int32 without this axis.
 
-    least: find the smallest elements instead. last: among equal elements, return the index of the last one;
-    False: of the first one.
+    least: the smallest elements instead. last: of equal elements, return the last index; False: the first.
     """
     shape = x.spec.shape
     if not shape[axis]:

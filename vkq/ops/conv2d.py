@@ -1,5 +1,5 @@
 """2-D convolutions: q8ta_q8csw with float32 or int8 output, weight-only q8csw, and f32 and f16 with float
-weights. One of several methods computes each convolution."""
+weights. Several methods can compute a convolution."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ class Conv2d(Layer[Conv2dProblem]):
         )
         self._kernels: dict[Hashable, Kernel] = {}
         self._methods: dict[Hashable, tuple[Method, str]] = {}
-        # Check in the constructor, not at the first call, whether the method can compute the convolution:
-        # that does not depend on the image.
+        # Check in the constructor whether the method can compute the convolution: it does not depend on the
+        # image.
         if method != "auto":
             self._method(Conv2dProblem.smallest(self.weight_shape, self._options))
 
@@ -108,9 +108,9 @@ class Conv2d(Layer[Conv2dProblem]):
     def from_torch(
         cls, module: Any, *, x_qparams: QParams | None = None, quantized: bool | None = None, **options: Any
     ) -> Conv2d:
-        """Return a layer that computes a `torch.nn.Conv2d`, with copies of the module's weight and bias. By
-        default, both stay float. With *x_qparams* (of the input), or ``quantized=True`` (weight only), the
-        weight becomes int8 with a scale for each output channel (`vkq.quantize_weight`). The module's
+        """Return a layer that computes a `torch.nn.Conv2d`, with copies of the module's weight and bias,
+        which stay float by default. With *x_qparams* (of the input), or ``quantized=True`` (weight only),
+        the weight becomes int8 with a scale for each output channel (`vkq.quantize_weight`). The module's
         padding_mode must be "zeros".
 
         options: further arguments of the layer, such as y_qparams and device. The layer accepts PyTorch
@@ -144,7 +144,7 @@ class Conv2d(Layer[Conv2dProblem]):
         return self._method(problem)[0].takes
 
     def finish(self, after: After) -> None:
-        """Set the epilogue of the layer. Drop the layer's kernels, because their packed parameters depend on
+        """Set the epilogue of the layer, and drop the layer's kernels: their packed parameters depend on
         the epilogue."""
         self._scheme.after = after
         self._convolution = dataclasses.replace(self._convolution)
@@ -159,14 +159,14 @@ class Conv2d(Layer[Conv2dProblem]):
 
     @property
     def is_product(self) -> bool:
-        """True for a 1x1 convolution with one group, stride 1 and no padding. Each pixel of its result
+        """True for a 1x1 convolution with one group, stride 1 and no padding: each pixel of its result
         depends only on the input's pixel at the same position."""
         o = self._options
         return o.kernel == (1, 1) and o.groups == 1 and o.stride == (1, 1) and not any(o.padding)
 
     def depthwise(self, x_shape: Sequence[int]) -> tuple[Depthwise, Conv2dProblem] | None:
-        """Return the depthwise kernel and the problem for images of this shape, or None if the method is not
-        depthwise, or if x is not quantized."""
+        """Return the depthwise kernel and the problem for images of this shape. Return None if the method
+        is not depthwise or x is not quantized."""
         problem = self._problem_of(tuple(x_shape))[0]
         kernel = self._kernel(self._method(problem)[0], problem)
         return (kernel, problem) if isinstance(kernel, Depthwise) else None
@@ -174,15 +174,15 @@ class Conv2d(Layer[Conv2dProblem]):
     @checked
     def input_layouts(self, x_shape: Sequence[int]) -> tuple[str, ...]:
         """Return the packed layouts in which the kernel reads int8 inputs of this shape without a copy. If
-        there are several layouts, the result gets the layout of the input."""
+        there are several, the result gets the layout of the input."""
         method, _ = self._method(self._problem_of(tuple(x_shape))[0])
         return method.layouts or (method.takes,)
 
     @as_tuned
     def build(self, b: Builder, x: Value, other: Value | None = None, layout: str | None = None) -> Value:
-        """Add the layer to a plan. *other*: the residual that the epilogue adds. The result is written over
-        the residual, so nothing may read *other* afterwards. *layout*: the layout of the result, if the
-        method supports several."""
+        """Add the layer to a plan. *other*: the residual that the epilogue adds. The result overwrites it,
+        so nothing may read *other* afterwards. *layout*: the layout of the result, if the method supports
+        several."""
         (p, _), given = self._problem_of(x.spec.shape), x
         method, reason = self._method(p, x.spec.layout if b.alone else "")
         b.why("method", method.name)

@@ -1,4 +1,4 @@
-"""Transposed 2-D convolutions, each computed as stride x stride ordinary convolutions, or as one product on
+"""Transposed 2-D convolutions, computed as stride x stride ordinary convolutions or as one product on
 matrix units."""
 
 from __future__ import annotations

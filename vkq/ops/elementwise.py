@@ -48,11 +48,12 @@ def add(
 
     a, b: int8 or uint8 of one type, NumPy arrays (with their qparams) or Tensors. Shapes broadcast as in
     NumPy (at most four axes, where neighbouring axes that broadcast alike count as one). The result is an
-    array if both operands are arrays, else a Tensor. activation: None, "relu", "relu6" or (lo, hi). ``ra =
-    a_scale / y_scale``, ``rb = b_scale / y_scale``, ``offset = y_zp - fma(ra, a_zp, rb * b_zp)``, each
-    rounded to float32. The zero point is part of the offset, so it is added before rounding to an integer. If
-    only a is broadcast along the innermost axis, the operands are swapped. The result equals ONNX Runtime's
-    com.microsoft.QLinearAdd on x86-64, byte for byte.
+    array if both operands are arrays, else a Tensor. activation: None, "relu", "relu6" or (lo, hi).
+
+    ``ra = a_scale / y_scale``, ``rb = b_scale / y_scale``, ``offset = y_zp - fma(ra, a_zp, rb * b_zp)``,
+    each rounded to float32. The zero point is part of the offset, so it is added before rounding to an
+    integer. If only a is broadcast along the innermost axis, the operands are swapped. The result has the
+    same bytes as ONNX Runtime's com.microsoft.QLinearAdd on x86-64.
 
     Raises DTypeError for other types, ArgumentError for shapes that do not broadcast and missing qparams.
 
@@ -121,8 +122,8 @@ def combined(
     activation: Activation = None,
     form: str = "auto",
 ) -> Value:
-    """Add ``op(x, z)`` to a plan. If *form* is "table", the shader looks up every result in a table, which
-    has the results of the float formula."""
+    """Add ``op(x, z)`` to a plan. If *form* is "table", the shader looks up every result in a table of the
+    float formula's results."""
     xq, zq = operand.meaning(op, "a", x.spec, x_qparams), operand.meaning(op, "b", z.spec, z_qparams)
     if not xq.dtype == zq.dtype == yq.dtype:
         raise DTypeError(f"{op}: a is {xq.dtype}, b {zq.dtype} and y {yq.dtype}; they must be of one type")
@@ -157,7 +158,7 @@ def formula(
 
 
 def numbers_of(b: Builder, numbers: BinaryFormula, dtype: str) -> dict[str, int | float]:
-    """Return the push constants of combine.glslh that the float formula determines."""
+    """Return the push constants of combine.glslh that depend on the float formula."""
     return {
         "ra": numbers.ra, "rb": numbers.rb, "offset": numbers.offset,
         "safe": numbers.safe if b.device.soft_float else numbers.exact,
@@ -236,31 +237,30 @@ def _broadcast_shape(op: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, 
 
 
 def _gates(x: Spec, z: Spec) -> bool:
-    """Return True if z has one value for each channel of x, z is in kPackedInt8_4W4C and x is in
-    kPackedInt8_16C. The kernel then reads z without a copy."""
+    """Return True if the kernel reads z without a copy: z has one value for each channel of x, z is in
+    kPackedInt8_4W4C and x is in kPackedInt8_16C."""
     gate = z.shape[:1] in (x.shape[:1], (1,)) and z.shape[1:] == (*x.shape[1:2], 1, 1)
     return gate and x.shape != z.shape and (x.layout, z.layout) == (BLOCKED, IMAGE)
 
 
 def _are_rows(x: Spec, z: Spec, shape: Sequence[int]) -> bool:
     """Return True if x is a matrix or a batch of matrices in kPackedInt8_16C, and z broadcasts to x along
-    axes other than the last. The kernel then treats x and z as images, whose channels are the last axis."""
+    axes other than the last. The kernel then treats both as images, whose channels are the last axis."""
     same = len(x.shape) == len(z.shape) in (2, 3) and x.shape[-1] == z.shape[-1]
     return same and x.shape == tuple(shape) != z.shape and x.layout == BLOCKED
 
 
 def repeats(x: Spec, y: Spec) -> bool:
-    """Return True if y repeats x in memory, in whole vectors of 16 bytes. This holds if x broadcasts along
-    leading axes only and has whole blocks of four rows, or if x has the shape of y."""
+    """Return True if y repeats x in memory, in whole vectors of 16 bytes: x has the shape of y, or
+    broadcasts along leading axes only and has whole blocks of four rows."""
     lead = next((i for i, d in enumerate(x.shape) if d != 1), len(x.shape))
     rows = math.prod(x.shape[:-1])
     return x.shape == y.shape or (rows % 4 == 0 and bool(x.shape) and x.shape[lead:] == y.shape[lead:])
 
 
 def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Value, Value]:
-    """Return both operands with the rank of the result and in one layout. This layout is that of the operand
-    with the result's shape, if the layout allows broadcasting. If z is a gate (`_gates`), return both
-    unchanged."""
+    """Return both operands with the rank of the result and in one layout: that of the operand with the
+    result's shape, if this layout allows broadcasting. Return both unchanged if z is a gate (`_gates`)."""
     whole = (z if z.spec.shape == shape and x.spec.shape != shape else x).spec
     name = whole.layout if len(whole.shape) == len(shape) else default_layout(whole.dtype, len(shape))
     if x.spec.shape != z.spec.shape:
@@ -278,8 +278,8 @@ def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Valu
 
 
 def _logical_dims(op: str, shape: tuple[int, ...], a: Spec, b: Spec) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of y, a and b with four dims each. In a folded layout, merge neighbouring leading
-    axes along which the same operands broadcast; the last axis stays separate."""
+    """Return the shapes of y, a and b with four dims each. In a folded layout, neighbouring leading axes
+    along which the same operands broadcast are merged; the last axis stays separate."""
     columns = [list(column) for column in zip(shape, a.shape, b.shape, strict=True)]
     joined: list[list[int]] = []
     for i, column in enumerate(columns):

@@ -1,4 +1,4 @@
-"""Two convolutions as one dispatch: a 1x1 convolution and the depthwise convolution that reads its result."""
+"""Two convolutions as one dispatch: a 1x1 convolution and the depthwise convolution of its result."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .conv2d import Conv2d
 
 @dataclasses.dataclass(frozen=True)
 class Expansion:
-    """Two convolutions in one dispatch: the layers, their kernel, the second layer's problem, the layout of x
-    and y, and the tile. Created by `of`."""
+    """Two convolutions in one dispatch: the layers, their kernel, the second layer's problem, the layout of
+    x and y, and the tile. `of` creates it."""
 
     first: Conv2d
     second: Conv2d
@@ -34,8 +34,8 @@ class Expansion:
 
     @classmethod
     def of(cls, first: Conv2d, second: Conv2d, x: Spec) -> Expansion | None:
-        """Return the two convolutions as one dispatch for 8-bit images of spec *x*; None if that is not
-        possible, or not faster on this device. *second* must be the only reader of *first*'s result."""
+        """Return the two convolutions as one dispatch for 8-bit images of spec *x*, or None if this is
+        impossible or not faster on this device. *second* must be the only reader of *first*'s result."""
         operands = _operands(first, second, x)
         if operands is None:
             return None
@@ -66,8 +66,8 @@ class Expansion:
 def _operands(
     first: Conv2d, second: Conv2d, x: Spec
 ) -> tuple[Int8Gemm, Depthwise, Conv2dProblem] | None:  # fmt: skip
-    """Return (the product of the 1x1 convolution, the depthwise kernel, the problem of the depthwise
-    convolution). Return None if the layers have other kernels, or if a method was requested by name."""
+    """Return (product of the 1x1 convolution, depthwise kernel, problem of the depthwise convolution).
+    Return None if the layers have other kernels, or if a method was requested by name."""
     if not (first.method == second.method == "auto" and first.is_product) or x.shape[1] == 0:
         return None
     product, found = first.gemm, second.depthwise(first._problem_of(x.shape)[0].y_shape)
@@ -77,22 +77,23 @@ def _operands(
 
 
 def bytes_between(p: Conv2dProblem) -> int:
-    """Return the size of the intermediate images, in bytes, which two separate dispatches would write and
+    """Return the size of the intermediate images in bytes, which two separate dispatches would write and
     read."""
     return p.n * p.ic * p.h * p.w
 
 
 def most_bytes(device: Device, p: Conv2dProblem) -> int:
     """Return the largest size of the intermediate images, in bytes, for which one dispatch is faster: the
-    profile's `expanded_bytes` times the number of cores. The profile's value is for 3x3 kernels, whose taps
-    fill three words (a word has up to four taps of one row). The taps of a 5x5 kernel fill ten words, so its
-    limit is 3/10 of the value."""
+    profile's `expanded_bytes` times the number of cores.
+
+    The profile's value is for 3x3 kernels, whose taps fill three words (a word has up to four taps of one
+    row). The taps of a 5x5 kernel fill ten words, so its limit is 3/10 of the value."""
     known = profile(device.capabilities)
     return known.expanded_bytes * known.multiprocessors * 3 // (p.kh * ceil4(p.kw))
 
 
 def applied(first: Conv2d, second: Conv2d, x: Tensor) -> Tensor:
-    """Return second(first(x)) for 8-bit images x, in one dispatch if that is faster."""
+    """Return second(first(x)) for 8-bit images x, in one dispatch if this is faster."""
     b = Builder(first.device)
     given, found = b.input(x.spec), Expansion.of(first, second, x.spec)
     y = found.build(b, given) if found else second.build(b, first.build(b, given))

@@ -1,4 +1,4 @@
-"""``vkq.explain``: the dispatches of any operator on a device, without running it."""
+"""``vkq.explain``: the dispatches of any operator on a device, without running them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ def explain(
 ) -> Steps:
     """Return the dispatches of ``operator(*arguments, **options)``, recorded without running them.
 
-    operator: a function of vkq or a layer. arguments: the arguments of the call, with activations as Tensors;
-    the first activation may be a NumPy array. A layer's own ``explain`` also gives the path and the reason.
+    operator: a function of vkq or a layer. arguments: the arguments of the call, with activations as
+    Tensors; the first may also be a NumPy array. The ``explain`` of a layer also gives the path and the
+    reason.
 
     >>> from vkq.ops.pool import max_pool2d
     >>> explain(max_pool2d, np.zeros((1, 4, 8, 8), np.int8), 2).variants

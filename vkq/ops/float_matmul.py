@@ -17,8 +17,8 @@ from .choose import broadcast_to
 
 def multiplied(b: Builder, x: Value, z: Value) -> Value:
     """Add ``x @ z`` of float32 or float16 arrays to a plan; shapes broadcast as in np.matmul. Sums are
-    computed as in `vkq.kernels.float_product`; the error is at most (K + 4) 2**-24 times the sum of the
-    terms' magnitudes. If x is float16, each sum is rounded to float16 once."""
+    those of `vkq.kernels.float_product`. The error is at most (K + 4) 2**-24 times the sum of the terms'
+    magnitudes. If x is float16, each sum is rounded to float16 once."""
     dtype, shapes = x.spec.dtype, [x.spec.shape, z.spec.shape]
     x = _matrix(b, converted(b, x, "float32"), (1, *shapes[0]))
     z = _matrix(b, converted(b, z, "float32"), (*shapes[1], 1))
@@ -52,8 +52,7 @@ def _matrix(b: Builder, x: Value, otherwise: tuple[int, ...]) -> Value:
 
 def _spread(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int]) -> tuple[Value, int]:
     """Return (the matrices of x, broadcast to the *leading* axes; the stride in elements from one matrix to
-    the next). *last*: the shape of one matrix. If x has only one matrix, this matrix is stored once, and the
-    stride is 0."""
+    the next). *last*: the shape of a matrix. A single matrix is stored once, with stride 0."""
     own = x.spec.shape[:-2]
     if math.prod(own) == 1:
         return x, 0

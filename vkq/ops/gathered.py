@@ -1,4 +1,4 @@
-"""Selects rows of a table by ids on the device, and combines them with other rows (add, sub or mul), in one
+"""Select rows of a table by ids on the device, and combine them with other rows (add, sub or mul), in one
 dispatch."""
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def combined_rows(
 ) -> Value | None:  # fmt: skip
     """Add ``op(np.take(x, ids, 0), z)`` to a plan, for a matrix x of 8-bit numbers and int32 *ids* (see
     `take.gathered`). *second*: the rows of x are the second operand. Return None if the kernel does not
-    support the operands. Two of its conditions:
+    support the operands. It requires, among others:
 
-    - z must have the result's shape, or broadcast to this shape along leading axes only, with whole blocks of
-      four rows
-    - all arrays must be in kPackedInt8_4H4W"""
+    - z has the result's shape, or broadcasts to it along leading axes only, with whole blocks of four
+      rows;
+      - all arrays are in kPackedInt8_4H4W."""
     shape = (*ids.spec.shape, x.spec.shape[-1])
     y = Spec(shape, yq.dtype, None, yq)
     if len(x.spec.shape) != 2 or len(z.spec.shape) > len(shape) or not y.size or not x.spec.size:

@@ -49,8 +49,8 @@ Build = TypeVar("Build", bound=Callable[..., Value])
 
 
 def as_tuned(build: Build) -> Build:
-    """Make a layer's ``build`` method use the kernels that were tuned for the layer's problem
-    (`vkq.device.tuner`)."""
+    """Make a layer's ``build`` method use the kernels that were tuned for its problem (`vkq.device.tuner`).
+    """
 
     @functools.wraps(build)
     def building(self: Any, b: Builder, x: Value, *rest: Any, **options: Any) -> Value:
@@ -64,8 +64,8 @@ def as_tuned(build: Build) -> Build:
 @dataclasses.dataclass(frozen=True)
 class Explanation:
     """How a layer is executed for an input shape: ``path`` and ``method`` with their reasons, the shader
-    variants in the order of dispatch, and the number of multiply-adds. Also the bytes of scratch memory, and
-    the bytes of weights."""
+    variants in the order of dispatch, the number of multiply-adds, the bytes of scratch memory, and the
+    bytes of weights."""
 
     problem: str
     scheme: str
@@ -82,7 +82,7 @@ class Explanation:
 
     @property
     def wrapping(self) -> str:
-        """Text that names the output channels whose sums may wrap; "" if no sum may wrap."""
+        """A text on the output channels whose sums may wrap; "" if there are none."""
         few = ", ".join(map(str, self.overflowing[:NAMED])) + ", ..." * (len(self.overflowing) > NAMED)
         return f"sums may overflow int32, and wrap, in output channels {few}" if self.overflowing else ""
 
@@ -160,10 +160,10 @@ class Layer(OfOneProcess, Generic[P]):
         """Apply the layer: a NumPy array gives a NumPy array, a Tensor gives a Tensor without a copy to the
         host.
 
-        If the layer has ``x_qparams``, x has the dtype of these parameters, or is float32 and is quantized on
-        the device first. Otherwise x is float32 or float16. *out*: a Tensor to write into and return, with
-        the result's shape, dtype, layout and qparams; it must not be x. output: "torch" gives a PyTorch
-        tensor instead of a NumPy array.
+        If the layer has ``x_qparams``, x has their dtype, or is float32 and is quantized on the device.
+        Otherwise x is float32 or float16. *out*: a Tensor to write into and return, with the result's
+        shape, dtype, layout and qparams; it must not be x. output: "torch" gives a PyTorch tensor instead
+        of a NumPy array.
         """
         if output not in OUTPUTS:
             raise ArgumentError(f"{self._op}: output is {output!r}; it must be 'numpy' or 'torch'")
@@ -198,8 +198,8 @@ class Layer(OfOneProcess, Generic[P]):
 
     @checked
     def explain(self, x_shape: Sequence[int]) -> Explanation:
-        """Return how the layer is executed for an input of this shape, if the input has the layout that the
-        layer's kernels prefer. Run nothing."""
+        """Return how the layer is executed for an input of this shape in the layout that its kernels
+        prefer. Nothing runs."""
         problem, layout = self._problem_of(tuple(x_shape))
         dtype = self._scheme.inputs[0]
         plan = self.plan(self._spec_of(x_shape, dtype, layout))
@@ -213,9 +213,9 @@ class Layer(OfOneProcess, Generic[P]):
 
     @property
     def device_bytes(self) -> int:
-        """The bytes that the layer uses on the device now, for all input shapes so far. They hold scales,
-        tables, and the weight in each order in which the layer's kernels read it: kernels for few rows and
-        kernels for many rows may read different orders."""
+        """The bytes that the layer uses on the device now, for all input shapes so far: scales, tables, and
+        the weight in each order that its kernels read. Kernels for few rows and for many rows may read
+        different orders."""
         found = dict.fromkeys(one for plan in self._plans.copy().values() for one in plan.constants.values())
         return sum(one.bytes for one in found if one.uploaded)
 
@@ -226,7 +226,7 @@ class Layer(OfOneProcess, Generic[P]):
     @checked
     def input_layout(self, x_shape: Sequence[int]) -> str:
         """Return the packed layout in which the kernels read int8 inputs of this shape without a copy.
-        Inputs in other layouts are repacked first."""
+        Inputs in other layouts are repacked."""
         return self._problem_of(tuple(x_shape))[1]
 
     @staticmethod
@@ -235,8 +235,7 @@ class Layer(OfOneProcess, Generic[P]):
         return Spec(x_shape, dtype, layout if dtype in BYTES else None)
 
     def _problem_of(self, x_shape: tuple[int, ...]) -> tuple[P, str]:
-        """Return the problem for an input's shape, and the layout in which the layer's kernels read and
-        write int8."""
+        """Return (problem for an input's shape, layout in which the layer's kernels read and write int8)."""
         key = x_shape, preference()
         found = self._problems.get(key)
         if found is None:
@@ -258,7 +257,7 @@ class Layer(OfOneProcess, Generic[P]):
         raise NotImplementedError
 
     def _from_numpy(self, x: npt.NDArray[Any]) -> Tensor:
-        _, layout = self._problem_of(x.shape)  # raise an error for an invalid shape before any copy
+        _, layout = self._problem_of(x.shape)  # raises an error for an invalid shape, before any copy
         allowed = self._scheme.inputs
         if x.dtype.name not in allowed:
             remedy = "; give x.astype(np.float32)" if x.dtype.kind == "f" else ""

@@ -87,18 +87,19 @@ class Linear(Layer[LinearProblem]):
     w_scale`` below 2**-126 counts as 0.
 
     Float activations (q8csw): ``(sum_k x (w - w_zero_point)) * w_scale + bias`` in float32, then quantized
-    with y_qparams if given. The method decides the order of the sum, which is the same in every run. The
-    error is at most (K + 4) * 2**-24 times the sum of the terms' magnitudes; with compute="float16" it is
-    about 2**-10 times this sum, or without matrix units about 1.8 % of it (`vkq.reference.floats` has the
-    bounds). x may be float32 or float16; the result has the type of x, and sums are float32. With a
-    GroupedWeight, the result is
+    with y_qparams if given. x may be float32 or float16; the result has the type of x, and sums are
+    float32. The method decides the order of the sum, which is the same in every run. The error is at most
+    (K + 4) * 2**-24 times the sum of the terms' magnitudes. With compute="float16" it is about 2**-10 times
+    this sum, or without matrix units about 1.8 % of it (`vkq.reference.floats` has the bounds).
+
+    With a GroupedWeight, the result is
         ``sum over groups g of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g)  [+ bias]``
-    computed in float32, or for float16 x on matrix units if the device has them
+    computed in float32; float16 x is computed on matrix units if the device has them
     (`vkq.reference.linear_grouped` has the bounds).
 
     With a float weight, the result is ``sum_k x w + bias`` in float32, each product and sum rounded to
     nearest even. k runs from first to last, in a number of parts that depends only on the sizes
-    (`vkq.kernels.float_product.slices`). So the bits are the same on every device. The error is at most
+    (`vkq.kernels.float_product.slices`), so the bits are the same on every device. The error is at most
     (K + 4) * 2**-24 times the sum of the terms' magnitudes; subnormal values may count as zero.
 
     Raises ArgumentError, DTypeError, or AccumulatorOverflowError (see *overflow*).
@@ -148,9 +149,9 @@ class Linear(Layer[LinearProblem]):
         quantized: bool | None = None,
         **options: Any,
     ) -> Linear:
-        """Return a layer that computes a `torch.nn.Linear`, with copies of the module's weight and bias. By
-        default, both stay float. With *x_qparams* (of the input), or ``quantized=True`` (weight only), the
-        weight becomes int8 with a scale for each output channel (`vkq.quantize_weight`).
+        """Return a layer that computes a `torch.nn.Linear`, with copies of the module's weight and bias,
+        which stay float by default. With *x_qparams* (of the input), or ``quantized=True`` (weight only),
+        the weight becomes int8 with a scale for each output channel (`vkq.quantize_weight`).
 
         options: further arguments of the layer, such as y_qparams and device. The layer accepts PyTorch
         tensors in host memory; ``layer(x, output="torch")`` returns a PyTorch tensor.
@@ -167,8 +168,8 @@ class Linear(Layer[LinearProblem]):
                 f"linear: method is {method!r} with a float weight; it must be 'auto' or 'tiled'"
             )
         self._gemm.kernel = method
-        # Add a kernel for matrix units. The kernel for dot products stays, for few rows and for methods
-        # requested by name.
+        # A kernel for matrix units. The kernel for dot products stays for few rows and methods requested by
+        # name.
         if self._choice.path == COOPMAT and method == "auto" and n and k:
             self._matrix = MatrixGemm(
                 self.device, (n, k), lambda: operands.stored_weight, cast(Arithmetic, scheme)
@@ -187,8 +188,8 @@ class Linear(Layer[LinearProblem]):
 
     @as_tuned
     def build(self, b: Builder, x: Value, other: Value | None = None) -> Value:
-        """Add the layer to a plan. *other*: memory for the result, or None for new memory. If the epilogue
-        adds a residual, *other* is the residual; nothing may read the residual afterwards."""
+        """Add the layer to a plan. *other*: memory for the result; None: new memory. If the epilogue adds a
+        residual, *other* is the residual, which nothing may read afterwards."""
         p, layout = self._problem_of(x.spec.shape)
         if b.alone and (layout, x.spec.layout) == (BLOCKED, MATRIX):
             dots = is_faster_as_given(profile(self.device.capabilities), p.m, p.n, p.k)

@@ -1,4 +1,4 @@
-"""Several linear layers of the same x as one product, whose result contains the results of all layers."""
+"""Several linear layers of the same x as one product. Its result contains the results of all layers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .linear import Linear
 
 
 class JoinedLinears:
-    """Linear layers of the same 8-bit x, with 8-bit results, as one product. The columns of the product's
-    result are those of the layers' results, one layer after the other. In kPackedInt8_16C a block of columns
-    is contiguous, so each layer's result is a contiguous part of the product's result."""
+    """Linear layers of the same 8-bit x, with 8-bit results, as one product. The columns of its result are
+    those of the layers' results, layer after layer. In kPackedInt8_16C, a block of columns is contiguous,
+    and so is each layer's result."""
 
     def __init__(self, layers: Sequence[Linear]):
         self.layers = tuple(layers)
@@ -44,9 +44,8 @@ class JoinedLinears:
 
     @staticmethod
     def refusal(layers: Sequence[Linear], x: Spec) -> str:
-        """Return the reason why these layers cannot or should not be one product for inputs of spec *x*;
-        return "" if one product is possible and faster. The layers must have equal x_qparams, results of the
-        same dtype, and no activation."""
+        """Return the reason why these layers cannot or should not be one product for inputs of spec *x*, or
+        "". The layers must have equal x_qparams, results of the same dtype, and no activation."""
         if len(x.shape) == 4 or any(layer.input_layout(x.shape) != BLOCKED for layer in layers):
             return "results in kPackedInt8_4H4W are not parts of one array"
         if any(layer.weight_shape[0] % 16 for layer in layers):
@@ -63,7 +62,7 @@ class JoinedLinears:
         return self.whole.problems
 
     def build(self, b: Builder, x: Value) -> list[Value] | None:
-        """Add the product to a plan and return the results of the layers. Return None if the device cannot
+        """Add the product to a plan, and return the results of the layers. Return None if the device cannot
         bind memory at the offsets of the results."""
         shapes = [layer._problem_of(x.spec.shape)[0].y_shape for layer in self.layers]
         parts = [
@@ -78,6 +77,6 @@ class JoinedLinears:
 
 
 def _result(layer: Linear) -> QParams:
-    """Return the parameters that a layer's result has before its epilogue."""
+    """Return the parameters of a layer's result before its epilogue."""
     assert layer.y_qparams is not None
     return layer.y_qparams

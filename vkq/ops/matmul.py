@@ -31,7 +31,7 @@ from .take import gather, numbers
 # a shader variant, and its push constants except the sizes
 Kernel = tuple[Variant, Mapping[str, int | float]]
 HEADS = ("A_HEADS", "B_HEADS", "Y_HEADS")
-MOST_K = (2**31 - 1) // (255 * 255)  # largest K for which int32 holds the sum of any 8-bit products
+MOST_K = (2**31 - 1) // (255 * 255)  # largest K for which every sum of 8-bit products fits into int32
 
 
 @checked
@@ -75,10 +75,12 @@ def multiplied(
     layout: str | None = None,
 ) -> Value:
     """Add `matmul` to a plan. With the overflow "wrap", K may have any size, and sums are modulo 2**32.
-    *rows*: z is the transpose of the operand b, (..., N, K). *heads*: how many heads of x, of z (only with
-    *rows*) and of the result are stored side by side. If the number is above 1, the tensor (B, heads, rows,
-    columns) is stored as (B, rows, heads * columns). *layout*: the wanted layout of a result with heads. A
-    tensor that the kernel cannot read or write in this form is copied, possibly into another layout."""
+    *rows*: z is the transpose of the operand b, (..., N, K).
+
+    *heads*: the number of heads of x, of z (only with *rows*) and of the result that are stored side by
+    side. If it is above 1, the tensor (B, heads, rows, columns) is stored as (B, rows, heads * columns).
+    *layout*: the wanted layout of a result with heads. A tensor that the kernel cannot read or write in
+    this order is copied, possibly into another layout."""
     if max(heads) > 1:
         whole = _whole_blocks(b.device, x.spec.shape, z.spec.shape, heads, yq)
         x, of_x = _apart(b, x, heads[0], whole)
@@ -112,8 +114,8 @@ def multiplied(
 def _whole_blocks(
     device: Device, x: tuple[int, ...], z: tuple[int, ...], heads: Heads, yq: QParams | None
 ) -> bool:
-    """Return True if no block of four rows or columns belongs to two matrices, or to two heads that are
-    stored side by side."""
+    """Return True if no block of four rows or columns belongs to two matrices, or to two heads side by
+    side."""
     (*leading, m, k), (*others, n, _) = apart(x, heads[0]), apart(z, heads[1])
     halves = [many for many, size in zip(heads, (k, k, n), strict=True) if many > 1 and size % 4]
     same = leading == others and len(leading) == 2
@@ -121,9 +123,9 @@ def _whole_blocks(
 
 
 def _apart(b: Builder, x: Value, heads: int, whole: bool) -> tuple[Value, int]:
-    """Return (operand, how many of its heads are stored side by side). If *whole* (each head consists of
-    whole blocks) and x is a matrix in memory, the operand is x itself, with all *heads* side by side.
-    Otherwise copy the heads into separate matrices, and return 1 as the number."""
+    """Return (operand, number of its heads that are side by side). If *whole* (each head consists of whole
+    blocks) and x is a matrix in memory, the operand is x with all *heads*. Otherwise the heads are copied
+    into separate matrices, and the number is 1."""
     if heads == 1 or (whole and x.spec.layout == MATRIX):
         return x, heads
     n, rows, columns = x.spec.shape
@@ -151,8 +153,7 @@ def columns_of(b: Builder, z: Value) -> Value:
 
 
 def _kernel(device: Device, out: str, batch: int, m: int, n: int) -> tuple[Variant, tuple[int, int]]:
-    """Return (shader variant, the offsets that the variant's form of the dot product adds to the two
-    operands)."""
+    """Return (shader variant, the offsets that its dot form adds to the two operands)."""
     form = without_matrices(device).form
     if not _tiled(device, batch, m, n):
         return catalog().find("matmul_q8__row", out=out), (0, 0)
@@ -180,7 +181,7 @@ def _product(
     columns = apart(z.spec.shape, heads[1])
     leading, m, n, k = _sizes(apart(x.spec.shape, heads[0]), (*columns[:-2], *columns[:-3:-1]))
     shape = together((*leading, m, n), heads[2])
-    if len(z.spec.shape) == 2:  # one right matrix for all left matrices: stack their rows to one matrix
+    if len(z.spec.shape) == 2:  # one right matrix for all left matrices: stack the rows of the left
         leading, m = (), math.prod(leading) * m
     batch = math.prod(leading)
     x = reshaped(b, x, (m, k), MATRIX) if not leading else _rows(b, x, leading, (m, k), heads[0])

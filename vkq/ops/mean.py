@@ -26,8 +26,8 @@ from .operand import Operand
 from .pool import MOST_PIXELS, globally_averaged
 from .shape import transposed
 
-# Maximum number of pixels for a mean by a table. The sum of the entries' upper bits must fit int32, and so
-# must the sum of their lower bits.
+# Maximum number of pixels for a mean by a table. The sum of the entries' upper bits and that of their lower
+# bits must fit into int32.
 MOST_TABLE_PIXELS = (1 << 16) - 1
 
 
@@ -42,12 +42,11 @@ def reduce_mean(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """Return the mean over some axes, by the formula of `global_avg_pool2d`. The sum of the integers is
-    exact.
+    """Return the mean over some axes, by the formula of `global_avg_pool2d`, with an exact integer sum.
 
-    x: int8 or uint8 of any shape, a NumPy array or a Tensor (the result is the same kind). axes: the reduced
-    axes, None for all; negative axes count from the end. keepdims: keep the reduced axes with length 1. n,
-    the product of the reduced axes' lengths, is at most 2**23:
+    x: int8 or uint8 of any shape, a NumPy array or a Tensor; the result is of the same class. axes: the
+    reduced axes, None for all; negative axes count from the end. keepdims: keep the reduced axes with
+    length 1. n, the product of the reduced axes' lengths, is at most 2**23:
 
         y_q = saturate(round_half_even(float32(sum(x_q - x_zp)) * m) + y_zp),  m = x_scale / (y_scale * n)
 
@@ -73,8 +72,8 @@ def mean_over_axes(
     y_qparams: QParams | None,
     x_qparams: QParams | None,
 ) -> Value:
-    """Add `reduce_mean` to a plan. The axes that are kept become the channels of an image of one row, and
-    the reduced axes become its pixels."""
+    """Add `reduce_mean` to a plan. The kept axes become the channels of an image of one row, and the
+    reduced axes its pixels."""
     shape = x.spec.shape
     rank = len(shape)
     gone = {operand.normal_axis("reduce_mean", a, rank) for a in (range(rank) if axes is None else axes)}
@@ -96,9 +95,9 @@ def mean_over_axes(
 def averaged_by_table(
     b: Builder, x: Value, table: npt.NDArray[np.float32], yq: QParams, layout: str | None = None
 ) -> Value:
-    """Add the mean of a function of 8-bit x over each channel's pixels, (N, C, 1, 1), to a plan. *table*: the
-    function's float32 values, (256,) or (C, 256); see `vkq.reference.operators.mean_of_table`. *layout*: see
-    `vkq.ops.pool.globally_averaged`."""
+    """Add the mean of a function of 8-bit x over each channel's pixels, (N, C, 1, 1), to a plan. *table*:
+    the function's float32 values, (256,) or (C, 256); see `vkq.reference.operators.mean_of_table`.
+    *layout*: see `vkq.ops.pool.globally_averaged`."""
     operand.check_image("mean", x.spec.shape)
     n, c, h, w = x.spec.shape
     if not 0 < h * w <= MOST_TABLE_PIXELS or table.shape not in ((256,), (c, 256)):

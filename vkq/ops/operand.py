@@ -1,5 +1,5 @@
-"""Helpers of operators without weights. They apply an operator to arrays or tensors, cache its plans, and
-name push constants."""
+"""Helpers of operators without weights: apply an operator to arrays or tensors, cache its plans, and name
+push constants."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ def apply(
     out: Tensor | None = None,
     dtypes: tuple[str, ...] = BYTES,
 ) -> Any:
-    """Apply ``build(builder, *inputs, *options)`` to the operands and return the result. The result is a
-    Tensor if any operand is a Tensor or *out* is given, else a NumPy array. The plan is cached by the inputs'
-    specs and the options."""
+    """Return ``build(builder, *inputs, *options)`` of the operands: a Tensor if any operand is a Tensor or
+    *out* is given, else a NumPy array. The plan is cached by the inputs' specs and the options."""
     chosen = device_of(op, [*operands.values(), out], device)
     inputs = [take(op, name, x, chosen, dtypes) for name, x in operands.items()]
     y = run(planned(chosen, build, [x.spec for x in inputs], options), inputs, out, op)
@@ -56,7 +55,7 @@ def planned(device: Device, build: Build, specs: Sequence[Spec], options: tuple[
 
 
 def hashable(value: Any) -> Hashable:
-    """Return an option in a form that can be hashed, for the cache key of a plan."""
+    """Return an option as a hashable object, for the cache key of a plan."""
     if isinstance(value, np.ndarray):
         return (value.dtype.str, value.shape, value.tobytes())
     if isinstance(value, (list, tuple)):
@@ -66,8 +65,8 @@ def hashable(value: Any) -> Hashable:
 
 
 def device_of(op: str, operands: Sequence[Operand | None], device: Device | int | str | None) -> Device:
-    """Return the device of the tensors among the operands, which must all be on the same device, and on
-    *device* if it is not None. Without tensors, return *device* or the default device."""
+    """Return the device of the tensors among the operands, which must all be on one device, that of
+    *device* if given. Without tensors, return *device* or the default device."""
     devices = [x.device for x in operands if isinstance(x, Tensor)]
     if device is not None:
         devices.insert(0, opened(device))
@@ -81,8 +80,8 @@ def device_of(op: str, operands: Sequence[Operand | None], device: Device | int 
 
 
 def take(op: str, name: str, x: Operand, device: Device, dtypes: tuple[str, ...] = BYTES) -> Tensor:
-    """Return the operand *name* of the operator *op* as a Tensor; a NumPy array is uploaded in its default
-    layout. Raises DTypeError if the operand's dtype is not in *dtypes*."""
+    """Return the operand *name* of the operator *op* as a Tensor. A NumPy array is uploaded in its default
+    layout. Raises DTypeError if the dtype is not in *dtypes*."""
     if isinstance(x, Tensor):
         if x.dtype not in dtypes:
             raise DTypeError(f"{op}: {name} has dtype {x.dtype}; it must be {_words(dtypes)}")
@@ -98,8 +97,8 @@ def _words(dtypes: tuple[str, ...]) -> str:
 
 
 def meaning(op: str, name: str, x: Spec, q: QParams | None) -> QParams:
-    """Return the quantization parameters of an operand: those of its spec, or *q*. If both are given, they
-    must be equal."""
+    """Return the quantization parameters of an operand: those of its spec or *q*, which must be equal if
+    both exist."""
     found = q or x.qparams
     if found is None:
         raise ArgumentError(f"{op}: {name} carries no qparams; give {name}_qparams")
@@ -115,7 +114,7 @@ def meaning(op: str, name: str, x: Spec, q: QParams | None) -> QParams:
 
 
 def check_image(op: str, shape: Sequence[int]) -> None:
-    """Raise an error unless the shape has four axes, as images have."""
+    """Raise an error unless the shape has the four axes of images."""
     if len(shape) != 4:
         raise ArgumentError(
             f"{op}: x has {len(shape)} axes (shape {tuple(shape)}); it must have 4: (N, C, H, W)"
@@ -123,10 +122,9 @@ def check_image(op: str, shape: Sequence[int]) -> None:
 
 
 def axes_layout(name: str, rank: int) -> str:
-    """Return the layout in which operators along axes read an array that has *rank* axes and the layout
-    *name*. This is *name*, with one exception: an array in kPackedInt8_16C whose rank is not 4 is read in
-    kPackedInt8_4H4W. The reason is that kPackedInt8_16C stores such an array with an extent whose axes are
-    not the axes of the array."""
+    """Return the layout in which operators along axes read an array of *rank* axes in the layout *name*:
+    *name*, or kPackedInt8_4H4W instead of kPackedInt8_16C if the rank is not 4. kPackedInt8_16C stores such
+    an array with an extent whose axes are not those of the array."""
     return MATRIX if name == BLOCKED and rank != 4 else name
 
 

@@ -29,21 +29,21 @@ from .operand import Operand
 
 # With scales in this range, no float32 step of an average is subnormal or infinite.
 SCALES = (2.0**-100, 2.0**100)
-# In a global average of images in kPackedInt8_4W4C, a workgroup averages several neighbouring blocks of four
-# channels. A small workgroup averages at least LEAST_ACROSS blocks, which it reads as 32 consecutive bytes,
-# and up to MOST_ACROSS if an image has few pixels. A large workgroup averages twice as many blocks.
+# In a global average of images in kPackedInt8_4W4C, a workgroup averages several neighbouring blocks of
+# four channels. A small workgroup averages at least LEAST_ACROSS blocks (32 consecutive bytes), and up to
+# MOST_ACROSS if an image has few pixels. A large workgroup averages twice as many blocks.
 LEAST_ACROSS, MOST_ACROSS = 2, 8
 MANY = 1 << 17  # minimum number of vectors for which a global average uses the largest workgroup
 SUM_BYTES = 16  # shared memory of an invocation of a global average, in bytes: four sums
 # Constants of a global average. LEAST_INVOCATIONS: minimum number of invocations of a workgroup. AT_ONCE:
-# number of loads that an invocation of a large workgroup issues before it uses the loaded values.
+# number of loads that an invocation of a large workgroup issues before it uses their values.
 LEAST_INVOCATIONS, AT_ONCE = 128, 4
 LEAST_BLOCKED = 32  # LEAST_INVOCATIONS for kPackedInt8_16C, where an image has fewer vectors
-# In a global average, 16 bits hold the sum of this many bytes of a channel. An invocation that adds more
+# In a global average, maximum bytes of a channel whose sum fits into 16 bits. An invocation that adds more
 # bytes adds them in parts (LONG).
 MOST_VECTORS = 256
 MEANS_IN = {IMAGE: 1, MATRIX: 2}  # the shader's constant TO for each layout of y that x does not have
-MOST_PIXELS = 1 << 23  # global average: maximum number of pixels whose sum fits int32
+MOST_PIXELS = 1 << 23  # maximum number of pixels whose sum fits into int32 (global average)
 
 
 @checked
@@ -60,10 +60,12 @@ def max_pool2d(
 ) -> Any:
     """Return the maximum under a window that slides over x.
 
-    x: (N, C, H, W), int8 or uint8, a NumPy array or a Tensor (the result is the same kind, with the same
-    qparams). kernel, stride (by default the kernel), dilation: an int or (vertical, horizontal); padding:
-    also (top, left, bottom, right). Padding is never the maximum. ceil_mode: OH and OW are rounded up, not
-    down. The results equal those of ONNX MaxPool (https://onnx.ai/onnx/operators/onnx__MaxPool.html) and
+    x: (N, C, H, W), int8 or uint8, a NumPy array or a Tensor; the result is of the same class, with the
+    same qparams. kernel, stride (by default the kernel), dilation: an int or (vertical, horizontal).
+    padding: also (top, left, bottom, right); padding is never the maximum. ceil_mode: round OH and OW up,
+    not down.
+
+    The results equal those of ONNX MaxPool (https://onnx.ai/onnx/operators/onnx__MaxPool.html) and
     torch.nn.functional.max_pool2d.
 
     Raises ArgumentError for a window that is invalid for x, DTypeError for another type.
@@ -114,11 +116,13 @@ def avg_pool2d(
     """Return the mean under a window that slides over x, with the bytes of ONNX Runtime's
     com.microsoft.QLinearAveragePool.
 
-    ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32; sum
-    adds ``x_scale * (x_q - x_zp)`` in row-major order. With count_include_pad (the default, as in PyTorch but
-    not in ONNX) count is the kernel's size, else the number of elements inside the image. If the kernel
-    covers the whole image, the formula is that of `global_avg_pool2d`, as in ONNX Runtime. x, kernel, stride,
-    padding and ceil_mode: as for `max_pool2d`; y_qparams: by default the parameters of x.
+    ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32. sum
+    adds ``x_scale * (x_q - x_zp)`` in row-major order. With count_include_pad (the default, as in PyTorch
+    but not in ONNX), count is the kernel's size, else the number of elements inside the image. If the
+    kernel covers the whole image, the formula is that of `global_avg_pool2d`, as in ONNX Runtime.
+
+    x, kernel, stride, padding and ceil_mode: as for `max_pool2d`. y_qparams: by default the parameters of
+    x.
 
     Raises ArgumentError for a window that is invalid for x, for missing qparams, and for scales outside
     [2**-100, 2**100].
@@ -177,8 +181,8 @@ def global_avg_pool2d(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """Return the mean of each channel of x (N, C, H, W), as an array (N, C, 1, 1), computed like ONNX
-    Runtime's com.microsoft.QLinearGlobalAveragePool.
+    """Return the mean of each channel of x (N, C, H, W) as (N, C, 1, 1), with the bytes of ONNX Runtime's
+    com.microsoft.QLinearGlobalAveragePool.
 
     ``y_q = saturate(round_half_even(float32(sum(x_q - x_zp)) * m) + y_zp)``,
     ``m = x_scale / (y_scale * H * W)``, with an exact sum and each float32 step rounded. y_qparams: by
@@ -197,8 +201,8 @@ def globally_averaged(
     excite: Excite | None = None, litert: str = "",
 ) -> Value:  # fmt: skip
     """Add `global_avg_pool2d` to a plan. *layout*: the wanted layout of the result; if the kernel cannot
-    write it, the result has the layout of x. A result in kPackedInt8_4H4W has shape (N, C). *excite*: also
-    compute the gates of the channels from the means, and return the gates, which have no qparams. *litert*:
+    write it, the result has the layout of x. A result in kPackedInt8_4H4W has shape (N, C). *excite*:
+    compute the gates of the channels from the means and return the gates, which have no qparams. *litert*:
     compute LiteRT's "mean" or "sum" (`offset_of_mean`)."""
     op = "global_avg_pool2d"
     operand.check_image(op, x.spec.shape)
@@ -245,9 +249,9 @@ def _formula(pixels: int, xq: QParams, yq: QParams, litert: str) -> dict[str, in
 
 
 def _sharers(device: Device, vectors: int, blocked: bool, least: int) -> dict[str, Constant]:
-    """Return the specialization constants of a global average of images of *vectors* vectors. They are the
-    number of invocations of a workgroup (at least *least*), the number of blocks of channels that the
-    workgroup averages, and the form of the loop. *blocked*: x is in kPackedInt8_16C."""
+    """Return the specialization constants of a global average of images of *vectors* vectors: the number of
+    invocations of a workgroup (at least *least*), its number of blocks of channels, and the variant of the
+    loop. *blocked*: x is in kPackedInt8_16C."""
     limits = device.capabilities.properties
     sum_bytes = 4 * SUM_BYTES if blocked else SUM_BYTES
     room = min(limits["maxComputeWorkGroupInvocations"], limits["maxComputeSharedMemorySize"] // sum_bytes)

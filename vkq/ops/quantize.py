@@ -28,9 +28,9 @@ def quantize(
 ) -> Any:
     """Return ``saturate(round_half_even(x / scale) + zero_point)``.
 
-    x: float32 of any shape, a NumPy array (the result is an array, too) or a Tensor (the result is a Tensor
-    in *layout*: by default kPackedInt8_4W4C for four dims, else kPackedInt8_4H4W). The division is rounded
-    correctly on every device. +-Inf saturates, NaN gives the lower bound, -0.0 is 0.
+    x: float32 of any shape, a NumPy array (the result is an array) or a Tensor. The result of a Tensor is a
+    Tensor in *layout*, by default kPackedInt8_4W4C for four dims, else kPackedInt8_4H4W. The division is
+    rounded correctly on every device. +-Inf saturates, NaN gives the lower bound, -0.0 is 0.
     https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
 
     Raises DTypeError if x is not float32.
@@ -52,7 +52,7 @@ def dequantize(
 ) -> Any:
     """Return ``(x - zero_point) * scale`` in float32.
 
-    x: a NumPy array or a Tensor with the dtype of *qparams*; by default, a Tensor's own qparams are used.
+    x: a NumPy array or a Tensor with the dtype of *qparams*, by default a Tensor's own qparams.
     https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
 
     >>> import numpy as np
@@ -63,7 +63,7 @@ def dequantize(
 
 
 def dequantized(b: Builder, x: Value, qparams: QParams | None) -> Value:
-    """Add `dequantize` to a plan. If *qparams* is None, the parameters of x are used."""
+    """Add `dequantize` to a plan. *qparams*: None: the parameters of x."""
     q = qparams or x.spec.qparams
     if q is None:
         raise ArgumentError("dequantize: x carries no qparams; give them")

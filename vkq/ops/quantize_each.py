@@ -1,5 +1,5 @@
-"""Adds quantization with several scales and zero points to a plan: along an axis or in blocks. Also adds
-quantization with parameters that are computed at run time."""
+"""Add quantization with several scales and zero points to a plan: along an axis, in blocks, or with
+parameters that are computed at run time."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Array = npt.NDArray[Any]
 
 
 def quantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> Value:
-    """Add ``saturate(round_half_even(x / scale) + zero_point)`` of float32 x to a plan. scale and zero_point
-    broadcast to x: for example, they have one value for each channel (shape (C, 1, 1)), or one for each
-    element. The result has the zero point's type. The result equals that of ONNX QuantizeLinear with an axis
-    or blocks."""
+    """Add ``saturate(round_half_even(x / scale) + zero_point)`` of float32 x to a plan. scale and
+    zero_point broadcast to x: for example, they have a value for each channel, (C, 1, 1), or for each
+    element. The result has the zero point's type, and equals that of ONNX QuantizeLinear with an axis or
+    blocks."""
     y = b.new(Spec(x.spec.shape, zero_point.dtype.name))
     if y.spec.size:
         scales, zeros = _parameters(b, x.spec.shape, scale, zero_point)
@@ -45,13 +45,12 @@ def dequantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> V
 
 
 def quantized_dynamically(b: Builder, x: Value) -> tuple[Value, Value, Value]:
-    """Add a quantization of float32 x to uint8 to a plan, and return (result, scale, zero point). The
-    parameters follow from the range of x, extended to contain 0; NaN is ignored. The scale is at least
-    2**-126; it is infinite if the range is infinite. The results equal those of ONNX
-    DynamicQuantizeLinear."""
+    """Add a quantization of float32 x to uint8 to a plan. Return (result, scale, zero point). The
+    parameters are those of the range of x, extended to contain 0; NaN is ignored. The scale is at least
+    2**-126, and infinite for an infinite range. The results equal those of ONNX DynamicQuantizeLinear."""
     packed, parameters = quantize_rows(b, x, 1, x.spec.size, MATRIX, infinities=True)
     y = reshaped(b, b.view(packed, Spec((1, x.spec.size), "uint8", MATRIX)), x.spec.shape)
-    zero = Spec((), "uint8")  # one word, whose lowest byte is the zero point as int8
+    zero = Spec((), "uint8")  # one word; its lowest byte is the zero point as int8
     moved = gather(b, parameters, np.array([1] + [-1] * (zero.nbytes // 4 - 1)))
     scale = gather(b, parameters, np.array(0))
     return y, b.view(scale, Spec((), "float32")), b.view(moved, zero)

@@ -16,7 +16,7 @@ from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
 from .choose import broadcast_to
 
-SHARED = 128  # several invocations share a sum of at least this many elements
+SHARED = 128  # minimum number of elements of a sum that several invocations share
 # SHARERS_OF_LARGEST invocations share a window of LARGEST or more elements.
 LARGEST, SHARERS_OF_LARGEST = 1 << 20, 128
 PART = 4096 * SHARERS  # maximum number of elements that the invocations of one sum add in one dispatch
@@ -28,7 +28,7 @@ def combined(b: Builder, x: Value, z: Value, op: RealOp) -> Value:
     """Add ``op(x, z)`` of float32 arrays, with shapes broadcast as in NumPy, to a plan.
 
     Each result is rounded to nearest even; subnormal results may be zero. max and min are NaN if an operand
-    is NaN. Of two zeros with different signs, max returns the positive zero and min the negative zero.
+    is NaN. Of zeros with different signs, max returns +0 and min -0.
     """
     if not x.spec.dtype == z.spec.dtype == "float32":
         raise DTypeError(f"{op}: x is {x.spec.dtype} and z {z.spec.dtype}; both must be float32")
@@ -55,9 +55,9 @@ def number(b: Builder, value: npt.ArrayLike) -> Value:
 
 
 def summed(b: Builder, x: Value, kept: int) -> Value:
-    """Add float32 sums over all axes except the first *kept* to a plan. The error is at most 2^-23 times the
-    sum of magnitudes, or 2^-22 times for more than `PART` elements. The order of additions depends only on
-    the number of elements."""
+    """Add float32 sums over all axes except the first *kept* to a plan. The error is at most 2^-23 times
+    the sum of magnitudes, or 2^-22 times for more than `PART` elements. The order of additions depends only
+    on the number of elements."""
     shape = x.spec.shape[:kept]
     _require("sum", x)
     y = b.new(Spec(shape, "float32"))
@@ -82,9 +82,11 @@ def pooled(
     zero.
 
     max is NaN if an element is NaN, and -infinity for a window without elements. A mean is the sum of a
-    window's elements, each addition rounded, divided by their number. *count_padding*: the number includes
-    the elements in the padding. The error of a mean is at most (taps / lanes + log2(lanes) + 2) * 2^-24 times
-    the mean of magnitudes, with lanes from `_lanes`. The order of the sum depends only on the sizes.
+    window's elements, each addition rounded, divided by their number. *count_padding*: this number includes
+    the elements in the padding.
+
+    The error of a mean is at most (taps / lanes + log2(lanes) + 2) * 2^-24 times the mean of magnitudes,
+    with lanes from `_lanes`. The order of the sum depends only on the sizes.
     """
     _require(of, x)
     if of == "max" and min(window.kernel) > 1 and window.taps >= BY_AXES:
@@ -111,7 +113,7 @@ def pooled(
 
 
 def _lanes(taps: int) -> int:
-    """Return how many invocations compute a window together."""
+    """Return the number of invocations that share a window."""
     return SHARERS_OF_LARGEST if taps >= LARGEST else sharers(taps)
 
 

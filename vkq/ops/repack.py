@@ -21,7 +21,7 @@ from .operand import Operand
 @checked
 def reshape(x: Operand, shape: Sequence[int], layout: str | None = None, *, out: Tensor | None = None) -> Any:
     """Return the same elements in row-major order with another shape; one dim may be -1. 8-bit data of a
-    Tensor is repacked on the device; a NumPy array is reshaped by NumPy.
+    Tensor is repacked on the device. A NumPy array is reshaped by NumPy.
 
     *layout*: the layout of the resulting Tensor; by default kPackedInt8_4W4C for four dims, else
     kPackedInt8_4H4W.
@@ -55,12 +55,12 @@ tensor.reshaped = reshape
 
 
 def to_layout(x: Tensor, layout: str) -> Tensor:
-    """Return the tensor in another packed layout, or the tensor itself if it has that layout already."""
+    """Return the tensor in another packed layout, or the tensor itself if it has this layout."""
     return x if x.layout == layout else reshape(x, x.shape, layout)
 
 
 def resolved(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Return *dims* with -1 replaced by the size that the other dims imply. Raise ArgumentError if the two
+    """Return *dims* with -1 replaced by the size that the other dims imply. Raises ArgumentError if the two
     shapes have different numbers of elements."""
     size = math.prod(shape)
     free = [i for i, d in enumerate(dims) if d == -1]

@@ -39,19 +39,23 @@ def resize(
 ) -> Any:
     """Return an image resized, with the type and the qparams of x.
 
-    x: (N, C, H, W), int8 or uint8, a NumPy array or a Tensor (the result is the same kind). Give either size,
-    (OH, OW), or scale, a number or (vertical, horizontal); with scale, ``OH = floor(scale * H)``. mode:
-    "nearest" or "linear". coordinates: half_pixel, pytorch_half_pixel, asymmetric, align_corners.
-    nearest_mode: round_prefer_floor, round_prefer_ceil, floor, ceil.
-    https://onnx.ai/onnx/operators/onnx__Resize.html
+    x: (N, C, H, W), int8 or uint8, a NumPy array or a Tensor; the result is of the same class. Give either
+    size, (OH, OW), or scale, a number or (vertical, horizontal): ``OH = floor(scale * H)``. mode: "nearest"
+    or "linear". coordinates: half_pixel, pytorch_half_pixel, asymmetric, align_corners. nearest_mode:
+    round_prefer_floor, round_prefer_ceil, floor, ceil. https://onnx.ai/onnx/operators/onnx__Resize.html
 
-    linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the left.
-    x11 to x22 are the neighbouring elements (row 1 or 2, column 1 or 2); dy1, dy2, dx1 and dx2 are the
-    distances from these rows and columns. By default, the result's fraction is truncated, as in ONNX Runtime
-    for 8-bit data. Modes "nearest" and "linear" then equal ONNX Runtime byte for byte. With rounding="even",
-    the result is rounded half to even, which is closer to the real result. With rounding="fixed", weights are
-    integers in units of 2**-11, and halves are rounded up, as in XNNPACK. With rounding="fixed_10", the units
-    are 2**-10, and halves are rounded away from zero, as in LiteRT's own kernel of int8.
+    linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the
+    left. x11 to x22 are the neighbouring elements (row 1 or 2, column 1 or 2); dy1, dy2, dx1 and dx2 are
+    the distances from these rows and columns.
+
+    rounding decides the result's fraction:
+
+    - "truncate" (default): it is dropped, as in ONNX Runtime for 8-bit data. The modes "nearest" and
+      "linear" then equal ONNX Runtime byte for byte.
+    - "even": the result is rounded half to even, which is closer to the real result.
+    - "fixed": weights are integers in units of 2**-11, and halves are rounded up, as in XNNPACK.
+    - "fixed_10": the units are 2**-10, and halves are rounded away from zero, as in LiteRT's own kernel
+      of int8.
 
     Raises ArgumentError for an unknown option, and unless exactly one of size and scale is given.
 
@@ -106,10 +110,9 @@ def resized_as(b: Builder, x: Value, how: Resize, real: tuple[QParams, QParams] 
 
 
 def _table(how: Resize) -> npt.NDArray[np.int32]:
-    """Return an int32 array (OH + OW, 4) with an entry for each row of the result, and then for each column.
-    An entry has four numbers: the first and the second source index, and the distances from these two as the
-    bits of float32 numbers. For rounding "fixed", the third number is the integer weight of the second
-    index."""
+    """Return an int32 array (OH + OW, 4): an entry for each row of the result, then one for each column. An
+    entry has the two source indices, and the distances from them as the bits of float32 numbers. For
+    rounding "fixed", the third number is the integer weight of the second index."""
     parts = []
     for axis in (0, 1):
         part = np.zeros((how.size[axis], 4), np.int32)

@@ -33,10 +33,10 @@ def concat(
 ) -> Any:
     """Concatenate the inputs along an axis. An input whose qparams differ from y_qparams is requantized.
 
-    xs: at least one int8 or uint8 operand, equal in rank and in all axes but *axis*; the result is a NumPy
-    array if all inputs are, else a Tensor in the layout of the first input. y_qparams: by default the qparams
-    of the inputs, which must then be equal. The results equal ONNX Runtime's com.microsoft.QLinearConcat,
-    byte for byte.
+    xs: at least one int8 or uint8 operand, equal in rank and in all axes but *axis*. The result is a NumPy
+    array if all inputs are, else a Tensor in the layout of the first input. y_qparams: by default the
+    qparams of the inputs, which must then be equal. The results have the same bytes as ONNX Runtime's
+    com.microsoft.QLinearConcat.
 
     Raises ArgumentError for shapes that differ along other axes and for missing qparams, DTypeError for mixed
     types without y_qparams.
@@ -101,7 +101,7 @@ def pad(
     """Pad x with elements of one value.
 
     pads: (before, after) for each axis, each 0 or more, as in numpy.pad. value: an integer of x's type; by
-    default the zero point, the code of 0.0 (from x_qparams or a Tensor's own qparams). The result equals that
+    default the zero point, the code of 0.0 (from x_qparams or a Tensor's qparams). The result equals that
     of ONNX Pad with the mode "constant".
 
     >>> import numpy as np
@@ -177,10 +177,11 @@ def transposed(b: Builder, x: Value, axes: Sequence[int] | None) -> Value:
 def permuted_as(
     b: Builder, x: Value, shape: Sequence[int], axes: Sequence[int], to: Sequence[int], layout: str | None
 ) -> Value:
-    """Add a copy step to the plan that reshapes x to *shape*, transposes it by *axes* and reshapes it to
-    *to*. *layout*: the layout of the result; None: the default layout for its shape. Pixels in
-    kPackedInt8_16C that become rows of channels are copied only if *layout* is another layout; by default the
-    result stays in kPackedInt8_16C. Any other permutation of images takes several steps."""
+    """Add a copy to the plan that reshapes x to *shape*, transposes it by *axes* and reshapes it to *to*.
+    *layout*: the layout of the result; None: the default layout for its shape.
+
+    Pixels in kPackedInt8_16C that become rows of channels are copied only if *layout* is another layout; by
+    default the result stays in kPackedInt8_16C. Any other permutation of images takes several steps."""
     if x.spec.layout == BLOCKED and pixels_as_rows(x.spec.shape, shape, axes, to):
         rows = b.view(x, Spec(to, x.spec.dtype, BLOCKED, x.spec.qparams))
         return repacked(b, rows, layout or BLOCKED)
@@ -202,8 +203,8 @@ def _check_concat(xs: Sequence[Spec], axis: int) -> None:
 def _common_parameters(
     b: Builder, xs: list[Value], yq: QParams | None, given: Sequence[QParams | None] | None
 ) -> list[Value]:
-    """Return the inputs requantized to yq. If yq is None, return them unchanged; in this case, all inputs
-    must have equal parameters, or none may have parameters."""
+    """Return the inputs requantized to yq. If yq is None, return them unchanged; they must then have equal
+    parameters, or none at all."""
     if given is not None and len(given) != len(xs):
         raise ArgumentError(
             f"concat: there are {len(xs)} inputs and {len(given)} x_qparams; give one for each"

@@ -26,14 +26,13 @@ from .shape import transposed
 from .take import gather, numbers
 
 INVOCATIONS = 128
-LONGEST = 1 << 17  # a row of at least this length gets twice as many invocations as `sharers` returns
-# Results of rows of at least this length are looked up in a table. The table has 256 entries, so at most half
-# as many as the row has elements.
+LONGEST = 1 << 17  # minimum length of a row that gets twice the invocations of `sharers`
+# Minimum length of rows whose results are looked up in a table: the table's 256 entries are then at most
+# half of the row's elements.
 LONG = 512
 THREADS = 32  # maximum invocations for a row: a workgroup computes the four rows of a block
-CHANNELS, COLUMNS = 1, 3  # the axes of a layout's extent along which its words may be packed
-# Pairs (layout, axis): if the softmax runs along this axis, each vector of the layout holds elements of four
-# rows.
+CHANNELS, COLUMNS = 1, 3  # axes of an extent along which a layout may pack its words
+# Pairs (layout, axis): in a softmax along this axis, each vector of the layout has elements of four rows.
 FOURS = ((MATRIX, COLUMNS), (IMAGE, CHANNELS))
 KEPT = 8  # maximum number of vectors with elements of four rows that one invocation reads
 MOST = 4 * KEPT * INVOCATIONS  # maximum length of a row for the kernel that reads these vectors
@@ -52,20 +51,20 @@ def softmax(
 ) -> Any:
     """Return ``exp(x) / sum(exp(x))`` along an axis.
 
-    x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor; the result is an array or a Tensor, like x.
-    Without y_qparams, the result is float32. With y_qparams, the result is 8-bit: QuantizeLinear of the
-    float32 result. QParams(1 / 256, -128) uses the whole range of int8.
+    x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor; the result is an array or a Tensor, like
+    x. Without y_qparams, the result is float32. With y_qparams, it is 8-bit: QuantizeLinear of the float32
+    result. QParams(1 / 256, -128) uses the whole range of int8.
 
-    ``e = round(exp(-(max - x_q) * x_scale) * 2**30)`` from a table,
-    ``y = float32(e) * (1 / float32(sum(e)))``; the integer sum is exact and each float32 step is rounded, so
-    all devices return the same bits. Against the real softmax of n numbers the error of the float32 result is
-    at most ``(n + 2) * 2**-31 + 4 * 2**-24 * y``.
+    ``e = round(exp(-(max - x_q) * x_scale) * 2**30)`` from a table, ``y = float32(e) * (1 /
+    float32(sum(e)))``. The integer sum is exact and each float32 step is rounded, so all devices return the
+    same bits. The error of the float32 result, against the real softmax of n numbers, is at most ``(n + 2)
+    * 2**-31 + 4 * 2**-24 * y``.
 
     onnxruntime: compute the bytes of ONNX Runtime's com.microsoft.QLinearSoftmax instead, for an 8-bit
-    result, with the order of float32 additions in ONNX Runtime's plain kernel
+    result, in the order of float32 additions of ONNX Runtime's plain kernel
     (`vkq.reference.softmax.softmax_onnxruntime`). ONNX Runtime's kernels for AVX2 and AVX-512 add in other
     orders and multiply by a reciprocal. If a quotient is a tie, as in rows of equal elements, their results
-    may differ by one from those of the plain kernel, and from each other.
+    may differ by one from the plain kernel's and from each other.
 
     Raises ArgumentError for missing qparams and for an axis out of range.
 
@@ -86,8 +85,8 @@ def softmaxed(
     onnxruntime: bool = False,
     litert: bool = False,
 ) -> Value:
-    """Add `softmax` to a plan. 8-bit results keep the layout of x. litert: for an 8-bit result, compute
-    LiteRT's bytes (`vkq.reference.softmax.softmax_litert`)."""
+    """Add `softmax` to a plan. 8-bit results keep the layout of x. litert: compute LiteRT's bytes
+    (`vkq.reference.softmax.softmax_litert`), for an 8-bit result."""
     xq = operand.meaning("softmax", "x", x.spec, x_qparams)
     axis = operand.normal_axis("softmax", axis, max(len(x.spec.shape), 1))
     if onnxruntime and yq is None:
@@ -119,7 +118,7 @@ def _along(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None, ste
 
 
 def _rows(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None) -> Value:
-    """Add a softmax along *axis* of the extent of x. Words of x must hold neighbouring elements of this
+    """Add a softmax along *axis* of the extent of x, whose words must have neighbouring elements of this
     axis."""
     s = x.spec
     y = b.new(Spec(s.shape, "float32") if yq is None else Spec(s.shape, yq.dtype, s.layout, yq))
@@ -148,7 +147,7 @@ def _rows(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None) -> V
 
 
 def _fours(b: Builder, x: Value, y: Value, size: int, xq: QParams, yq: QParams) -> None:
-    """Add a softmax of rows of *size* elements; each vector of x holds elements of four rows."""
+    """Add a softmax of rows of *size* elements. Each vector of x has elements of four rows."""
     vectors, threads = ceil4(size), THREADS
     while vectors > KEPT * threads:
         threads *= 2

@@ -26,7 +26,7 @@ from .operand import Operand
 
 @checked
 def table_of(function: str | Function, x_qparams: QParams, y_qparams: QParams) -> npt.NDArray[Any]:
-    """Return the 256 results of a function of one quantized value, for `lookup`: entry i is the result for
+    """Return the 256 results of a function of one quantized value, for `lookup`. Entry i is the result for
     the input ``qmin + i``.
 
     function: relu, relu6, sigmoid, tanh, silu, gelu, hardsigmoid, hardswish, exp, abs, neg, identity, or a
@@ -52,8 +52,8 @@ def lookup(
 ) -> Any:
     """Return ``table[x - qmin]``, element by element.
 
-    x: int8 or uint8 of any shape, a NumPy array or a Tensor (the result is the same kind, in the same
-    layout).
+    x: int8 or uint8 of any shape, a NumPy array or a Tensor; the result is of the same class, in the same
+    layout.
     table: 256 int8 or uint8 entries; the first is the result for -128 (0 for uint8). The result has the
     table's dtype.
     y_qparams: the quantization parameters of the result, stored if the result is a Tensor.
@@ -96,12 +96,11 @@ def unary(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """Return ``function(x)`` in 8 bits, computed by a table. `table_of` describes the functions and the
-    rounding.
+    """Return ``function(x)`` in 8 bits, from a table. `table_of` describes the functions and the rounding.
 
-    x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor. y_qparams: the result's parameters; by
-    default the parameters of x. The results of a leaky ReLU equal those of ONNX Runtime's QLinearLeakyRelu.
-    The results of "sigmoid" may differ by one from those of QLinearSigmoid, which approximates exp.
+    x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor. y_qparams: the result's parameters, by
+    default those of x. The results of a leaky ReLU equal those of ONNX Runtime's QLinearLeakyRelu. The
+    results of "sigmoid" may differ by one from those of QLinearSigmoid, which approximates exp.
 
     >>> unary("relu", np.array([-5, 0, 7], np.int8), x_qparams=QParams(0.1))
     array([0, 0, 7], dtype=int8)
@@ -125,7 +124,7 @@ def mapped(
 
 
 def requantized(b: Builder, x: Value, xq: QParams, yq: QParams) -> Value:
-    """Return x requantized from xq to yq. If both are equal, return x itself."""
+    """Return x requantized from xq to yq, or x itself if they are equal."""
     return x if xq == yq else looked_up(b, x, _identity(xq, yq), yq)
 
 

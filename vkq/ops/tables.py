@@ -1,5 +1,5 @@
-"""Lookups beyond `vkq.lookup`: tables for each channel, tables with float32 results, and tables of two
-8-bit values."""
+"""Lookups beyond `vkq.lookup`: tables for each channel, tables with float32 results, tables of two 8-bit
+values."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def lookup_axis(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """Return ``table[c, x - qmin]`` for each element x of slice c along an axis, so that each channel has its
-    own function.
+    """Return ``table[c, x - qmin]`` for each element x of slice c along an axis: a separate function for
+    each channel.
 
-    x: int8 or uint8, a NumPy array or a Tensor (the result is the same kind). table: (C, 256) for an axis of
-    length C, or (256,) for all slices; int8 or uint8 (the result has the layout of x), or float32. The first
-    entry is the result for -128 (0 for uint8). For example, a batch normalization between quantized tensors
-    is a table (C, 256).
+    x: int8 or uint8, a NumPy array or a Tensor; the result is of the same class. table: (C, 256) for an
+    axis of length C, or (256,) for all slices; int8 or uint8 (the result has the layout of x), or float32.
+    The first entry is the result for -128 (0 for uint8). For example, a batch normalization between
+    quantized tensors is a table (C, 256).
 
     Raises DTypeError for other types, ArgumentError for another shape.
 
@@ -85,8 +85,7 @@ def lookup_pair(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """Return ``table[a - qmin, b - qmin]``, which is any function of two 8-bit values. Shapes broadcast as in
-    NumPy.
+    """Return ``table[a - qmin, b - qmin]``: any function of two 8-bit values. Shapes broadcast as in NumPy.
 
     a, b: int8 or uint8 of one type, NumPy arrays or Tensors. table: (256, 256) of that type.
 

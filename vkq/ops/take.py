@@ -40,13 +40,13 @@ def take(
     device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
-    """Return ``x.ravel()[places]``: for each index in *places*, the element of x with this index in row-major
-    order, or *fill* if the index is -1.
+    """Return ``x.ravel()[places]``: for each index in *places*, the element of x with this index in
+    row-major order, or *fill* for index -1.
 
-    x: int8, uint8, float32, float16 or int32, a NumPy array or a Tensor (the result is the same kind, with
-    the shape of *places* and the qparams of x). places: integer indices in [-1, x.size). fill: a value of x's
-    type. For gather, tile, broadcast_to, roll or flip, apply NumPy's function to
-    ``np.arange(x.size).reshape(x.shape)``: this gives *places*.
+    x: int8, uint8, float32, float16 or int32, a NumPy array or a Tensor. The result is of the same class,
+    with the shape of *places* and the qparams of x. places: integer indices in [-1, x.size). fill: a value
+    of x's type. For gather, tile, broadcast_to, roll or flip, apply NumPy's function to
+    ``np.arange(x.size).reshape(x.shape)``: the result is *places*.
 
     Raises ArgumentError for an index or a fill value out of range, DTypeError for other types.
 
@@ -98,8 +98,8 @@ def gathered(b: Builder, x: Value, ids: Value, axis: int) -> Value:
 
 
 def _gathered_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held: npt.NDArray[Any]) -> Value:
-    """Return the elements of x at the flat indices *index*, with this shape. For index -1, the result is
-    the fill value *held*."""
+    """Return the elements of x at the flat indices *index*, with this shape; the fill value *held* for
+    index -1."""
     s = x.spec
     if s.dtype == "float16":
         return gathered_halves(b, x, index, shape, int(held.view(np.uint16)))
@@ -115,14 +115,14 @@ def _gathered_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held:
     return y
 
 
-# Maximum number of elements that one operation copies. Each element needs an index of 4 bytes on the host,
-# which is copied to the device once.
+# Maximum number of elements of a copy. Each needs an index of 4 bytes on the host, which is copied to the
+# device once.
 MOST_PLACES = 1 << 27
 
 
 def check_places(b: Builder, size: int, count: int) -> None:
     """Raise ArgumentError if a copy of *count* elements from an array of *size* elements exceeds
-    `MOST_PLACES` or the size of a binding. Call this before indices are computed."""
+    `MOST_PLACES` or the size of a binding. Call it before computing indices."""
     most = min(MOST_PLACES, int(b.device.capabilities.properties["maxStorageBufferRange"]) // 4)
     if max(size, count) > most:
         raise ArgumentError(
@@ -132,15 +132,15 @@ def check_places(b: Builder, size: int, count: int) -> None:
 
 
 def numbers(b: Builder, x: Sequence[int], count: int) -> Places:
-    """Return the flat indices of an array of shape *x*, in this shape. First, raise ArgumentError if a
-    `gather` of *count* elements is not possible (`check_places`)."""
+    """Return the flat indices of an array of shape *x*, in this shape. Raises ArgumentError if a `gather`
+    of *count* elements is impossible (`check_places`)."""
     check_places(b, math.prod(x), count)
     return np.arange(math.prod(x), dtype=np.int32).reshape(tuple(x))
 
 
 def _held(dtype: str, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a fill value as an array of the type *dtype* (that of x). A plan's cache key has the bytes of
-    this array, so 0.0 and -0.0 get different plans."""
+    """Return a fill value as an array of type *dtype* (that of x). Its bytes are part of the plan's cache
+    key, so 0.0 and -0.0 get different plans."""
     real, value = dtype.startswith("float"), fill.item()
     if not real and fill != np.rint(fill):  # true for NaN, too
         raise DTypeError(f"take: fill is {fill}; x holds {dtype}, so it must be a whole number")
@@ -255,8 +255,8 @@ def concatenated_words(b: Builder, xs: Sequence[Value], axis: int) -> Value:
 
 
 def _concatenated_halves(b: Builder, xs: Sequence[Value], axis: int) -> Value:
-    """Concatenate float16 arrays. Copy words of two elements if no word has elements of two arrays;
-    otherwise, convert to float32."""
+    """Concatenate float16 arrays: copy words of two elements if no word has elements of two arrays, else
+    convert to float32."""
     rank = len(xs[0].spec.shape)
     inner = math.prod(xs[0].spec.shape[axis % rank + 1 :])
     if all(x.spec.shape[axis] * inner % 2 == 0 for x in xs):

@@ -1,5 +1,5 @@
-"""Makes layers from PyTorch's modules, and converts results to PyTorch tensors. PyTorch is used only if the
-caller has already imported it."""
+"""Make layers from PyTorch's modules, and convert results to PyTorch tensors. PyTorch is used only if the
+caller has imported it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ OUTPUTS = ("numpy", "torch")
 
 
 def is_torch(value: Any, *names: str) -> bool:
-    """Return True if the class of a value is a PyTorch class with one of these names."""
+    """Return True if a value is an instance of a PyTorch class with one of these names."""
     return any(c.__module__.split(".")[0] == "torch" and c.__name__ in names for c in type(value).__mro__)
 
 
 def plain_array(value: Any) -> Any:
-    """Return a PyTorch tensor as an array, which shares the tensor's memory if possible. Return other values
+    """Return a PyTorch tensor as an array, which shares the tensor's memory if possible, and other values
     unchanged."""
     return value.detach().cpu().numpy() if is_torch(value, "Tensor") else value
 
@@ -35,8 +35,8 @@ def tensor_of(array: npt.NDArray[Any]) -> Any:
 def operands(module: Any, kind: str, x_qparams: Any, quantized: bool | None) -> dict[str, Any]:
     """Return copies of a module's weight, scales and bias, as the arguments of a layer.
 
-    quantized: True to convert the weight to int8 with a scale for each output channel; None to convert the
-    weight if x is quantized. Raises ArgumentError for a module of another class.
+    quantized: True: convert the weight to int8 with a scale for each output channel. None: do so if x is
+    quantized. Raises ArgumentError for a module of another class.
     """
     if not is_torch(module, kind):
         raise ArgumentError(f"from_torch: the module is a {type(module).__name__}, not a torch.nn.{kind}")
@@ -53,7 +53,7 @@ def operands(module: Any, kind: str, x_qparams: Any, quantized: bool | None) -> 
 
 
 def _floats(parameter: Any) -> npt.NDArray[Any]:
-    """Return a parameter as an array. float16 stays float16; other float types become float32, as NumPy has
-    no bfloat16."""
+    """Return a parameter as an array: float16 unchanged, other float types as float32 (NumPy has no
+    bfloat16)."""
     value = parameter.detach().cpu()
     return np.array((value if str(value.dtype) == "torch.float16" else value.float()).numpy())

@@ -1,7 +1,7 @@
-"""Runs the self-test and measures the rates of one device, in a child process that vkq.device.verdict starts.
+"""Run the self-test of a device and measure its rates, in a child process that vkq.device.verdict starts.
 
-The child sends the parent one JSON object on each line: ``{"device": key, "stages": names}``, then for each
-stage ``{"begin": stage}`` and ``{"end": stage, "result": ...}``. Errors go to stderr; the exit code is 1 if
+The child sends its parent a JSON object on each line: ``{"device": key, "stages": names}``, then for each
+stage ``{"begin": stage}`` and ``{"end": stage, "result": ...}``. Errors go to stderr. The exit code is 1 if
 the device cannot be opened or a stage raises.
 """
 

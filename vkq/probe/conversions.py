@@ -1,9 +1,9 @@
-"""Test of the conversions between float16 and float32 that a device's instructions compute.
+"""Test the conversions between float16 and float32 by a device's instructions.
 
-Vulkan lets a device round to float16 in either direction and flush subnormal numbers. Some drivers convert an
-infinity wrongly. A device whose conversions have the bits of IEEE 754 uses them in generated kernels; all
-other devices convert with integer arithmetic (`vkq.numerics.elementary`). Kernels convert only what they load
-and store: a compiler may remove a conversion to float16 and back."""
+Vulkan lets a device round to float16 in either direction and flush subnormal numbers, and some drivers
+convert an infinity wrongly. A device whose conversions have the bits of IEEE 754 uses them in generated
+kernels. Other devices convert with integer arithmetic (`vkq.numerics.elementary`). Kernels convert only
+what they load and store: a compiler may remove a conversion to float16 and back."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Words = npt.NDArray[np.uint32]
 
 
 def test(device: Device) -> str | None:
-    """Return an error text if a conversion gives wrong bits, else None. NaN must stay NaN, with any bits in
-    float32, and with the bits 0x7E00 in float16."""
+    """Return an error text if a conversion gives wrong bits, else None. NaN must stay NaN: any NaN in
+    float32, the bits 0x7E00 in float16."""
     halves, floats = half_cases(), float_cases()
     pairs = halves[0] | halves[1] << 16
     got = _execute(device, "widen", pairs, 2 * pairs.size).view(np.float32).reshape(-1, 2)
@@ -58,8 +58,8 @@ def half_cases() -> Words:
 
 def float_cases() -> npt.NDArray[np.float32]:
     """Return pairs of float32 values to round, (2, pairs). Both rows have all float16 values, the midpoints
-    between neighbouring values, the float32 values next to these, and extremes. There are also all pairs of
-    special values."""
+    between neighbouring values, the float32 values next to these midpoints, and extremes. All pairs of
+    special values are included."""
     every = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
     middle = (every + np.append(every[1:], np.float32(65536))) / 2
     near = [

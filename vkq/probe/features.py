@@ -1,6 +1,6 @@
-"""Tests of two features: texel reads of data that was just stored, and subgroup shuffles. On a device that
-fails a test, kernels do not use the feature. Each test runs several times with different values, because
-the first run is correct on known faulty drivers (google-ai-edge/LiteRT#8065, Tencent/ncnn#6778)."""
+"""Tests of two features: texel reads of data that was just stored, and subgroup shuffles. Kernels do not
+use a feature whose test fails. Each test runs several times with different values, because the first run is
+correct on known faulty drivers (google-ai-edge/LiteRT#8065, Tencent/ncnn#6778)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 
 def stages(device: Device) -> dict[str, Callable[[], str | None]]:
-    """Return the tests of the features that the device reports, by name."""
+    """Return {name: test} of the features that the device reports."""
     facts = device.capabilities.facts
     found: dict[str, Callable[[], str | None]] = {}
     if facts.get("maxTexelBufferElements"):
@@ -37,7 +37,7 @@ def stages(device: Device) -> dict[str, Callable[[], str | None]]:
 
 
 def _texels(device: Device) -> str | None:
-    """Copy x to y, then y to z: one dispatch stores y, and the next one reads y as texels."""
+    """Copy x to y, then y to z. The second dispatch reads as texels what the first has stored."""
     program = device.program(catalog().find("selftest__texels"))
     x, y, z = (Tensor(device, (4 * VECTORS,), "int32") for _ in range(3))
     with device.record() as recording:

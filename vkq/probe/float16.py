@@ -15,14 +15,14 @@ from ..shader.catalog import catalog
 
 FLOAT16 = "float16"  # the form of products in float16, and the name of the test
 K, ROWS, COLUMNS = 16, 36, 20  # sizes that are not multiples of the tile of 8 x 8
-# ROUNDOFF: the largest relative error of a float16 operation, in any rounding mode. Values below NORMAL may
+# ROUNDOFF: the largest relative error of a float16 operation in any rounding mode. Values below NORMAL may
 # become zero.
 ROUNDOFF, NORMAL = 2.0**-10, 2.0**-14
 
 
 def lacking(capabilities: Capabilities) -> str | None:
-    """Return why products should not use float16 arithmetic: a missing feature, or no gain in speed. None if
-    they should use it."""
+    """Return the reason why products should not use float16 arithmetic (a missing feature, or no gain in
+    speed), or None."""
     if not capabilities.features.get("shaderFloat16"):
         return "shaderFloat16 is false"
     known = profile(capabilities)

@@ -1,5 +1,5 @@
-"""The shapes of int8 matrices that a device's matrix units multiply, and the features that the device lacks
-for them."""
+"""The shapes of int8 matrices that a device's matrix units multiply, and the features that it lacks for
+them."""
 
 from __future__ import annotations
 
