@@ -110,8 +110,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Choose the combinations of parameters that each driver runs.
 
     lavapipe runs every combination of a test's parameters. SwiftShader takes seconds to compile a kernel, so
-    it runs every value of each parameter at least once: one combination in k, where k is the number of
-    values of the parameter with the fewest values.
+    it runs fewer combinations, in which every value of each parameter occurs.
 
     SwiftShader also runs every combination of the tests in tests/runtime, and of a test that is named on the
     command line (``file::test``); VKQ_EVERY_DRIVER=1 runs everything.

@@ -38,8 +38,8 @@ print("exact")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel with the SPIR-V that the tests have compiled. A new compilation takes minutes;
-    tests/shader/test_build.py tests it."""
+    """Build the wheel with the SPIR-V that the tests have compiled, because a new compilation takes minutes.
+    (tests/shader/test_build.py tests the compilation.)"""
     folder = tmp_path_factory.mktemp("wheel")
     command = [
         sys.executable,

@@ -276,8 +276,8 @@ def test_a_target_that_is_out_of_reach(
 
 
 def test_a_layer_that_stays_float_reads_what_its_relu_gave(device: vkq.Device, tmp_path: Path) -> None:
-    """A layer that stays float reads the result of the Relu before it. (For an int8 layer, the range of the
-    quantized value replaces the Relu.)"""
+    """A layer that stays float reads the result of the Relu before it. (Before an int8 layer, a Relu is
+    removed, because the range of the quantized value has its effect.)"""
     path, net = saved(lambda net: [net.head(net.relu(net.conv(net.relu(net.conv("x", 6)), 6)))], tmp_path)
     feeds = samples(net.shape)
     for options in ({"exclude": ["Conv_2"]}, {"only_weights": ["Conv_2"]}):
@@ -356,7 +356,7 @@ def test_sessions_of_candidates_keep_no_memory(tmp_path: Path, monkeypatch: pyte
 
 def test_channels_are_counted_alike(tmp_path: Path) -> None:
     """Errors in channels of large values (boxes) do not hide errors in channels of small values (scores).
-    The search maximizes the measure that it reports."""
+    The search maximizes the same number that it reports."""
     random = np.random.default_rng(0)
     real = np.abs(random.normal(1, 0.1, (4, 3, 50))).astype(np.float32) * np.float32([[320], [1], [1]])
     real[:, 2] = 0  # a channel that is always 0 does not count

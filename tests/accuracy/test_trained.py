@@ -65,8 +65,8 @@ def assert_same_codes(device: vkq.Device, network: str) -> None:
 
 
 def test_the_best_plan_tried_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search returns the best plan that it tried. No other tried plan is better by more than the
-    minimum gain for which the search continues."""
+    """The search returns the best plan that it tried, or a plan that is worse by at most the search's minimum
+    gain."""
     tried: list[float] = []
 
     def measuring(*given: Any) -> Found:

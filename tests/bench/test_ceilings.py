@@ -27,8 +27,8 @@ def test_rates_are_measured_on_both_drivers(device: vkq.Device, monkeypatch: pyt
 
 
 def test_a_longer_loop_takes_longer_in_proportion(device: vkq.Device) -> None:
-    """64 times the iterations take at least four times as long, even on a busy machine. So the compiler did
-    not remove the loop."""
+    """64 times as many iterations take at least four times as long, even on a busy machine. So the compiler
+    did not remove the loop."""
     for what in ceilings.OPERATIONS:
         program = ceilings._program(device, "ceiling__rate", what=what)
         assert program is not None

@@ -101,8 +101,8 @@ def test_without_timestamps_there_is_no_gpu_clock_and_the_row_says_so(
 
 
 def test_few_rows_share_one_answer(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All cases of one linear layer with at most 32 rows share the reference result for 32 rows. An input
-    with fewer rows holds the first rows of the input with 32 rows."""
+    """Cases of one linear layer with at most 32 rows share one reference result: they use the first rows of
+    the same input of 32 rows."""
     asked: list[str] = []
     real = data.expected
 

@@ -50,8 +50,8 @@ def test_every_copy_of_the_data_gives_the_reference_answer(
 def test_work_is_stacked_until_a_submission_is_long(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Passes of 10 us are repeated at least 200 times, to fill 2 ms, even if some submissions take a
-    hundred times as long."""
+    """A pass of 10 us is repeated at least 200 times in a submission of 2 ms, even if some submissions take
+    a hundred times as long."""
     one, _ = work(any_device, CASE, rotate=False)
     noise = iter([1000, 1, *[1, 100, 1, 1, 1] * 20])
 

@@ -66,7 +66,7 @@ def test_each_published_fault_is_found(
     wrong, changed = found(device, monkeypatch, fault)
     assert changed, "the fault never showed"
     assert wrong, f"the doctor did not find {fault}, which showed {changed} times"
-    alone = [one for one in wrong if one.case == one.operator]  # not chains: they pass errors on
+    alone = [one for one in wrong if one.case == one.operator]  # no chains: a wrong result spreads in a chain
     said = (alone or wrong)[0].said
     assert re.search(SAYS[fault], said), said
     assert wrong[0].operator in wrong[0].case or wrong[0].operator in (*works.NETWORK, *works.SHARING)

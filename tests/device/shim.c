@@ -1,4 +1,4 @@
-/* A fake Vulkan driver that passes calls to lavapipe (SHIM_REAL), except for one call, at which it fails.
+/* A fake Vulkan driver that passes calls to lavapipe (the library SHIM_REAL), but fails at one call.
  * SHIM_AT names this call: "load", "negotiate", or a Vulkan function. SHIM_HOW is the failure: crash (a null
  * pointer), hang, exit or abort. The driver reports its device as an integrated GPU, because vkq prefers GPUs
  * to CPU devices. */

@@ -18,8 +18,8 @@ from vkq.probe import selftest
 
 from .reported import NAMES, reported
 
-# The code of a child that reports the outcomes in its first argument. For the outcome "late" it exits as if a
-# candidate took too long; for "crash" it aborts as in a driver that crashes.
+# The code of a child process that reports the outcomes in its first argument. The outcome "late" imitates a
+# candidate that takes too long, "crash" a driver that crashes.
 CHILD = """
 import json, os, sys
 outcomes = json.loads(sys.argv[1])
@@ -178,9 +178,9 @@ def test_each_problem_shows_its_candidates() -> None:
 
 
 def test_the_store_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first report of a device measures its kernels and stores the result; later reports do not measure.
-    `ask_again` measures again, and passes the stored result. Stored choices of `vkq tune` stay. VKQ_TUNE=off
-    ignores the measured choices."""
+    """The first report of a device measures its kernels and stores the choices; later reports do not
+    measure. `ask_again` measures again, and starts from the stored choices. Choices of `vkq tune` stay.
+    VKQ_TUNE=off ignores the measured choices."""
     c = any_device.capabilities
     known = selftest.report(any_device)
     asked: list[object] = []

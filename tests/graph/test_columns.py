@@ -99,8 +99,7 @@ def test_attention_reads_columns(block: tuple[Graph, Any, Any]) -> None:
     found = Counter(node.op for node in block[0].nodes)
     assert found["attention_q8"] == 1
     assert not {"Slice", "Transpose", "permute", "matmul", "softmax"} & found.keys()
-    # One lookup multiplies the keys by 0.3. If a bias is added separately, its tables include this factor,
-    # and there is no lookup. Gelu's table is in the epilogue of the product before it.
+    # A lookup may remain, which multiplies the keys by 0.3. All other tables are parts of epilogues.
     assert found["lookup"] <= 1
     first = next(node for node in block[0].nodes if node.op == "linear")
     assert not found["lookup"] or first.label == "linear"

@@ -83,8 +83,8 @@ def test_one_node(device: vkq.Device, dtype: str) -> None:
     ids=["a cache depends on a part", "columns are read twice", "keys are read twice", "other columns"],
 )
 def test_other_readers(any_device: vkq.Device, nodes: list[Any], results: str, ops: list[str]) -> None:
-    """A value remains in the graph if nodes outside the heads also read it. Heads are not joined in one
-    node if they read different columns, or if one of them depends on another."""
+    """A value remains in the graph if nodes outside the heads also read it. Heads are not fused into one
+    node if they read columns of different products, or if one head depends on another."""
     data, inputs = built(nodes, "float16", *results.split())
     assert sorted(ops_of(data, inputs)) == sorted(ops)
     compared(any_device, data, inputs)

@@ -59,9 +59,9 @@ def test_the_chain_alone(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize(("tokens", "width", "movements"), [(8, 24, 1), (8, 18, 4), (5, 24, 4)])
 def test_heads(device: vkq.Device, tokens: int, width: int, movements: int) -> None:
-    """If the columns of a head are whole blocks of the layout, products read and write concatenated heads
-    in place, and only one operand of the second product is transposed. Otherwise three operands and the
-    result are each moved once."""
+    """If the columns of a head are whole blocks of the layout, products read and write the heads in place,
+    and only one operand of the second product is transposed. Otherwise three operands and the result are
+    copied, each once."""
     q, k = (0, 2, 1, 3), (0, 2, 3, 1)
     nodes = [
         *(op("Reshape", "x shape", f"x{i}") for i in range(3)),

@@ -268,8 +268,9 @@ def heads(net: Net) -> list[str]:
 
 
 def test_heads_of_attention_move_as_rows_of_matrices(device: vkq.Device, tmp_path: Path) -> None:
-    """Products read the concatenated heads of q and k in place, and write their result with concatenated
-    heads. If attention runs in steps, one move transposes v; one dispatch reads v in place, too."""
+    """Products read the heads of q and k in place, and write the heads of the result side by side. If
+    attention runs as separate dispatches, one of them transposes v. If attention is one dispatch, it reads v
+    in place, too."""
     net = Net(4, (1, 20, 24))
     model = quantized(net.model(*heads(net)), "qdq_uint8", tmp_path, net.shape)
     graph = lower(read(model).at({"x": net.shape}))

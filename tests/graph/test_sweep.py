@@ -34,8 +34,8 @@ def counted(patch: pytest.MonkeyPatch) -> dict[str, int]:
 
 @pytest.mark.parametrize("form", ["float", "QDQ"])
 def test_a_new_length(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str) -> None:
-    """For a new length, all sweeps of lowering and constant folding together step over each node at most
-    11.5 times, and visit it at most 4.7 times."""
+    """For a new length, the sweeps of lowering and constant folding together iterate over a node at most 11.5
+    times on average, and visit it at most 4.7 times."""
     data = texts.Bert(2).model()
     model = read(data if form == "float" else texts.quantized(data, tmp_path))
     for length in (7, 11):

@@ -50,8 +50,9 @@ def test_half_weights_of_the_run(device: vkq.Device) -> None:
 
 
 def test_what_stays_a_convolution() -> None:
-    """A weight that is an input may never change, so the error names `constant_inputs`. Indices of more than
-    64 MB are refused. A dequantized weight has ONNX Runtime's bytes only in ONNX Runtime."""
+    """Three convolutions with computed weights are refused: the weight is an input of the model (which
+    `constant_inputs` can make a constant), the indices would take more than 64 MB, or the weight is
+    dequantized (only ONNX Runtime gives ONNX Runtime's bytes)."""
     x, w = np.zeros((1, 64, 300, 300), np.float32), np.zeros((1, 64, 3, 3), np.float32)
     codes = {"s": np.float32(0.5), "z": np.int8(0)}
     cases = [

@@ -247,9 +247,8 @@ def test_tables_of_matrix_units(strict_device: vkq.Device, monkeypatch: pytest.M
 
 
 def test_all_that_can_have_a_last_step_read_what_they_overwrite() -> None:
-    """A kernel with an epilogue marks its output y as in-place in YAML, because the epilogue's sum reads
-    the array that the kernel overwrites. The mark orders the kernel after the step that computes the
-    sum's other operand."""
+    """The YAML of a kernel with an epilogue marks its output y as in_place, because the epilogue's sum reads
+    y before it overwrites y. Because of this mark, the kernel waits for the dispatch that writes y."""
     for variant in catalog().variants.values():
         marked = [binding.name for binding in variant.bindings if binding.in_place]
         # These kernels compute large windows in several dispatches, each of which adds its partial sums

@@ -27,7 +27,7 @@ def special(width: int) -> np.ndarray:
     values = [-0.0, 1e-40, 2.0**-126, 2.0**-119, 3.4e38, np.inf, -np.inf, np.nan]
     for i, value in enumerate(values):
         x[i, (5 * i) % width] = value
-    x[8] = np.resize(np.arange(-254, 255, 2) / 4, width)  # with scale 1/2, half of the quotients are ties
+    x[8] = np.resize(np.arange(-254, 255, 2) / 4, width)  # the scale is 1/2: half of the quotients are ties
     x[8, 0] = 127 / 2
     x[9], x[10] = np.resize([1e-40, -1e-41], width), 0
     x[11] = np.resize([2.0**-119, -(2.0**-126), 3 * 2.0**-121], width)  # scales near the smallest normal

@@ -21,8 +21,8 @@ from vkq.select.path import half_refusal
 HALVES, MIXED = ("float16", "float16", "float16"), ("float32", "float16", "float16")
 FLOATS = ("float32", "float32", "float32")
 # (dtypes of q, k and v; sizes; which keys a query sees; shape of the bias, or positions of the queries;
-# MxNxK of the matrices). Each form of the shader takes a compilation, so every case combines several
-# features. lavapipe would compile an emulated form for 30 to 90 s, and SwiftShader takes one.
+# MxNxK of the matrices). Each case is one compilation (a second on SwiftShader), so it combines several
+# features. lavapipe, which would take 30 to 90 s for each emulated case, runs none.
 CASES: dict[str, tuple[tuple[str, str, str], AttentionSizes, Seen, Any, str]] = {
     "ragged, shared keys": (HALVES, AttentionSizes(2, 4, 2, 9, 131, 16, 48), Seen(), None, "16x8x16"),
     "a wide head": (MIXED, AttentionSizes(1, 1, 1, 20, 70, 32, 80), Seen(True, 50), None, "16x16x16"),

@@ -1,7 +1,7 @@
-"""Tests of products and convolutions in float16 arithmetic, without matrix units: results equal NumPy's,
-computed with the shader's order of operations and roundings, bit for bit. On a device without float16, the
-rewritten shader computes in float32 and rounds to float16 after each operation. On a GPU with float16,
-results are within the error bound: its compiler may round a product and the sum with it once, not twice."""
+"""Tests of products and convolutions in float16 arithmetic, without matrix units: results equal, bit for
+bit, those of NumPy code with the shader's operations and roundings. On a device without float16, the shader
+is rewritten to compute in float32 and to round to float16 after each operation. On a GPU with float16,
+results need only be within the error bound, because its compiler may fuse a product and a sum."""
 
 import dataclasses
 import re

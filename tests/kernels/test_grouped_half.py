@@ -421,9 +421,8 @@ def test_what_an_h200_takes(
 def test_a_single_row_is_split_by_columns(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A single row uses matrix units only if the layer has many weights. Groups of fewer than 128 need
-    more weights than groups of 128, and never use matrix units if they have zero points. The workgroup's
-    size depends on the columns."""
+    """A single row uses matrix units only if the layer has many weights: with groups of fewer than 128, even
+    more weights, and no zero points. The workgroup's size depends on the number of columns."""
     facts = emulated.capabilities(software_device, "16x8x16", form="f16", maxComputeWorkGroupSize_x=1024)
     monkeypatch.setattr(software_device, "capabilities", as_h200(facts))
 

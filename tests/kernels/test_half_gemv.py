@@ -179,8 +179,8 @@ def test_a_row_by_subgroups_of_their_own_chunks() -> None:
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
     """On an H200, the preferred number of invocations is the fastest measured one. The cases vary the number
-    of workgroups, K and the maximum number of rows. WORDS and RUNS have no number of invocations if K is not
-    a multiple of 128 (a chunk), or if a device's matrices have no pairs of elements."""
+    of workgroups, K and the maximum number of rows. WORDS and RUNS are not used if K is not a multiple of 128
+    (a chunk), or if invocations hold no pairs of elements of a matrix."""
     facts = reported("nvidia-h200")
     words = [half_gemv.invocations(facts, half_gemv.WORDS, tall, w, k) for tall, w, k in (
         (8, 128, 4096), (8, 256, 8192), (8, 344, 4096), (8, 32, 1024), (8, 8, 128),

@@ -42,9 +42,8 @@ def of_vendor(device: vkq.Device, vendor: int, *shapes: str, kind: str = "integr
 
 
 def literal(variant: Variant, matrices: Matrices, c: Capabilities) -> tuple[set[int], int, set[int]]:
-    """Return three facts about the SPIR-V that the driver gets: the literal rows, columns and strides of
-    matrices; the number of rows, columns and strides that are not literal; the ids of the remaining
-    specialization constants."""
+    """Return (the literal rows, columns and strides of matrices; the number of rows, columns and strides that
+    are not literal; the ids of the remaining specialization constants) of the SPIR-V that the driver gets."""
     trips = {"TRIPS": 5} if "TRIPS" in variant.specialization else {}
     constants = variant.constants({**matrices.constants(variant), **trips})
     module, given = code(variant, spirv(variant), constants, c)

@@ -46,7 +46,7 @@ def with_tiling(layer: Any, shape: tuple[int, ...], tiling: Tiling) -> Any:
 def test_exact(
     matrices: vkq.Device, name: str, zero_points: Any, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Split-K products are exact in two runs: the first run must reset the counters to 0."""
+    """Split-K products are exact in the first and the second run: the first run must reset the counters."""
     # A GPU may compute such a convolution faster with dot products than on matrix units.
     monkeypatch.setattr("vkq.kernels.methods.Implicit.fits", lambda *_: False)
     problem = parse(name)

@@ -449,9 +449,8 @@ def test_activation_and_float_bias(matrices: vkq.Device, name: str) -> None:
 
 
 def tiles(shader: str) -> list[tuple[Matrices, str]]:
-    """Return a fifth of the pairs of `legal_tiles`. Add one pair for each combination of a form ("s8s8" or
-    "u8u8": the operands' types) and a tile that this fifth lacks. Under VKQ_EVERY_DRIVER=1, return all
-    pairs."""
+    """Return a fifth of the pairs of `legal_tiles`, and further pairs so that each tile occurs with both
+    forms (types of the operands, "s8s8" and "u8u8"). Under VKQ_EVERY_DRIVER=1, return all pairs."""
     found = legal_tiles(shader)
     if EVERY:
         return found

@@ -47,8 +47,8 @@ def small(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
 
 
 def test_a_step_is_the_difference_of_two_depths(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cost of a step is computed from the times at two sizes of K. The simulated clock takes 500 ns for a
-    call, and 3 ns for each element along K of each workgroup of the busiest core."""
+    """The cost of a step is computed from the times at two sizes of K. On the simulated clock, a call takes
+    500 ns, and each element along K of each workgroup of the busiest core 3 ns."""
     asked: list[tuple[int, int, int]] = []
 
     def clock(device: object, tile: TimedTile, m: int, n: int, k: int) -> float:
@@ -67,9 +67,9 @@ def test_a_step_is_the_difference_of_two_depths(small: vkq.Device, monkeypatch: 
 def test_a_step_of_a_slice_k_tile_includes_the_end_of_a_workgroup(
     matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slice-K tile ends with a sum of its subgroups, which takes longer than a step. Its cost for WIDE_STEP
-    elements along K is that of a second workgroup on a core, end included. The simulated clock takes 500 ns
-    for a call, 1,000 ns for each workgroup of the busiest core, and 3 ns for each of its elements along K."""
+    """The cost of a slice-K tile includes the sum of its subgroups at the end of a workgroup: it is the time
+    of a second workgroup on a core, with WIDE_STEP elements along K. On the simulated clock, a call takes
+    500 ns, each workgroup of the busiest core 1,000 ns, and each of its elements along K 3 ns."""
     c = matrices.capabilities
     told = dataclasses.replace(c, properties={**c.properties, "shaderSMCount": 2})
     monkeypatch.setattr(matrices, "capabilities", told)

@@ -1,5 +1,5 @@
-"""Tests of the quantization for int8 attention caches: the primitive steps, which shaders also run, give the
-same numbers as the plain formula, and errors are at most half a quantization step (and a rounding)."""
+"""Tests of the quantization for int8 attention caches: the primitive operations, which shaders also run, give
+the same numbers as the plain formula. Errors are at most half a quantization step and one rounding."""
 
 from __future__ import annotations
 

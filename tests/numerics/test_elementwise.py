@@ -162,9 +162,9 @@ def test_multiplier_of_a_mean_is_onnxruntimes(dtype: QDType) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_float_sums(dtype: QDType) -> None:
-    """The reference dequantizes both operands, adds them in float32, clips the sums and quantizes them.
-    `float_sum` finds scales with which `binary` gives the bytes of this reference: the given scales, or
-    slightly different ones. It finds them for nearly all parameters."""
+    """The reference dequantizes both operands, adds them in float32, clips the sums and quantizes them. For
+    nearly all parameters, `float_sum` finds scales, equal to the given scales or slightly different, with
+    which `binary` gives the reference's bytes."""
     rng, low = np.random.default_rng(5), np.iinfo(dtype).min
     every, found = np.arange(low, low + 256).astype(dtype), []
     for _ in range(100):

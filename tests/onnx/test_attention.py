@@ -15,8 +15,8 @@ from tests.onnx.test_operators import MICROSOFT, model
 from vkq.onnx.cpu import cpu_session
 
 MASK = np.int32([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])  # the second text is padded at its end
-# Scores of magnitude 8 are within 2 (19 + 4) 2^-24 8 = 2.2e-5 of ONNX Runtime's. This is the relative error
-# of the softmax weights, which multiply values of magnitude 3 and are summed.
+# Scores of magnitude 8 differ from ONNX Runtime's by at most 2 (19 + 4) 2^-24 * 8 = 2.2e-5. This is also the
+# relative error of softmax weights, which multiply values of magnitude 3.
 BOUND = 1e-4
 
 
@@ -47,9 +47,8 @@ def test_multi_head_attention(device: vkq.Device, names: str) -> None:
 
 @pytest.mark.parametrize("unidirectional", [0, 1])
 def test_padding_to_the_left(device: vkq.Device, unidirectional: int) -> None:
-    """With padding at the start, the first tokens attend only to hidden keys, and results are close to ONNX
-    Runtime's: the scores -10000 + x are rounded to 2^-10, which is the relative error of the softmax
-    weights."""
+    """With padding at the start, the first tokens attend only to hidden keys. Their scores -10000 + x are
+    rounded to 2^-10, so softmax weights have this relative error, and results are close to ONNX Runtime's."""
     fed, a = {"x": normal(2, 5, 19), "m": MASK[:, ::-1].copy()}, {"unidirectional": unidirectional}
     constants = {"w": normal(19, 78, seed=1) / 5, "b": normal(78, seed=2)}
     ((y, want),) = both(device, "Attention", fed, constants, "xwbm", num_heads=2, **a)
@@ -113,9 +112,9 @@ def test_a_cache_of_multi_head_attention(device: vkq.Device, names: str) -> None
 
 @pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention"])
 def test_float16(device: vkq.Device, op: str) -> None:
-    """float16 results are compared with ONNX Runtime's float32 results for the same values, because ONNX
-    Runtime's CPU provider has no float16 Attention. q, k and v of magnitude 4 are rounded to 2^-9. These
-    errors add up over the 13 terms of a score. Results are rounded once."""
+    """float16 results are close to ONNX Runtime's float32 results for the same values. (ONNX Runtime's CPU
+    provider has no float16 Attention.) The bound: q, k and v of magnitude 4 are rounded to 2^-9, these errors
+    add up over the 13 terms of a score, and results are rounded once."""
     fed = (
         {"x": normal(2, 5, 19)}
         if op == "Attention"

@@ -63,9 +63,9 @@ def test_networks(device: vkq.Device, tmp_path: Path, make: Any, form: str) -> N
 
 @pytest.mark.parametrize(("name", "bound"), [("unet", 0), ("inception", 2**-22), ("densenet", 2**-22)])
 def test_known_networks(any_device: vkq.Device, tmp_path: Path, name: str, bound: float) -> None:
-    """The difference of well-known networks from ONNX Runtime is at most *bound*. They have pools, movement
-    and BatchNormalization between products. The bound is not 0 where ONNX Runtime adds the terms of means in
-    another order than vkq."""
+    """Results of well-known networks, with pools, movement and BatchNormalization between products, differ
+    from ONNX Runtime's by at most *bound*. The bound is not 0 for means, whose terms ONNX Runtime adds in
+    another order."""
     net = Net(seed=7)
     model = net.model(*KINDS[name](net))
     quantize_dynamic(model, tmp_path / "q.onnx", weight_type=QuantType.QInt8, per_channel=True)

@@ -196,9 +196,8 @@ def test_tables_are_kept_with_the_model() -> None:
 def test_sums_keep_the_order_of_operands(
     any_device: vkq.Device, shape: tuple[int, int], ops: set[str]
 ) -> None:
-    """An Expand along the last axis is kept before a quantized Add. Without the Expand, the first operand has
-    size 1 along that axis; the Add would then swap its operands, as ONNX Runtime does for a scalar (`swaps`),
-    and round differently. An Expand along another axis is removed."""
+    """An Expand before a quantized Add is removed, except along the last axis: an operand of size 1 along
+    that axis would make the Add swap its operands, as in ONNX Runtime (`swaps`), and round differently."""
     w, random = Written(), np.random.default_rng(4)
     wide = w.op("Expand", w.held("x", 0.031), w.constant([4, 8]))
     w.held(w.op("Add", wide, w.held("z", 0.047)), 0.053, 3, "y")

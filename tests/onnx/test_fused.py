@@ -44,10 +44,9 @@ def both(
 @pytest.mark.parametrize("names", ["xsgbc", "xsgb", "xsg-c", "xtg"])
 @pytest.mark.parametrize("results", ["y", "y--z"])
 def test_skip_layer_normalization(device: vkq.Device, names: str, results: str) -> None:
-    """The results of vkq and of ONNX Runtime differ by no more than their rounding errors. For normalized
-    values of magnitude 1, each library is within 2e-6 of the exact value. Each library rounds the second
-    result, x + skip + bias, at most twice. In the case "xtg", the skip input t is broadcast over the
-    batch."""
+    """The results of vkq and of ONNX Runtime differ by at most the rounding errors of both: 2e-6 for
+    normalized values of magnitude 1, and two roundings of the second result, x + skip + bias. In the case
+    "xtg", the skip input t is broadcast over the batch."""
     fed = {"x": normal(2, 5, 37), **{k: normal(2, 5, 37, seed=1) for k in "s" if k in names}}
     fed |= {k: normal(1, 5, 37, seed=1) for k in "t" if k in names}
     constants = {name: normal(37, seed=i) for i, name in enumerate("gbc", 2)}
@@ -151,8 +150,8 @@ def test_gelu(device: vkq.Device, op: str, names: str) -> None:
 @pytest.mark.parametrize("second", [0, 1])
 @pytest.mark.parametrize("constant", [False, True])
 def test_fused_matmul(device: vkq.Device, first: int, second: int, constant: bool) -> None:
-    """FusedMatMul is within the bound: in both libraries a sum of K products is within (K + 4) 2^-24 of the
-    sum of magnitudes."""
+    """FusedMatMul is within the bound: in vkq and in ONNX Runtime, the error of a sum of K products is at
+    most (K + 4) 2^-24 of the sum of magnitudes."""
     a, b = normal(2, 3, 5, 37), normal(37, 7, seed=1) if constant else normal(2, 3, 37, 7, seed=1)
     bound = 2 * (37 + 4) * 2**-24 * 0.3 * (np.abs(a) @ np.abs(b))
     fed = {"a": np.ascontiguousarray(np.swapaxes(a, -1, -2)) if first else a}

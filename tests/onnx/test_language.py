@@ -21,9 +21,8 @@ FORMS = {
 }
 
 # Bounds of the difference between the scores of vkq and of ONNX Runtime, for scores of magnitude 16. float32:
-# the error of a sum of 96 products is at most 100 * 2^-24 of the magnitude of its terms, in each library;
-# normalizations divide by the magnitude of their input. float16: the bound allows eight roundings with a
-# relative error of 2^-11 each.
+# in each library, a sum of 96 products has an error of at most 100 * 2^-24 of the magnitude of its terms.
+# float16: eight roundings with a relative error of 2^-11 each.
 BOUND = {"float32": 2 * 16 * 100 * 2.0**-24, "float16": 16 * 8 * 2.0**-11}
 
 

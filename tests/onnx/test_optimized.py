@@ -62,8 +62,8 @@ def feeds(name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", list(FUSED))
 def test_fused(device: vkq.Device, name: str) -> None:
-    """A model after the optimizer is within BOUND of ONNX Runtime. GPT-2's bound is larger, because its
-    first rows attend only to hidden keys, where -10000 + score is rounded to 2^-10."""
+    """Results of optimized models are within BOUND of ONNX Runtime. GPT-2's bound is larger, because its
+    first rows attend only to hidden keys, whose scores (-10000 + x) are rounded to 2^-10."""
     check(device, optimized(name), feeds(name), 2.0**-8 if name == "gpt2" else BOUND)
 
 

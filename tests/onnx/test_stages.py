@@ -265,8 +265,8 @@ def test_open_sizes_of_paddle(any_device: vkq.Device, sizes: tuple[Any, ...]) ->
 
 
 def test_sizes_of_a_resize_that_the_cpu_runs(any_device: vkq.Device) -> None:
-    """The size of a Resize is a float32 product, as in ONNX Runtime: 0.7 * 30 is 21. In float64 it would be
-    less than 21, because the float32 nearest to 0.7 is."""
+    """The size of a Resize is a float32 product, as in ONNX Runtime: 0.7 * 30 is 21. In float64, the product
+    is less than 21, because the float32 number 0.7 is less than 0.7."""
     x = np.random.default_rng(0).integers(0, 256, (1, 30, 4, 3)).astype(np.uint8)
     scales = {"none": np.zeros(0, np.float32), "scales": np.float32([1, 0.7, 1, 1])}
     # the device interpolates bytes along the last two axes only

@@ -69,10 +69,9 @@ def ran(device: vkq.Device, data: bytes, shape: tuple[int, ...]) -> Sequence[Nod
     return session.explain({"x": shape}).rows
 
 
-# (scales of both operands and of the result), zero point of the result, expected operator. The operator
-# "conv2d+add" means that a bounded QLinearAdd with these or neighbouring scales gives the bytes of the
-# float operators. In the other cases no scales give these bytes, because rounded operands decide many
-# ties or because the zero point is odd: the sum needs a table.
+# (scales of both operands and of the result), zero point of the result, expected operator: "conv2d+add" if a
+# QLinearAdd with bounds and with these or neighbouring scales gives the bytes of the float operators. In the
+# other cases the sum needs a table, because rounded operands decide many ties or the zero point is odd.
 BOUNDED = [
     ((0.0361237, 0.0419871, 0.05), 0, "conv2d+add"),
     ((0.0363537, 0.0351005, 0.05), 0, "conv2d+add"),

@@ -1,6 +1,5 @@
-"""Tests of the choice of kernels for a layer that is called alone. If its x has a layout that matrix
-units do not read, vkq compares two ways: dot products, which read x as it is, and a repack followed by
-matrix units."""
+"""Tests of the choice of kernels for a layer outside a network. If matrix units do not read the layout of x,
+vkq chooses between dot products, which read this layout, and a repack followed by matrix units."""
 
 from __future__ import annotations
 
@@ -76,9 +75,9 @@ def repacks(layer: Any, shape: tuple[int, ...], layout: str) -> bool:
 def test_a_layer_alone_counts_the_repack(
     planned: Planned, small: tuple[int, ...], large: tuple[int, ...]
 ) -> None:
-    """A small layer reads x as it is given, and a large layer repacks x for matrix units. The small layer
-    repacks, too, if the repack takes no time, if the repack was not measured, or if the caller requests
-    matrix units. If x has the layout of matrix units, they are used without a repack."""
+    """A small layer uses dot products without a repack of x, and a large layer repacks x for matrix units.
+    The small layer repacks, too, if the repack takes no time, if the repack was not measured, or if the
+    caller requests matrix units. If x has the layout of matrix units, they are used without a repack."""
     given = IMAGE if len(small) == 4 else MATRIX
     assert not repacks(layer_of(planned, small), small, given)
     assert repacks(layer_of(planned, large), large, given)
@@ -115,9 +114,9 @@ def test_a_network_chooses_as_before(kind: str, planned: Planned, tmp_path: Path
 
 
 def test_the_rule_compares_times() -> None:
-    """Dot products win if their steps take less time than the repack plus the product in the fastest tile of
-    matrix units. The time of dot products grows with k. It grows with the rows only if there are more
-    workgroups than cores. The time of the repack grows with its bytes."""
+    """Dot products are chosen if they take less time than the repack and the product in the fastest tile of
+    matrix units. The time of dot products grows with k, and with the rows if there are more workgroups than
+    cores. The time of the repack grows with its bytes."""
     c = measured(Planned("nvidia-h200").capabilities)
     known = dataclasses.replace(profile(c), multiprocessors=10)
 

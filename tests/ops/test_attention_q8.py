@@ -224,8 +224,8 @@ def test_in_steps(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_offsets_give_every_sum() -> None:
-    """A score times a scale plus `offsets` of the mask rounds to the exact sum's byte, even if the device's
-    product and sum are one unit in the last place too small or too large."""
+    """score * scale + offset, with an offset from `offsets` for each mask value, rounds to the byte of the
+    exact sum, even if the device's product and sum are one unit in the last place too small or too large."""
     rng, found = np.random.default_rng(3), 0
     numbers = np.arange(-128, 128, dtype=np.int8)
     for i in range(40):

@@ -118,9 +118,8 @@ def sums_in_float32(a: Array, b: Array, numbers: BinaryFormula) -> Iterator[Arra
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_numbers_of_a_sum_that_need_no_table(dtype: QDType) -> None:
-    """For at least 22 of 24 random sets of scales and zero points, `arithmetic` reports that a sum needs
-    no table (`sure`). For such a set, every way in which a device may round to nearest even gives the
-    exact bytes."""
+    """For at least 22 of 24 random sets of scales and zero points, `arithmetic` reports that a sum needs no
+    table (`sure`). For these sets, all results of `sums_in_float32` are the exact bytes."""
     rng, values, moved = np.random.default_rng(3), np.arange(-128, 128), 128 * (dtype == "uint8")
     a, b = (v.astype(np.float32) for v in np.meshgrid(values, values))
     sure = 0
@@ -157,9 +156,8 @@ def test_the_table_is_asked_only_where_a_sum_may_need_it(
 
 
 def test_rounding_of_the_device_cannot_decide(device: vkq.Device) -> None:
-    """The shader uses the formula only for sums for which every rounding gives the exact byte. For other
-    sums it reads the table, because near ties the formula is wrong, even in float64. For nearly all sums
-    the formula in float32 suffices."""
+    """Where the shader uses the float formula, every rounding gives the exact byte. For the few other sums
+    (near ties), it reads the table, because the formula may be wrong there, even in float64."""
     values = np.arange(-128, 128).astype(np.int8)
     a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
     rng = np.random.default_rng(14)

@@ -138,9 +138,9 @@ def test_average(device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pyt
 @pytest.mark.usefixtures("unrolled")
 @pytest.mark.parametrize("name", [IMAGE, BLOCKED])
 def test_average_that_is_sure_of_every_sum(device: vkq.Device, name: str) -> None:
-    """Average pools are exact, both with the float formula and without it. The float formula is used if no
-    possible sum is near a tie (`sure`): here, for windows of nine elements, but not for windows of four.
-    Elements outside the image count as x's zero point."""
+    """Average pools are exact with and without the check for ties. The kernel omits the check if no possible
+    sum is near a tie (`sure`): here, for windows of nine elements, but not for windows of four. Elements
+    outside the image count as x's zero point."""
     x, q, y = image((2, 18, 9, 14), "int8"), QParams(0.1, 100), QParams(0.1, -5)
     for kernel, padding, expected in ((3, 1, True), (3, (0, 2, 2, 0), True), (2, 0, False)):
         window = Window.of("pool", x.shape, kernel, 2, padding, 1, False)

@@ -189,8 +189,8 @@ def test_each_set_of_shapes_has_its_own(loads: Loads) -> None:
 
 
 def test_only_runs_submit(loads: Loads) -> None:
-    """A load that does not run the known answer records its commands but submits nothing. Each long step gets
-    a submission of its own, so each long step after the first needs three more Vulkan calls."""
+    """A load that does not run the known answer records commands but submits nothing. It records a separate
+    command buffer for each long step, which takes three more Vulkan calls for each step after the first."""
     (model,) = exported([graph_of(turned(5), {"x": (2, 3, 4, 5)})], loads.opened, ("portable",))[1]
     (plan,), counts = model.plans, []
     for busy_ns in (0, 10**9):

@@ -161,8 +161,8 @@ def test_weights_stand_once() -> None:
 
 
 def test_scratch_memory_is_bound_in_whole_vectors(any_device: vkq.Device) -> None:
-    """An intermediate array of 35 words is bound as 9 vectors of four words, which a shader may access as
-    wholes, and the device must be able to bind as much."""
+    """An intermediate array of 35 words is bound as 9 vectors of four words, because a shader accesses whole
+    vectors. The device must be able to bind this size."""
     file = exported([graph_of(texts(), {"ids": (1, 5)})], any_device, ("portable",))[0]
     (plan,) = only(file).plans
     sizes = [size for _, _, size in plan.scratch]
@@ -247,8 +247,8 @@ def test_a_slow_device_gets_several_submissions(
 
 
 def test_one_long_step_gets_several_submissions(device: vkq.Device, tmp_path: Path) -> None:
-    """The grids of a step, each of 100 ms or more, become separate submissions. Later steps wait for all of
-    them."""
+    """The dispatches (`grids`) of a long step become separate submissions, if each takes 100 ms or more. Later
+    steps wait for all of them."""
     path, x = tmp_path / "chain.vkq", rows(M)
     want = vkq.onnx.InferenceSession(chain(LAYERS), device).run(None, x)[0]
     found = only(exported([graph_of(chain(LAYERS), {"x": (M, K)})], device, ("portable",))[0])

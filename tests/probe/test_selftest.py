@@ -125,8 +125,8 @@ def test_rates_are_measured_with_each_clock(device: Device, monkeypatch: pytest.
 def test_cores_are_counted_by_what_many_workgroups_do_more_than_one(
     any_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The core count is the rate of many workgroups divided by the rate of one workgroup. It is measured on
-    this device, and on a simulated device with the times of 24 cores."""
+    """The core count is the rate of many workgroups divided by the rate of one workgroup. The test measures
+    it on this device, and on a simulated device with 24 cores."""
     x, y = (any_device.allocate(1 << 22) for _ in range(2))
     found = rates.measured_cores(any_device, "gpu", (x, y))
     assert found is not None

@@ -107,9 +107,9 @@ def test_a_watchdog_split_gives_the_same_bytes(device: vkq.Device, monkeypatch: 
 
 
 def test_slow_drivers_get_short_dispatches(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a slow driver, a layer that takes seconds is split, without a change of its bytes: a dispatch
-    takes at most 100 ms at an eighth of the measured rate. Discrete GPUs are not split. Devices without
-    measured rates count as slow."""
+    """On a slow driver, a layer that takes seconds is split into dispatches of at most 100 ms (at an eighth
+    of the measured rate), with the same bytes. On discrete GPUs nothing is split. Devices without measured
+    rates count as slow."""
     c = dataclasses.replace(device.capabilities, device_type="integrated")
     plain = dataclasses.replace(verdict.verdict({}, {}, isolated=True), failures={}, soft_float=False)
     macs = 67 * 33 * 190

@@ -180,8 +180,8 @@ def test_a_wrapping_counter_gives_the_difference(any_device: vkq.Device) -> None
 
 
 def test_a_dropped_recording_is_waited_for(device: vkq.Device) -> None:
-    """Deleting a recording waits for its work: freeing memory in use would crash, or give a message of the
-    validation layer."""
+    """Deleting a recording waits for its work. Without the wait, memory in use would be freed, which crashes
+    or gives a message of the validation layer."""
     one = work.linear(device, 64, 512, 512)
     x = vkq.Tensor.from_numpy(one.x, device)
     device.flush()

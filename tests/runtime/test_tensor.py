@@ -96,8 +96,8 @@ def test_images_in_every_layout(device: vkq.Device, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("shape", [(), (35,), (5, 16), (2, 3, 17), (2, 3, 2, 2, 5), (3, 0), (0, 7)])
 def test_rows_in_blocks_of_channels(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
-    """In kPackedInt8_16C, rows are split into blocks of 16 elements. The 16 elements are contiguous, and the
-    same block of the next row follows them."""
+    """In kPackedInt8_16C, rows are split into blocks of 16 contiguous elements. After a block of one row
+    comes the same block of the next row."""
     array = np.resize(values(dtype), shape)
     tensor = vkq.Tensor.from_numpy(array, device, BLOCKED)
     rows, k = int(np.prod(shape[:-1])), shape[-1] if shape else 1

@@ -38,9 +38,9 @@ def padded(setting: Setting, shape: ProductShape) -> int:
     ("m4", "n4"), [(288, 32), (100, 1), (1, 100), (3, 100), (784, 6), (3136, 4), (196, 8), (13, 128)]
 )
 def test_the_default_wastes_little(m4: int, n4: int, software_device: Device) -> None:
-    """With its padding, the default setting computes at most a third more results than the setting with the
-    least padding (among those with workgroups at least eight tiles wide). So large tiles and wide workgroups
-    are chosen only if the product fills them."""
+    """The default setting computes, with padding, at most a third more results than the setting with the
+    least padding. (Settings with workgroups less than eight tiles wide are not compared.) So large tiles and
+    wide workgroups are chosen only if the product fills them."""
     c, shape = software_device.capabilities, ProductShape("s8s8", "q8to", m4, n4, 9)
     least = min(padded(one, shape) for one in registers.candidates(c, TILES) if one.local_x >= 8)
     assert padded(registers.default(c, shape), shape) <= 4 / 3 * least

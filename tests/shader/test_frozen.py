@@ -86,8 +86,8 @@ def test_a_package_names_the_compiler_that_made_it(packaged: tuple[Path, Shader]
 
 
 def test_it_takes_few_python_calls(packaged: tuple[Path, Shader]) -> None:
-    """Loading a packaged shader takes few Python calls, which are counted instead of time. Without frozen
-    descriptions, the first convolution took 5,229 calls for reflection, and 1,057 to read the YAML."""
+    """Loading a packaged shader takes few Python calls. (Without stored descriptions, the first convolution
+    took 5,229 calls for reflection, and 1,057 calls to read the YAML.)"""
     profile = cProfile.Profile()
     profile.enable()
     for variant in catalog().variants.values():

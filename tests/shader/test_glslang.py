@@ -145,8 +145,8 @@ def test_a_signal_is_not_lost() -> None:
 
 
 def test_the_interpreter_ends_while_a_daemon_thread_compiles() -> None:
-    """The interpreter can end while a daemon thread compiles. The compiler library calls back into Python,
-    which no thread may enter while the interpreter ends. So Python's exit waits for the compilation. In this
+    """The interpreter can end while a daemon thread compiles: its exit waits for the compilation. (The
+    compiler library calls back into Python, which no thread may enter while the interpreter ends.) In this
     test, the process runs for two seconds after Python has ended."""
     code = """if True:
         import ctypes, threading, time

@@ -233,7 +233,8 @@ def test_branches(device: vkq.Device) -> None:
 
 
 def test_blocks_of_lines(device: vkq.Device) -> None:
-    """SPACE_TO_BATCH_ND and its inverse of 3 axes, which the converter writes around a dilated Conv1D."""
+    """SPACE_TO_BATCH_ND and its inverse are exact for 3 axes, as the converter writes them around a dilated
+    Conv1D."""
     w, given = Writer(), numbers((2, 7, 5))
     x, middle, y = (w.tensor(shape, "float32") for shape in ((2, 7, 5), (6, 3, 5), (2, 8, 5)))
     block = w.constant(np.array([3], np.int32))

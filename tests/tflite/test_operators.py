@@ -44,8 +44,8 @@ def test_operator(op: str, seed: int, device: vkq.Device) -> None:
 
 
 def test_sums_need_no_table() -> None:
-    """vkq reads a SUB as one `sub` node, without a lookup table of two operands, because its formula with
-    slightly changed scales gives XNNPACK's bytes. So a convolution can compute the SUB in its epilogue."""
+    """vkq reads a SUB as one `sub` node without a lookup table, because the formula of `sub` with slightly
+    changed scales gives XNNPACK's bytes. So a convolution can compute the SUB in its epilogue."""
     found = [{node.op for node in read(operator_case("SUB", seed)[0]).nodes} for seed in range(20)]
     assert all("lookup2" not in ops for ops in found)
     assert sum("sub" in ops for ops in found) == len(found)

@@ -14,8 +14,8 @@ def _scale(rng: Random) -> float:
 
 
 def _odd(one: One) -> int:
-    """Return an odd zero point. With an odd zero point, rounding ties to even before the zero point is added
-    gives other results than rounding after it."""
+    """Return an odd zero point: then ties are rounded differently before and after the zero point is
+    added."""
     return one.zero() // 4 * 2 + 1
 
 

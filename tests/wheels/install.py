@@ -4,7 +4,7 @@
 Each Python gets a fresh environment with only the wheel that pip chooses from dist/, and its dependencies.
 There is no compiler, no shader compiler, no header and no checkout: PATH has only the environment's
 programs. On the oldest Python, a part of the test suite runs on the installed wheel. On every Python, the
-tests of ending a process run, because the C++ library in the wheel unwinds threads differently from the C++
+tests of a process's exit run, because the wheel's C++ library unwinds threads differently from the C++
 library of a local build.
 """
 
