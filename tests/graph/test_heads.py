@@ -84,7 +84,7 @@ def test_one_node(device: vkq.Device, dtype: str) -> None:
 )
 def test_other_readers(any_device: vkq.Device, nodes: list[Any], results: str, ops: list[str]) -> None:
     """A value remains in the graph if nodes outside the heads also read it. Heads are not fused into one
-    node if they read columns of different products, or if one head depends on another."""
+    node if they read columns of different tensors, or if one head depends on another."""
     data, inputs = built(nodes, "float16", *results.split())
     assert sorted(ops_of(data, inputs)) == sorted(ops)
     compared(any_device, data, inputs)

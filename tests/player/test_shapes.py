@@ -247,8 +247,8 @@ def test_a_slow_device_gets_several_submissions(
 
 
 def test_one_long_step_gets_several_submissions(device: vkq.Device, tmp_path: Path) -> None:
-    """The dispatches (`grids`) of a long step become separate submissions, if each takes 100 ms or more. Later
-    steps wait for all of them."""
+    """The dispatches (`grids`) of a long step become separate submissions if each takes 100 ms or more.
+    Later steps wait for all of them."""
     path, x = tmp_path / "chain.vkq", rows(M)
     want = vkq.onnx.InferenceSession(chain(LAYERS), device).run(None, x)[0]
     found = only(exported([graph_of(chain(LAYERS), {"x": (M, K)})], device, ("portable",))[0])
