@@ -1,4 +1,4 @@
-"""The example finds thirty crops of a photograph again, although each was made darker or brighter.
+"""Find thirty crops of a photograph in this photograph, although each crop was made darker or brighter.
 
 All sums are integers: `vkq.integer.match_template` compares every crop exactly with the photograph at every
 position. The example also computes the sums with SciPy and OpenCV (if installed) and prints their errors.
