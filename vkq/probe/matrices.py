@@ -23,14 +23,14 @@ HALF, BRAIN = "f16", "bf16"  # forms with float operands and float32 sums
 FLOAT_FEATURES = {HALF: "shaderFloat16", BRAIN: "shaderBFloat16CooperativeMatrix"}
 # types of A, B, C and D -> form of the product; the first form is preferred
 FORMS = {("s8", "s8", "s32", "s32"): "s8s8", ("u8", "u8", "u32", "u32"): "u8u8"}
-LEAST_SHARED = 32768  # with this many bytes of shared memory, every shape has a tile
+LEAST_SHARED = 32768  # bytes of shared memory with which every shape has a tile
 SUBGROUP = 32  # the subgroup size that the shaders' WGM and WGN assume
 
 
 @dataclasses.dataclass(frozen=True)
 class Matrices:
-    """A shape of matrices, m outputs x n rows x k, the form of the product (``s8s8``, ``u8u8``, ``f16``,
-    ``bf16``), and the size of a subgroup."""
+    """A shape of matrices, m outputs x n rows x k; the form of the product (``s8s8``, ``u8u8``, ``f16``,
+    ``bf16``); and the size of a subgroup."""
 
     m: int
     n: int
@@ -51,8 +51,8 @@ class Matrices:
         """Return the specialization constants of a shader for these matrices.
 
         A tile declares its numbers of subgroups, WGM down and WGN across, for subgroups of 32 invocations.
-        For smaller subgroups, WGM is multiplied first, then WGN; for larger ones, WGN is divided first, then
-        WGM. So a workgroup always has the same number of invocations.
+        Smaller subgroups double WGM first, then WGN. Larger subgroups halve WGN first, then WGM. So a
+        workgroup always has the same number of invocations.
         """
         found = self.shape_constants
         if "WGM" not in variant.specialization:
@@ -68,13 +68,13 @@ class Matrices:
         return {**found, "WGM": down, "WGN": across}
 
     def runs(self, variant: Variant, capabilities: Capabilities, **constants: Value) -> bool:
-        """Return True if the device can run a shader with these matrices and constants, also if the weight
-        has zero points."""
+        """Return True if the device can run a shader with these matrices and constants, with or without
+        zero points of the weight."""
         values = {**self.constants(variant), "ROW_SUMS": True, **constants}
         return not refusals(variant, variant.constants(values), capabilities)
 
     def fit(self, variant: Variant, rows: int) -> bool:
-        """Return True if, in a tile of *rows* rows, each subgroup has whole matrices and whole iterations of
+        """Return True if each subgroup of a tile of *rows* rows has whole matrices and whole iterations of
         the epilogue."""
         constants = self.constants(variant)
         down, across = int(constants["WGM"]), int(constants["WGN"])
@@ -90,9 +90,9 @@ def advertised(capabilities: Capabilities) -> tuple[Matrices, ...]:
     """Return the matrices that the device lists for int8 times int8 into int32 (subgroup scope, not
     saturating) and that the shaders support.
 
-    Signed elements come before unsigned ones; otherwise, the order is that of the device's list, which is
-    the device's preference. Only listed shapes may be used: a pipeline with any other shape computes nothing
-    and reports no error.
+    Signed elements come before unsigned elements; otherwise the order is that of the device's list, its
+    preference. Only listed shapes may be used: a pipeline with any other shape computes nothing and reports
+    no error.
     """
     return _advertised(capabilities.cooperative_matrices, *_subgroups(capabilities))
 
@@ -120,8 +120,8 @@ def advertised_half(
     capabilities: Capabilities, form: str = HALF, sums: bool = False
 ) -> tuple[Matrices, ...]:  # fmt: skip
     """Return the listed shapes of matrices with operands of type *form* and float32 sums that the shaders
-    support; 8 elements along k fill one uvec4. *sums*: return only shapes that the device also lists with
-    sums of type *form*."""
+    support; 8 elements along k fill one uvec4. *sums*: only shapes that the device also lists with sums of
+    type *form*."""
     narrow = {(c.m, c.n) for c in capabilities.cooperative_matrices if (c.c, c.d) == (form, form)}
     found = (
         Matrices(c.m, c.n, c.k, form, _subgroup(c, *_subgroups(capabilities)))
@@ -142,13 +142,12 @@ def advertised_half(
 
 def counted(capabilities: Capabilities) -> bool:
     """Return True if the device's compiler needs constant trip counts for loops over matrices. Only int8
-    linear layers and convolutions can provide them, as pipeline constants."""
+    linear layers and convolutions can give them, as pipeline constants."""
     return profile(capabilities).matrix_literals == "trips"
 
 
 def lacking_half(capabilities: Capabilities, form: str = HALF) -> str | None:
-    """Return the missing feature for products of matrices of this form, with float32 sums; None if nothing is
-    missing."""
+    """Return the missing feature for products of matrices of this form with float32 sums, or None."""
     if counted(capabilities):
         return f"its compiler crashes on loops over {form} matrices whose trip counts are not constants"
     features = (*FEATURES[:2], FLOAT_FEATURES[form], *FEATURES[3:])
@@ -160,8 +159,8 @@ def lacking_half(capabilities: Capabilities, form: str = HALF) -> str | None:
 
 
 def _supported(a: Matrices) -> bool:
-    """Return True if the shaders support the shape: 16 elements along k are one uvec4 of the layouts, and the
-    epilogues store 16 rows at a time."""
+    """Return True if the shaders support the shape: 16 elements along k are one uvec4 of the layouts, and
+    epilogues store 16 rows at once."""
     return (
         a.m in (4, 8, 16, 32, 64)
         and a.n in (8, 16)
@@ -178,14 +177,13 @@ def _subgroups(capabilities: Capabilities) -> tuple[int | None, int, int]:
 
 
 def _subgroup(c: CooperativeMatrix, wanted: int | None, least: int, most: int) -> int:
-    """Return the subgroup size for a shape: the profile's, or the shape's n if the profile has none; if the
-    device does not allow this size, the nearest allowed one."""
+    """Return the subgroup size for a shape: the profile's, else the shape's n, clamped to the device's
+    range."""
     return min(max(c.n if wanted is None else wanted, least), most)
 
 
 def lacking(capabilities: Capabilities) -> str | None:
-    """Return the missing feature, shape or shared memory for products of int8 matrices; None if nothing is
-    missing."""
+    """Return the missing feature, shape or shared memory for products of int8 matrices, or None."""
     return _lacking(
         capabilities, FEATURES, advertised,
         "s8 x s8 + s32 or u8 x u8 + u32 cooperative matrix in subgroup scope with M of 4 to 64 (and at most"

@@ -1,5 +1,5 @@
-"""Measure the rates of the int8 kernels' arithmetic on a device: each dot form (with integer or float
-products), float32 FMA and a copy. Also measure the number of cores, if the driver does not report it.
+"""Measure the rates of the int8 kernels' arithmetic on a device: each dot form (integer or float products),
+float32 FMA and a copy. Also measure the number of cores, if the driver does not report it.
 
 A Vulkan property states only that a dot product is accelerated; its rate shows by how much.
 """
@@ -19,13 +19,13 @@ from ..runtime.recording import Recording
 from ..shader.catalog import catalog
 
 LOCAL = 64  # invocations of a workgroup: the shader's LOCAL_X
-# Microseconds of one run, by clock: longer with less exact clocks. Runs are short, because other programs can
-# only make a run longer: of several short runs, the shortest was hardly disturbed.
+# Microseconds of one run, by clock: longer for less exact clocks. Runs are short, because other programs
+# only make a run longer: the shortest of several short runs was hardly disturbed.
 TARGET_US = {"gpu": 500.0, "host": 4_000.0, "cpu": 4_000.0}
-# Microseconds that all samples of a rate take together, by clock; minimum and maximum number of samples.
+# Microseconds of all samples of a rate together, by clock; minimum and maximum number of samples.
 SAMPLED_US = {"gpu": 20_000.0, "host": 80_000.0, "cpu": 40_000.0}
 LEAST_SAMPLES, MOST_SAMPLES = 8, 80
-# attempts to sample a rate; each has more iterations, in case another program delayed short runs
+# attempts to sample a rate; each has more iterations, in case other programs delayed the short runs
 ATTEMPTS = 3
 MOST_LOOPS = 65_000  # lavapipe ends loops after 65,535 iterations
 DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
@@ -33,12 +33,12 @@ DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """Operations per second by dot form and for ``fma`` (a multiply-add counts as two operations), and bytes
-    per second (read plus written) for ``copy``.
+    """Operations per second of each dot form and of ``fma`` (a multiply-add counts as two operations), and
+    bytes per second (read plus written) of ``copy``.
 
-    ``clock``: "gpu" (timestamps), "host", or "cpu": the processor time of this process, for devices that run
-    on the CPU. Processor time excludes the time that other programs take, and the rates measured with it are
-    those of one processor. Rates that could not be measured are missing. ``cores``: see `measured_cores`.
+    ``clock``: "gpu" (timestamps), "host", or "cpu": this process's processor time, for devices that run on
+    the CPU. Processor time excludes other programs; its rates are those of one processor. Rates that could
+    not be measured are missing. ``cores``: see `measured_cores`.
     """
 
     per_second: Mapping[str, float]
@@ -47,8 +47,9 @@ class Rates:
 
 
 class _Work:
-    """One rate to measure: a program of *groups* workgroups of *local* invocations. Samples alternate
-    between runs without loop iterations (``empty``) and with ``loops`` iterations (``full``)."""
+    """The measurement of one rate: a program of *groups* workgroups of *local* invocations. Samples
+    alternate between runs without loop iterations (``empty``) and runs with ``loops`` iterations
+    (``full``)."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class _Work:
         if op == "copy":
             per_loop = 16 * LOCAL * self.groups
             self.most = max(1, min(self.most * per_loop, *(b.bytes for b in buffers)) // per_loop)
-        self._recordings = dict[int, Recording]()  # by number of loop iterations
+        self._recordings = dict[int, Recording]()  # {number of loop iterations: recording}
         self.loops = self._calibrated()
         self.empty, self.full = list[float](), list[float]()
 
@@ -82,7 +83,7 @@ class _Work:
         return count >= LEAST_SAMPLES and count * min(self.full) >= SAMPLED_US[self.clock]
 
     def _calibrated(self) -> int:
-        """Return the loop count for a run of about the target time. The first runs also raise the GPU's
+        """Return the loop count of a run of about the target time. The first runs also raise the GPU's
         clock."""
         loops, target = 1, TARGET_US[self.clock]
         empty = min(self.time_us(0) for _ in range(3))  # other programs can only make a run longer
@@ -94,8 +95,8 @@ class _Work:
         return loops
 
     def lengthen(self) -> bool:
-        """Raise the loop count, drop the samples and return True if the work itself took far less than the
-        target time; else return False."""
+        """If the work took far less than the target time, raise the loop count, drop the samples, and
+        return True."""
         took, target = min(self.full) - min(self.empty), TARGET_US[self.clock]
         if took > target / 4 or self.loops >= self.most:
             return False
@@ -128,8 +129,8 @@ class _Work:
         return float(invocations * steps * (2 * 16 if self.op == "fma" else 8 * 16))
 
     def per_second(self) -> float | None:
-        """Return the rate; None if runs with iterations took no longer than runs without (the clock is too
-        coarse)."""
+        """Return the rate. Return None if runs with iterations took no longer than runs without: the clock
+        is too coarse."""
         took = (min(self.full) - min(self.empty)) * 1e-6
         return self.per_loop() * self.loops / took if took > 0 else None
 
@@ -158,8 +159,9 @@ def measure(device: Device) -> Rates:
 
 
 def measured_cores(device: Device, clock: str, buffers: tuple[Buffer, Buffer]) -> int | None:
-    """Return how many workgroups run at once without slowing each other: the rate of many workgroups divided
-    by the rate of one, each with enough invocations to fill a core. None if the clock is too coarse."""
+    """Return the number of workgroups that run at once without slowing each other: the rate of many
+    workgroups divided by the rate of one, each with enough invocations to fill a core. Return None if the
+    clock is too coarse."""
     local = min(1024, device.capabilities.properties["maxComputeWorkGroupInvocations"])
     many = profile(device.capabilities).fill_workgroups * LOCAL // local
     works = [_Work(device, "fma", clock, buffers, groups, local) for groups in (1, many)]
@@ -169,8 +171,8 @@ def measured_cores(device: Device, clock: str, buffers: tuple[Buffer, Buffer]) -
 
 
 def _sample(works: list[_Work]) -> None:
-    """Sample all rates in rounds, one sample of each rate per round, so that a disturbance does not hit all
-    samples of a rate. Then sample the rates whose runs were too short again, with more iterations."""
+    """Sample all rates in rounds, with one sample of each rate: a disturbance then does not hit all samples
+    of a rate. Sample rates with too short runs again, with more iterations."""
     pending = works
     for left in reversed(range(ATTEMPTS)):
         unfinished = pending

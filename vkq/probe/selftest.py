@@ -1,11 +1,11 @@
-"""The self-test: compare a device's results with known correct ones, once for each device, driver and vkq
-version. The report is cached.
+"""The self-test: compare a device's results with known correct results, once for each device, driver and
+vkq version. The report is cached.
 
-A driver's features are used only if their tests pass. The tests cover the arithmetic that every int8 kernel
-shares: the packed dot product in each form, over all 65,536 pairs of bytes in each lane; matrix products of
-each listed shape; requantization of extremes, accumulators above 2^24 and ties; and the quotient of quantize
-around every tie. The tests run in a child process (child.py). A device that does not round floats to
-nearest even computes requantization and quantize in integers (SOFT_FLOAT).
+A driver's features are used only if their tests pass. Child processes (child.py) run the tests, of:
+- the packed dot product in each form, over all 65,536 pairs of bytes in each lane;
+- matrix products of each listed shape;
+- requantization of extremes, accumulators above 2^24 and ties, and the quotient of quantize around every tie.
+A device that does not round floats to nearest even computes the last two in integers (SOFT_FLOAT).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from .matrices import BRAIN, HALF, Matrices, advertised, advertised_half, lackin
 __all__ = ["OPENING", "Verdict", "probe_again", "report", "report_of", "run", "stages"]
 
 Words = npt.NDArray[np.int32]
-HALVES = {"matrices_half": HALF, "matrices_brain": BRAIN}  # test of float matrices -> their form
-# Tests with values below the smallest normal float16; for bfloat16, these float16 values are converted first.
+HALVES = {"matrices_half": HALF, "matrices_brain": BRAIN}  # {test of float matrices: their form}
+# Tests with values below the smallest normal float16, which the bfloat16 test converts first.
 SMALLS = {HALF: "matrix_small", BRAIN: "matrix_small_brain"}
 ALIKE, PAIRED = "ALIKE", "PAIRED"  # constants of selftest__matrices_half: ways of loading matrices
-SMALL = "SMALL"  # test with weights that are multiples of 2^-24; they are float16 in both forms
+SMALL = "SMALL"  # test with weights that are multiples of 2^-24, in float16 for both forms
 WAYS = {"": "", ALIKE: ", loaded with a stride of 0", PAIRED: ", assembled from words of two elements",
         SMALL: ", with weights of 2^-24"}  # fmt: skip
 PAIRS = {HALF: "matrix_pairs", BRAIN: "matrix_pairs_brain"}  # tests for profiles with `matrix_pairs`
@@ -49,7 +49,7 @@ runtime_device.probed = lambda device: report(device)
 
 def report(device: Device) -> Verdict:
     """Return the device's report: from this process, the cache, or a probe (seconds, once per driver)."""
-    if device.doctored:  # a test replaced its capabilities; a child process would see the real ones
+    if device.doctored:  # a test replaced its capabilities, which a child process would not see
         key = device.capabilities.key
         _doctored[key] = device.verdict or _doctored.get(key) or run(device)
         return _doctored[key]
@@ -59,7 +59,7 @@ def report(device: Device) -> Verdict:
 
 
 def report_of(capabilities: Capabilities) -> Verdict:
-    """Return the report of a device that is not open in this process. A device whose driver crashes is thus
+    """Return the report of a device that is not open in this process. So a device whose driver crashes is
     refused before it is opened."""
     found = verdict.report_of(capabilities, lambda: _run_alone(capabilities))
     assert found is not None
@@ -71,7 +71,7 @@ def probe_again(capabilities: Capabilities) -> Verdict:
     return verdict.ask_again(capabilities, lambda: _run_alone(capabilities))
 
 
-_doctored: dict[str, Verdict] = {}  # key -> report, of devices whose capabilities a test replaced
+_doctored: dict[str, Verdict] = {}  # {key: report} of devices whose capabilities a test replaced
 
 
 def _run_alone(capabilities: Capabilities) -> Verdict:
@@ -81,7 +81,7 @@ def _run_alone(capabilities: Capabilities) -> Verdict:
 
 def stages(device: Device) -> dict[str, Callable[[], Any]]:
     """Return the stages of the self-test as {name: function that returns a JSON value}. A test returns an
-    error text, or None if the device passes. There are tests only of features that the device has. The stages
+    error text, or None if the device passes. Only features that the device has are tested. The stages
     "loops" and "rates" measure the loop limit and the speed of arithmetic."""
     has_dot = device.capabilities.features["shaderIntegerDotProduct"]
     forms = [form for form in FORMS if form == "float" or has_dot]
@@ -157,7 +157,7 @@ def _test_half_matrices(device: Device, form: str, ways: Sequence[str]) -> str |
 
 
 def _test_half_shape(device: Device, matrices: Matrices, way: str) -> str | None:
-    """Test one shape of float matrices with integers whose sums are exact in float32 in any order, so every
+    """Test one shape of float matrices with integers whose sums are exact in float32 in any order: every
     bit must be correct. bfloat16 elements are the upper 16 bits of float32 numbers. *way*: a key of `WAYS`.
     With ALIKE, the first row of x is read for every row, and output n is multiplied by 2^n."""
     x, w = (v.astype(np.int32) for v in matrix_cases(matrices))
@@ -227,8 +227,7 @@ def dot_cases() -> tuple[Words, Words]:
 
 def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return x (case, step, row, k) and w (case, step, output, k), int8 or uint8. In case i < k, only
-    elements at index i along k are nonzero. Then follow cases of extreme values, and cases of random
-    values."""
+    elements at index i along k are nonzero. Cases of extreme values and of random values follow."""
     k, dtype = matrices.k, np.uint8 if matrices.form == "u8u8" else np.int8
     rng, steps, low, high = np.random.default_rng(2027), 4, np.iinfo(dtype).min, np.iinfo(dtype).max
     x, w = (

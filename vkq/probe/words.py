@@ -1,5 +1,5 @@
-"""Find which words of a matrix of float16 weights each invocation of a subgroup holds. If weights are
-stored in the order of the invocations, each invocation can load its words directly."""
+"""Find the words of a matrix of float16 weights that each invocation of a subgroup holds. If weights are
+stored in this order, each invocation can load its words directly."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _found: weakref.WeakKeyDictionary[Device, dict[Matrices, Words]] = weakref.WeakK
 
 
 def order(device: Device, matrices: Matrices) -> Words:
-    """Return the indices of the words that each invocation holds, as an array (invocation, word). A matrix
-    has 128 words, 8 in each row. The device is asked once for each shape. Its invocations must hold elements
-    in pairs (`pairs_refusal`)."""
+    """Return the indices of the words that each invocation holds, (invocation, word). A matrix has 128
+    words, 8 in each row. The device is asked once for each shape. Its invocations must hold elements in
+    pairs (`pairs_refusal`)."""
     known = _found.setdefault(device, {})
     if matrices not in known:
         known[matrices] = _asked(device, matrices)
@@ -48,6 +48,6 @@ def _asked(device: Device, matrices: Matrices) -> Words:
 
 
 def in_order(blocks: Words, found: Words) -> Words:
-    """Reorder the words of matrices (128 each) by invocation: all words of the first invocation, then all
-    words of the next."""
+    """Reorder the words of matrices (128 each) by invocation: all words of the first, then all words of the
+    next."""
     return np.ascontiguousarray(blocks.reshape(-1, WORDS)[:, found.reshape(-1)])

@@ -1,7 +1,7 @@
 """Sizes of a 2-D convolution: every shape check, the derived sizes, op and byte counts, and a name.
 
-All shape errors are raised in this package. A problem has only sizes; scales and zero points are in
-`vkq.numerics.qparams`.
+All shape errors are raised in this package. A problem has only sizes; `vkq.numerics.qparams` has scales and
+zero points.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Conv2dProblem(ConvSizes):
     def with_options(
         cls, x_shape: Sequence[int], weight_shape: Sequence[int], options: ConvOptions
     ) -> Conv2dProblem:
-        """Return the problem for one image size and a layer's options, which have been checked."""
+        """Return the problem for one image size and a layer's checked options."""
         x, w, groups = cls._images(x_shape), shape_of(weight_shape), options.groups
         if x[1] != w[1] * groups:
             raise ArgumentError(
@@ -109,8 +109,8 @@ class Conv2dProblem(ConvSizes):
 
     @classmethod
     def smallest(cls, weight_shape: Sequence[int], options: ConvOptions) -> Conv2dProblem:
-        """Return the problem of one image with the fewest output pixels that the padding allows (usually
-        one)."""
+        """Return the problem of one image with the fewest output pixels that the padding allows, usually
+        one."""
         w = shape_of(weight_shape)
         h, width = (
             max(1, d * (k - 1) + 1 - before - after)

@@ -1,5 +1,5 @@
-"""Heads of attention. Layout 1: a batch of matrices (B, heads, rows, columns). Layout 2: the columns of all
-heads concatenated, (B, rows, heads * columns), as linear layers read and write them."""
+"""Heads of attention in two layouts. Layout 1: a batch of matrices, (B, heads, rows, columns). Layout 2:
+the columns of all heads concatenated, (B, rows, heads * columns), as linear layers read and write them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ Array = npt.NDArray[Any]
 
 
 def apart(shape: tuple[int, ...], heads: int) -> tuple[int, ...]:
-    """Return the layout-1 shape of an array with concatenated heads (layout 2). If *heads* is 1, the shape
-    is unchanged."""
+    """Return the layout-1 shape of an array with concatenated heads (layout 2); unchanged if *heads* is 1."""
     return shape if heads == 1 else (shape[0], heads, shape[1], shape[2] // heads)
 
 

@@ -16,8 +16,8 @@ class LinearProblem:
     ``lead``.
 
     m: rows (batch x tokens), n: output features, k: reduction length; each 0 or more. With K = 0, y is the
-    bias. lead: the leading dims of x and y; (m,) if not given, and () for a single vector x of shape (K,).
-    Raises ArgumentError for a negative size, or a ``lead`` whose product is not m.
+    bias. lead: the leading dims of x and y; None: (m,). It is () for a single vector x (K,). Raises
+    ArgumentError for a negative size, or a ``lead`` whose product is not m.
 
     >>> p = LinearProblem.of((2, 5, 64), (32, 64))
     >>> p.m, p.y_shape, p.name
@@ -96,6 +96,6 @@ class LinearProblem:
 
     @property
     def name(self) -> str:
-        """``linear[M=1,K=64,N=32]``: test id, benchmark row and filter. It gives the product's sizes without
+        """``linear[M=1,K=64,N=32]``: test id, benchmark row and filter. It omits the leading dims.
         the leading dims."""
         return f"linear[M={self.m},K={self.k},N={self.n}]"

@@ -2,9 +2,9 @@
 
     max_pool2d[N=32,C=64,H=112,W=112,block=16,K=3,stride=2]
 
-``block`` is the number of channels in a vector of the layout: 16 is kPackedInt8_16C, 4 is kPackedInt8_4W4C.
-Softmax runs on rows (N, C); H and W are 1. Depthwise and 2x2 transposed convolutions are included because
-they have few multiply-adds per byte.
+``block`` is the number of channels in a vector of the layout: 16 for kPackedInt8_16C, 4 for
+kPackedInt8_4W4C. Softmax runs on rows (N, C); H and W are 1. Depthwise and 2x2 transposed convolutions are
+included because they have few multiply-adds per byte.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from vkq.errors import ArgumentError
 from vkq.problem.names import Takes, read
 
 LAYOUTS = {16: "kPackedInt8_16C", 4: "kPackedInt8_4W4C"}
-# For each operation: bytes of an element of x, bytes of the result for each element of x, and the shape of
-# the second operand ("": none).
+# {operation: (bytes of an element of x, bytes of the result for each element of x, shape of the second
+# operand; "": none)}
 BYTES: dict[str, tuple[int, int, str]] = {
     "quantize": (4, 1, ""), "dequantize": (1, 4, ""), "repack": (1, 1, ""), "lookup": (1, 1, ""),
     "add": (1, 1, "same"), "mul": (1, 1, "same"), "gate": (1, 1, "gate"), "concat": (1, 2, "same"),
@@ -64,8 +64,8 @@ class Mover:
         return {"same": self.x_shape, "gate": (self.n, self.c, 1, 1), "": (0,)}[BYTES[self.op][2]]
 
     def bytes(self, *_: int) -> int:
-        """Return the number of bytes of the operands and the result, each counted once, without padding
-        around images."""
+        """Return the bytes of the operands and the result, each counted once, without padding around
+        images."""
         x_bytes, y_bytes, _other = BYTES[self.op]
         size = math.prod(self.x_shape)
         fewer = self.stride**2 if self.op in WINDOWS else 1

@@ -1,4 +1,4 @@
-"""Problems by name: ``parse`` is the inverse of ``.name``. The name is also the test id, benchmark row and
+"""Problems by name: ``parse`` is the inverse of ``.name``. The name is also test id, benchmark row and
 filter."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_BYTES = 1 << 33  # maximum bytes of x, weight and y together, for a problem
 MOST_MACS = 1 << 42  # maximum multiply-adds of a compared problem: minutes on the slowest device
 _IMAGE = ("N", "IC", "H", "W", "OC", "KH", "KW")
 Takes = Mapping[str, tuple[Sequence[str], Sequence[str]]]
-# For each operation: its sizes, and its options. Options may be in any order and may be omitted.
+# {operation: (its sizes, its options)}. Options may be in any order and may be omitted.
 _TAKES: Takes = {
     "linear": (("M", "K", "N"), ()),
     "conv2d": (_IMAGE, ("stride", "padding", "dilation", "groups")),
@@ -66,9 +66,8 @@ def parse(name: str) -> Problem:
 
 
 def check_work(problem: Sized) -> None:
-    """Raise an error if a problem is too large to compute for comparison, before its operands are
-    generated. Operands and result may have at most `MOST_BYTES`; the problem may have at most `MOST_MACS`
-    multiply-adds."""
+    """Raise an error, before operands are generated, if a problem is too large for a comparison: operands
+    and result have more than `MOST_BYTES`, or there are more than `MOST_MACS` multiply-adds."""
     if problem.bytes() > MOST_BYTES or problem.macs > MOST_MACS:
         raise ArgumentError(
             f"{problem.name} has {problem.bytes()} bytes and {problem.macs} multiply-adds; at most"
@@ -84,8 +83,8 @@ def _check_length(name: str) -> None:
 
 
 def read(name: str, takes: Takes) -> tuple[str, list[int], dict[str, Any]]:
-    """Return the operation of a name, its sizes in order, and its options. An option is a number or a
-    tuple. Raise ArgumentError for an operation or a size that is not in *takes*."""
+    """Return the operation of a name, its sizes in order, and its options (numbers or tuples). Raises
+    ArgumentError for an operation or a size that is not in *takes*."""
     _check_length(name)
     match = _NAME.fullmatch(name)
     if match is None or match[1] not in takes:

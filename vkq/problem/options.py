@@ -1,5 +1,5 @@
-"""The options of sliding windows: integers, pairs and padding in the forms of PyTorch and ONNX, parsed and
-checked in one place for convolutions, transposed convolutions and pooling."""
+"""The options of sliding windows: integers, pairs and padding in the forms of PyTorch and ONNX. This module
+parses and checks them for convolutions, transposed convolutions and pooling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Padding = int | Sequence[int] | str
 
 @dataclass(frozen=True)
 class ConvOptions:
-    """The options of a kernel (KH, KW) that slides over an image. They depend on the weight's shape, not on
+    """The options of a kernel (KH, KW) that slides over an image. They depend on the weight's shape, not
     the image's.
 
     stride, dilation: (vertical, horizontal), each 1 or more. padding: (top, left, bottom, right), each 0 or
@@ -50,9 +50,9 @@ class ConvOptions:
         text begins with *op*.
 
         stride, dilation: an int, or (vertical, horizontal). padding: an int, (vertical, horizontal), (top,
-        left, bottom, right), "valid" (no padding), or "same" (OH = H and OW = W, for stride 1 only; if the
-        padding of both sides has an odd sum, the extra pixel is at the bottom and right, as in PyTorch and
-        ONNX SAME_UPPER). groups divides OC. Raises ArgumentError; DTypeError if a number is not an integer.
+        left, bottom, right), "valid" (no padding), or "same" (OH = H and OW = W, for stride 1 only). If
+        "same" needs an odd number of pixels, the extra pixel is at the bottom and right, as in PyTorch and
+        ONNX SAME_UPPER. groups divides OC. Raises ArgumentError; DTypeError if a number is not an integer.
         """
         w = shape_of(weight_shape)
         if len(w) != 4:
@@ -95,8 +95,8 @@ def check_sizes(op: str, sizes: dict[str, int], least: int) -> None:
 
 
 def check_groups(op: str, groups: int, **channels: int) -> None:
-    """Raise an error if *groups* does not divide every channel count. *channels*: the number of channels of
-    each axis, by the axis's name."""
+    """Raise an error if *groups* does not divide every channel count. *channels*: {name of the axis:
+    count}."""
     for axis, count in channels.items():
         if count % groups:
             raise ArgumentError(f"{op}: {axis}={count}, groups={groups}; groups must divide {axis}.")
@@ -120,8 +120,8 @@ def pair(op: str, what: str, value: Ints, least: int) -> Pair:
 
 
 def quad(op: str, padding: Padding, words: str = "") -> Quad:
-    """Return padding as (top, left, bottom, right), from an int, (vertical, horizontal) or all four; *words*
-    is appended to the error message.
+    """Return padding as (top, left, bottom, right), from an int, (vertical, horizontal) or all four.
+    *words*: appended to the error message.
 
     >>> quad("max_pool2d", (1, 2))
     (1, 2, 1, 2)
@@ -136,7 +136,7 @@ def quad(op: str, padding: Padding, words: str = "") -> Quad:
 
 
 def conv_padding(op: str, padding: Padding, kernel: Pair, stride: Pair, dilation: Pair) -> Quad:
-    """Return padding like `quad`, also for "valid" and "same"."""
+    """Return padding as `quad` does, also for "valid" and "same"."""
     if padding == "valid":
         return (0, 0, 0, 0)
     if padding == "same":

@@ -1,6 +1,6 @@
 """Sizes and options of Resize on images, and the input position of each output pixel.
 
-Coordinates are float32, in ONNX Runtime's order of operations; kernels get them as tables, so every device
+Coordinates are float32, in ONNX Runtime's order of operations. Kernels get them as tables, so every device
 reads the same pixels with the same weights.
 """
 
@@ -22,8 +22,8 @@ ResizeMode = Literal["nearest", "linear"]
 Rounding = Literal["truncate", "even", "fixed", "fixed_10"]
 FIXED_BITS = 11  # fraction bits of a fixed-point weight; of "fixed_10", the last is always 0
 
-# A coordinate this close to the middle of two pixels is treated as the middle, because quotients of sizes
-# are not exact in float32. ONNX Runtime 1.31 does this; earlier versions used the coordinate unchanged.
+# A coordinate this close to the middle of two pixels counts as the middle, because quotients of sizes are
+# inexact in float32. ONNX Runtime 1.31 does this; earlier versions used the coordinate unchanged.
 HALF_WITHIN = 1e-6
 
 
@@ -65,7 +65,7 @@ class Resize:
     coordinates: Coordinates = "half_pixel"
     nearest_mode: NearestMode = "round_prefer_floor"
     rounding: Rounding = "truncate"
-    # True if x is (N, C, L), resized as images of one row. ONNX Runtime then adds eight terms, not four.
+    # True if x is (N, C, L), resized as images of one row: ONNX Runtime then adds eight terms, not four.
     lines: bool = False
 
     @classmethod
@@ -80,8 +80,8 @@ class Resize:
         rounding: Rounding = "truncate",
         lines: bool = False,
     ) -> Resize:
-        """Return the resize for a size (OH, OW) or for a scale (one number or two). The scale is computed
-        from a given size, or the size from a given scale, as in ONNX Resize."""
+        """Return the resize for a size (OH, OW) or a scale (one number or two). As in ONNX Resize, the
+        other one is computed."""
         for name, chosen, kind in (
             ("mode", mode, ResizeMode), ("coordinates", coordinates, Coordinates),
             ("nearest_mode", nearest_mode, NearestMode), ("rounding", rounding, Rounding),
@@ -134,8 +134,8 @@ class Resize:
         return np.asarray(np.clip(found, 0, self.x_shape[2 + axis] - 1).astype(np.int32))
 
     def linear(self, axis: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], Float32, Float32]:
-        """Return (index of the first input row or column, index of the second, distance from the first,
-        distance from the second) for each output row or column."""
+        """For each output row or column, return (index of the first input row or column, index of the
+        second, distance from the first, distance from the second)."""
         last = self.x_shape[2 + axis] - 1
         at = np.clip(self.original(axis), np.float32(0), np.float32(last))
         first = at.astype(np.int32)
@@ -145,10 +145,10 @@ class Resize:
         return first, second, d1.astype(np.float32), d2.astype(np.float32)
 
     def fixed(self, axis: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Return (index of the first input row or column, index of the second, weight of the second in units
-        of 2**-11) for each output row or column, as in XNNPACK: coordinates are multiples of the rounded
-        quotient of the sizes. With "fixed_10", the quotient and the coordinates are multiples of 2**-10, as
-        in LiteRT's own kernel."""
+        """For each output row or column, return (index of the first input row or column, index of the
+        second, weight of the second in units of 2**-11), as in XNNPACK: coordinates are multiples of the
+        rounded quotient of the sizes. With "fixed_10", the quotient and the coordinates are multiples of
+        2**-10, as in LiteRT's own kernel."""
         given, out, half = self.x_shape[2 + axis], self.size[axis], np.float32(0.5)
         ends = 1 if self.coordinates == "align_corners" and out > 1 else 0
         if self.rounding == "fixed_10":

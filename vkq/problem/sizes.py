@@ -82,8 +82,8 @@ class ConvSizes(ABC):
 
     @property
     def name(self) -> str:
-        """``conv2d[N=1,IC=3,...,stride=2]``: test id, benchmark row and filter. It has only the options
-        that are not the default.
+        """``conv2d[N=1,IC=3,...,stride=2]``: test id, benchmark row and filter, with only the options that
+        are not the default.
 
         A pair of different values is written 2x1. Padding is written 1, 1x2 (vertical, horizontal) or
         0x1x2x3 (ONNX order).

@@ -1,8 +1,8 @@
-"""Resize along one axis as weighted sums: for each result, the indices of the input elements and their
+"""Resize along one axis as weighted sums: the indices of the input elements of each result, and their
 weights.
 
-The module implements linear and cubic ONNX Resize, with or without antialiasing, in every coordinate mode.
-Positions outside the axis read the nearest element.
+The modes are linear and cubic ONNX Resize, with or without antialiasing, in every coordinate mode.
+Positions outside of the axis read the nearest element.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ResizedAxis:
         if self.coordinates == "asymmetric":
             return np.asarray(x / scale)
         if self.coordinates == "align_corners":
-            # the size that ONNX defines; ONNX Runtime rounds it down
+            # the size as ONNX defines it; ONNX Runtime rounds it down
             real = scale * np.float32(self.given)
             return np.asarray(x * last / (real - 1) if real != 1 else x * 0, np.float32)
         if self.coordinates == "tf_crop_and_resize":

@@ -20,13 +20,13 @@ from vkq.problem.options import (
 from vkq.problem.sizes import ConvSizes
 
 _OP = "conv_transpose2d"
-MOST_PHASES = 1024  # maximum number of phases, because the phases of a stride are computed one by one
+MOST_PHASES = 1024  # maximum number of phases of a stride; phases are computed one by one
 
 
 @dataclass(frozen=True)
 class TransposedOptions:
-    """The options of a transposed convolution with a kernel (KH, KW). They do not depend on the image. The
-    fields are those of `TransposedConv2dProblem`.
+    """The options of a transposed convolution with a kernel (KH, KW), independent of the image. The fields
+    are those of `TransposedConv2dProblem`.
 
     >>> TransposedOptions.of((4, 2, 3, 3), stride=2, output_padding=1).padding
     (0, 0, 0, 0)
@@ -147,7 +147,7 @@ class TransposedConv2dProblem(ConvSizes):
     def with_options(
         cls, x_shape: Sequence[int], weight_shape: Sequence[int], options: TransposedOptions
     ) -> TransposedConv2dProblem:
-        """Return the problem for one image size and a layer's options, which have been checked."""
+        """Return the problem for one image size and a layer's checked options."""
         x, w, o = cls._images(x_shape), shape_of(weight_shape), options
         if x[1] != w[0]:
             raise ArgumentError(
@@ -178,7 +178,7 @@ class TransposedConv2dProblem(ConvSizes):
 
     @property
     def gemm_m(self) -> int:
-        """N*H*W: the input pixels, each of which is spread over the kernel."""
+        """N*H*W, the input pixels. Each is spread over the kernel."""
         return self.n * self.h * self.w
 
     @property

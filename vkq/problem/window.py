@@ -13,10 +13,10 @@ from vkq.problem.options import Ints, Pair, Quad, pair, quad
 class Window:
     """A kernel that slides over images (N, C, H, W), with a result (N, C, OH, OW).
 
-    Pairs are (vertical, horizontal). padding is (top, left, bottom, right), in the order of ONNX ``pads``.
-    With ``ceil_mode``, the last window may extend beyond the padding, but it must begin inside the image or
-    in the padding at the top or left, as in ONNX Runtime and PyTorch. The padding must be smaller than the
-    (dilated) kernel, so that every window of dilation 1 contains a pixel of the image.
+    Pairs are (vertical, horizontal). padding is (top, left, bottom, right), the order of ONNX ``pads``; it
+    must be smaller than the (dilated) kernel, so that every window of dilation 1 contains a pixel of the
+    image. With ``ceil_mode``, the last window may extend beyond the padding. It must begin inside the image
+    or in the padding at the top or left, as in ONNX Runtime and PyTorch.
 
     >>> Window.of("max_pool2d", (1, 3, 8, 9), 3, 2, 1, 1, False).y_shape
     (1, 3, 4, 5)
@@ -41,8 +41,8 @@ class Window:
         dilation: Ints,
         ceil_mode: bool,
     ) -> Window:
-        """Return the window for PyTorch's arguments. Each is an int or a pair; padding may also be (top,
-        left, bottom, right). If stride is None, it is the kernel size."""
+        """Return the window for PyTorch's arguments, each an int or a pair. padding may also be (top, left,
+        bottom, right). stride: None: the kernel size."""
         if len(x_shape) != 4:
             raise ArgumentError(
                 f"{op}: x has {len(x_shape)} axes (shape {tuple(x_shape)}); it must have 4: (N, C, H, W)"
@@ -66,7 +66,7 @@ class Window:
 
     @property
     def whole(self) -> bool:
-        """True if the kernel has the size of the image. ONNX Runtime's 8-bit average then has the formula
+        """True if the kernel has the size of the image: ONNX Runtime's 8-bit average then uses the formula
         of `global_avg_pool2d`."""
         return self.kernel == self.x_shape[2:] and not any(self.padding)
 
@@ -76,7 +76,7 @@ class Window:
         return (n, c, self._out(0), self._out(1))
 
     def by_axes(self) -> tuple[Window, Window]:
-        """Return two windows along one axis each. Max pooling with the first and then the second gives the
+        """Return two windows along one axis each. Max pooling by the first, then by the second, gives the
         maxima of this window.
 
         >>> first, then = Window.of("max_pool2d", (1, 3, 8, 9), 3, 2, 1, 1, False).by_axes()

@@ -1,8 +1,8 @@
-"""The NumPy oracle, whose results every path on every device must return, bit for bit.
+"""The NumPy oracle: every path on every device must return its results, bit for bit.
 
-Only `vkq check`, `vkq bench` and the tests import it. The oracle and the launchers share multipliers, bounds,
-tables and element-wise arithmetic (`vkq.numerics`). An error in `vkq.numerics` would be in the oracle and
-in the launchers, so the tests compare `vkq.numerics` directly with ONNX Runtime.
+Only `vkq check`, `vkq bench` and the tests import it. The oracle and the launchers share multipliers,
+bounds, tables and element-wise arithmetic (`vkq.numerics`). An error there would affect both, so the tests
+also compare `vkq.numerics` with ONNX Runtime.
 """
 
 from vkq.reference.dynamic import linear_dynamic

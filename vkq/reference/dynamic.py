@@ -1,5 +1,5 @@
 """The exact NumPy oracle of the scheme dq8ca_q8csw: linear layers that quantize each row of the activations
-with parameters computed from this row.
+with parameters from this row.
 
     low, high  = min(0, min x), max(0, max x)                  over the finite values of a row
     scale      = float32(high - low) / 255                     at least 2**-126; 1 for a row of zeros
@@ -30,8 +30,7 @@ _LARGEST = np.finfo(np.float32).max
 def row_parameters(x: Float32) -> tuple[Float32, npt.NDArray[np.int32]]:
     """Return (scale, zero_point) of every row of x (M, K).
 
-    Infinities and NaN are ignored. A difference high - low above the largest float32 becomes the largest
-    float32.
+    Infinities and NaN are ignored. A difference high - low beyond float32 becomes the largest float32.
 
     >>> scale, zero_point = row_parameters(np.array([[-51.0, 204.0], [0.0, 0.0]], np.float32))
     >>> scale.tolist(), zero_point.tolist()
@@ -48,8 +47,7 @@ def row_parameters(x: Float32) -> tuple[Float32, npt.NDArray[np.int32]]:
 
 
 def quantize_rows(x: Float32, scale: Float32, zero_point: npt.NDArray[np.int32]) -> npt.NDArray[np.int8]:
-    """Quantize every row of x (M, K) with its scale and zero point. Infinities saturate, and NaN gives
-    -128."""
+    """Quantize every row of x (M, K) with its scale and zero point. Infinities saturate; NaN gives -128."""
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         rounded = np.rint(x / scale[:, None])
     clamped = np.clip(np.where(np.isnan(rounded), np.float32(-512), rounded), -512, 512)
@@ -57,8 +55,8 @@ def quantize_rows(x: Float32, scale: Float32, zero_point: npt.NDArray[np.int32])
 
 
 def row_multipliers(scale: Float32, w_scale: Float32) -> Float32:
-    """Return ``scale[m] * w_scale[n]``, (M, N). Products below 2**-126 become 0. Products above the largest
-    float32 become the largest float32."""
+    """Return ``scale[m] * w_scale[n]``, (M, N). Products below 2**-126 become 0, and products beyond
+    float32 the largest float32."""
     # exact, because both factors have 24 bits
     exact = scale.astype(np.float64)[:, None] * w_scale.astype(np.float64)
     product = np.minimum(exact, float(_LARGEST)).astype(np.float32)
@@ -75,9 +73,9 @@ def linear_dynamic(
     activation: Activation = None,
     overflow: str = "refuse",
 ) -> Float32:
-    """Return ``activation(x @ w.T + bias)`` as float32 (..., N), bit for bit. x is float32 (..., K), and wq
-    is int8 or uint8 (N, K). overflow: "refuse" raises an error if int32 could overflow; "wrap" gives sums
-    modulo 2**32.
+    """Return ``activation(x @ w.T + bias)`` as float32 (..., N), bit for bit. x: float32 (..., K). wq: int8
+    or uint8 (N, K). overflow: "refuse" raises an error if int32 may overflow; "wrap" gives sums modulo
+    2**32.
 
     >>> linear_dynamic(np.array([[0.0, 255.0]], np.float32), np.array([[1, 2], [3, 4]], np.int8), 0.5)
     array([[255., 510.]], dtype=float32)

@@ -2,31 +2,34 @@
 
     y = (sum_k x (w - w_zero_point)) * w_scale + bias
 
-The functions return the exact result. With ``magnitude=True`` they return M = sum |x| |w - w_zero_point|
-w_scale + |bias| instead. The error bounds below are stated with M. M1 is M for an x of ones, and u = 2**-24.
-The bounds hold as long as nothing overflows.
+The functions return the exact result or, with ``magnitude=True``, M = sum |x| |w - w_zero_point| w_scale +
+|bias|. The error bounds below use M; M1, which is M for an x of ones; and u = 2**-24. They hold as long as
+nothing overflows.
 
-**Float32.** A device adds in float32, in an unspecified order, and rounds every product and sum once. The
-error of its result is at most (K + 4) u M.
+**Float32.** A device adds in float32, in any order, and rounds every product and sum once. The error of its
+result is at most (K + 4) u M.
 
-**compute="float16" on matrix units.** x is first rounded to float16, to nearest or toward zero. The error of
-x is at most 2**-10 |x|, or 2**-14 if |x| < 2**-14; beyond 65504 x becomes infinite. Products are then exact.
-Matrix units may round as often as four times for each k. So the error is at most (4 (K + 4) u + 2**-10) M +
-2**-14 M1. A float32 weight is rounded to float16 on the host, to nearest. This adds 2**-11 M, and 2**-25
-times the M of a weight of ones.
+**compute="float16" on matrix units.** x is first rounded to float16, to nearest or toward zero. The error
+of x is at most 2**-10 |x|, or 2**-14 if |x| < 2**-14; beyond 65504, x becomes infinite. Products are then
+exact. Matrix units may round up to four times for each k. So the error is at most (4 (K + 4) u + 2**-10) M
++ 2**-14 M1.
+
+A float32 weight is rounded to float16 on the host, to nearest. This adds 2**-11 M, and 2**-25 times the M
+of a weight of ones.
 
 **compute="float16" in float16 arithmetic**, without matrix units (`vkq.kernels.float16`). x is rounded to
-float16 in the same way, and integer weights are multiplied by 2**-5. For each tap, 16 products at a time are
-added in float16, and their sums in float32. Each float16 step has an error of at most 2**-10 of its result,
-and results below 2**-14 may become 0. So the error is at most ((1 + 2**-10)**18 - 1 + (K + 4) u) M, which is
-1.8 % of M, plus (2**-8 + 2**-14) M1. On a device that rounds to nearest, the first term is half as large. The
-measured errors are a tenth of the bound, because rounding errors rarely have the same sign. Nothing overflows
-if every |x| is at most 500.
+float16 as above, and integer weights are multiplied by 2**-5. For each tap, groups of 16 products are added
+in float16, and their sums in float32. Each float16 step has an error of at most 2**-10 of its result, and
+results below 2**-14 may become 0.
+
+So the error is at most ((1 + 2**-10)**18 - 1 + (K + 4) u) M, which is 1.8 % of M, plus (2**-8 + 2**-14) M1.
+On a device that rounds to nearest, the first term is half as large. Measured errors are a tenth of the
+bound, because rounding errors rarely have the same sign. Nothing overflows if every |x| is at most 500.
 
 A float weight is rounded to float16, to nearest, and not scaled. The factor of M is then (1 + 2**-10)**19 -
-1. A device may replace an element of x or of the weight below 2**-14 by 0. In each product with such an
-element, this adds 2**-14 times the magnitude of the other factor to the error bound. Each product adds a
-further 2**-13, because the product and its sum may each be replaced by 0.
+1. A device may replace an element of x or of the weight below 2**-14 by 0: this adds 2**-14 times the
+magnitude of the other factor of each product to the bound. Each product adds a further 2**-13, because the
+product and its sum may each be replaced by 0.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ def linear_q8csw(
     magnitude: bool = False,
 ) -> Float64:
     """Return the result of a linear layer by this module's formula, (..., N). x: (..., K), float. wq: (N,
-    K), int8 or uint8, or float with w_scale None."""
+    K), int8 or uint8; or float, with w_scale None."""
     problem = LinearProblem.of(x.shape, wq.shape)
     rows, w = _operands("linear", x.reshape(problem.m, problem.k), wq, w_zero_point, magnitude)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -121,8 +124,8 @@ def conv_transpose2d_q8csw(
 def _operands(
     op: str, x: Array, wq: Array, w_zero_point: npt.ArrayLike | None, magnitude: bool
 ) -> tuple[Float64, Float64]:
-    """Return x and the weight minus its zero points in float64, or, with *magnitude*, the magnitudes of both.
-    Raises DTypeError for operands of wrong types."""
+    """Return x and (weight - zero points) in float64, or their magnitudes with *magnitude*. Raises
+    DTypeError for wrong types."""
     if x.dtype.kind != "f" or (wq.dtype.kind != "f" and wq.dtype not in (np.int8, np.uint8)):
         raise DTypeError(
             f"{op}: x has dtype {x.dtype} and weight {wq.dtype}; they must be float, and int8, uint8 or float"

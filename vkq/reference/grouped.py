@@ -1,5 +1,4 @@
-"""The oracle of products with 4-bit or 8-bit weights quantized in groups (schemes q4gsw and q8gsw), in
-float64."""
+"""The float64 oracle of products with 4-bit or 8-bit weights in groups along K (schemes q4gsw and q8gsw)."""
 
 from __future__ import annotations
 
@@ -23,15 +22,15 @@ def linear_grouped(
     """Return ``y[m,n] = sum_g scale[n,g] * sum_{k in g} x[m,k] (q[n,k] - zero_point[n,g])  + bias[n]``, (...,
     N). x is (..., K), float.
 
-    With *magnitude*, return M: the sum of |x| |scale| |q - zero_point|, plus |bias|. The error of a float32
-    result is at most (K + 4) * 2**-24 * M in any order of the additions, because at most K + 4 roundings
-    apply to each of the K products: the difference, if the zero point is a fraction; the product; the sums
-    within its group and over the groups; the scale; the bias.
+    With *magnitude*, return M = sum |x| |scale| |q - zero_point| + |bias|. The error of a float32 result is
+    at most (K + 4) * 2**-24 * M in any order of the additions. At most K + 4 roundings apply to each of the
+    K products: the difference, if the zero point is a fraction; the product; the sums in its group and over
+    the groups; the scale; the bias.
 
-    For float16 x, matrix units may compute the products. Products are exact, because a code minus its zero
-    point is exact in float16. The sums of a group have up to four roundings for each k. Scales and the sum
-    over groups are float32. The bound with matrix units is 4 * (K + 4) * 2**-24 * M, plus the rounding of y
-    to float16. A matrix unit may replace elements of x below 2**-14 by 0.
+    For float16 x, matrix units may compute the products. These are exact, because a code minus its zero
+    point is exact in float16. The sums of a group have up to four roundings for each k; scales and the sum
+    over groups are float32. The bound is then 4 * (K + 4) * 2**-24 * M, plus the rounding of y to float16.
+    A matrix unit may replace elements of x below 2**-14 by 0.
 
     >>> w = GroupedWeight(np.full((1, 1, 16), 0xA9, np.uint8), np.full((1, 1), 0.5, np.float32))
     >>> linear_grouped(np.ones((1, 32)), w)

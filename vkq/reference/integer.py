@@ -1,5 +1,4 @@
-"""The exact integer correlation in NumPy's int64, computed one tap after the other, without BLAS and
-floats."""
+"""The exact integer correlation in NumPy's int64, tap after tap, without BLAS and floats."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ Int64 = npt.NDArray[np.int64]
 def conv2d(
     x: npt.NDArray[Any], w: npt.NDArray[Any], bias: npt.NDArray[Any] | None, p: Conv2dProblem
 ) -> Int64:
-    """Return ``bias + sum x * w`` modulo 2**64 for the shapes and options of *p*. x is (N, C, H, W), and w is
-    (OC, C/groups, KH, KW).
+    """Return ``bias + sum x * w`` modulo 2**64 for the shapes and options of *p*. x: (N, C, H, W). w: (OC,
+    C/groups, KH, KW).
 
     >>> p = Conv2dProblem.of((1, 1, 1, 3), (1, 1, 1, 2))
     >>> conv2d(np.array([[[[1, 2, 3]]]]), np.array([[[[1, 10]]]]), None, p)

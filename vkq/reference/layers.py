@@ -1,14 +1,14 @@
 """The exact oracle of layers in NumPy. Every path, device and layout must return its results, bit for bit.
 
-Integer sums run in float64 BLAS. It is exact below 2**53, and hundreds of times faster than NumPy's integer
-matmul. Names are ONNX's: x is the activation, w the weight and y the result.
+Integer sums run in float64 BLAS, which is exact below 2**53 and hundreds of times faster than NumPy's
+integer matmul. Names are ONNX's: x is the activation, w the weight, y the result.
 
     acc = sum_k (x[m,k] - x_zero_point) * (w[n,k] - w_zero_point[n]) + bias[n]               int32, exact
     y   = saturate(round_half_even(float32(acc) * multiplier[n]) + y_zero_point)             int8, uint8
     y   = float32(acc) * float32(x_scale * w_scale[n])  [+ bias[n], if that is float32]      float32
     multiplier[n] = float32(float32(x_scale * w_scale[n]) / y_scale)
 
-Multipliers, bounds and rounding are those of `vkq.numerics`, which the kernels' launchers use, too.
+Multipliers, bounds and rounding are in `vkq.numerics`; the kernels' launchers use them, too.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def linear_acc(
     overflow: str = "refuse",
 ) -> Int64:
     """Return the exact accumulator of a linear layer (see the module), int64 (..., N). overflow: "refuse"
-    raises an error if int32 could overflow; "wrap" gives sums modulo 2**32.
+    raises an error if int32 may overflow; "wrap" gives sums modulo 2**32.
 
     xq: (..., K) of dtype ``x.dtype``. wq: (N, K), int8 or uint8. bias: int32 (N,). w_zero_point: a number or
     (N,).
@@ -72,8 +72,8 @@ def linear(
     activation: Activation = None,
     overflow: str = "refuse",
 ) -> Array:
-    """Return ``activation(x @ w.T + bias)`` of int8 or uint8 data, (..., N). The scheme is q8ta_q8csw_q8to,
-    or q8ta_q8csw with a float32 result if y is None.
+    """Return ``activation(x @ w.T + bias)`` of int8 or uint8 data, (..., N): the scheme q8ta_q8csw_q8to, or
+    q8ta_q8csw (float32 result) if y is None.
 
     xq: (..., K) of dtype ``x.dtype``. wq: (N, K), int8 or uint8. w_scale: a number or (N,). bias: (N,), int32
     with scale ``x.scale * w_scale``; if y is None, it may also be finite float32. w_zero_point: a number or
@@ -128,8 +128,8 @@ def conv2d(
     groups: int = 1,
     overflow: str = "refuse",
 ) -> Array:
-    """Return the 2-D convolution of int8 or uint8 data, (N, OC, OH, OW), as ONNX QLinearConv does. The
-    result is int8 or uint8, or float32 if y is None.
+    """Return the 2-D convolution of int8 or uint8 data, (N, OC, OH, OW), as ONNX QLinearConv does: int8 or
+    uint8, or float32 if y is None.
 
     xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (OC, IC/groups, KH, KW), int8 or uint8. stride, padding,
     dilation, groups: as `vkq.problem.Conv2dProblem.of`. w_scale, bias and w_zero_point (one number, or one
@@ -148,8 +148,8 @@ def conv2d(
 def convolve(
     x: npt.NDArray[np.float64], w: npt.NDArray[np.float64], p: Conv2dProblem
 ) -> npt.NDArray[np.float64]:
-    """Return the convolution of float64 arrays, computed with one matrix product for each tap of the kernel,
-    so that no im2col copy is needed. If the elements are integers, the sums are exact in any order."""
+    """Return the convolution of float64 arrays: one matrix product for each tap of the kernel, without an
+    im2col copy. The sums of integers are exact in any order."""
     top, left, bottom, right = p.padding
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     padded = padded.reshape(p.n, p.groups, p.ic // p.groups, *padded.shape[2:])
@@ -167,8 +167,7 @@ def convolve(
 def _finish(
     acc: Int64, x: QParams, w_scale: Float32, bias: Float32 | None, y: QParams | None, activation: Activation
 ) -> Array:
-    """Return accumulators, whose last axis is the output channels, as 8-bit results, or as float32 if y is
-    None."""
+    """Return accumulators (output channels last) as 8-bit results, or as float32 if y is None."""
     if y is not None:
         return requantize(acc, multipliers(x.scale, w_scale, y.scale), y, activation_bounds(activation, y))
     low, high = activation_range(activation)
@@ -188,8 +187,8 @@ def _centred_weight(
     w_zero_point: npt.ArrayLike | None,
     overflow: str,
 ) -> tuple[npt.NDArray[np.float64], Int64]:
-    """Return the weight minus its zero points, and the bias (zeros if it is None). Raises an error for
-    operands of wrong types, and for a possible overflow if *overflow* is "refuse"."""
+    """Return (weight - zero points, bias or zeros). Raises an error for operands of wrong types, and for a
+    possible overflow if *overflow* is "refuse"."""
     check_dtype(op, "x", xq, x)
     if wq.dtype not in (np.int8, np.uint8):
         raise DTypeError(f"{op}: weight has dtype {wq.dtype}; it must be int8 or uint8.")

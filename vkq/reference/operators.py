@@ -1,8 +1,8 @@
 """The exact oracle of lookups and pooling in NumPy. Element-wise operators and tables are in `vkq.numerics`.
 
-Every formula is a fixed sequence of float32 steps, each rounded to nearest even. For ONNX Runtime's operators
-it is the sequence of the CPU provider on x86-64, so that results are equal byte for byte. Arrays are int8 or
-uint8, as their QParams state.
+Every formula is a fixed sequence of float32 steps, each rounded to nearest even. For ONNX Runtime's
+operators, the steps are those of its CPU provider on x86-64, so results have the same bytes. Arrays are
+int8 or uint8, as their QParams state.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Float32 = npt.NDArray[np.float32]
 
 
 def lookup(x: Array, table: npt.ArrayLike) -> Array:
-    """Return ``table[x - qmin]`` for each element of x. *table*: 256 int8 or uint8 numbers, the first for the
-    smallest value of the type of x.
+    """Return ``table[x - qmin]`` for each element of x. *table*: 256 int8 or uint8 numbers, the first for
+    the smallest value of x's type.
 
     >>> lookup(np.array([-128, 127], np.int8), np.arange(256).astype(np.uint8))
     array([  0, 255], dtype=uint8)
@@ -57,8 +57,8 @@ def avg_pool2d(x: Array, window: Window, xq: QParams, yq: QParams, count_include
 
     ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32. sum
     adds ``x_scale * (x_q - x_zp)`` in row-major order. count is the number of the window's elements inside
-    the image; with *count_include_pad*, it is the number of the kernel's elements. If the kernel has the size
-    of the image, the formula is that of `global_avg_pool`.
+    the image or, with *count_include_pad*, the kernel's size. If the kernel has the size of the image, the
+    formula is that of `global_avg_pool`.
     """
     if window.whole:
         return global_avg_pool(x, xq, yq)
@@ -77,10 +77,12 @@ def avg_pool2d(x: Array, window: Window, xq: QParams, yq: QParams, count_include
 def global_avg_pool(x: Array, xq: QParams, yq: QParams, litert: str = "") -> Array:
     """Return the mean of each channel, (N, C, 1, 1), as ONNX Runtime's QLinearGlobalAveragePool does.
 
-    ``y_q = saturate(round_half_even(float32(acc) * m) + y_zp)`` with the exact ``acc = sum(x_q - x_zp)`` and
-    ``m = x_scale / (y_scale * float32(H * W))``, each step rounded to float32. With *litert* "mean" or "sum",
-    return LiteRT's MEAN or SUM instead: ``saturate(round_half_even(float32(sum(x_q)) * m + offset))`` with m
-    and offset of `vkq.numerics.elementwise.offset_of_mean`.
+    ``y_q = saturate(round_half_even(float32(acc) * m) + y_zp)`` with the exact ``acc = sum(x_q - x_zp)``
+    and ``m = x_scale / (y_scale * float32(H * W))``, each step rounded to float32.
+
+    *litert*: "mean" or "sum": return LiteRT's MEAN or SUM instead,
+    ``saturate(round_half_even(float32(sum(x_q)) * m + offset))`` with m and offset of
+    `vkq.numerics.elementwise.offset_of_mean`.
     """
     pixels, total = x.shape[2] * x.shape[3], x.astype(np.int64).sum(axis=(2, 3), keepdims=True)
     if not litert:
@@ -91,7 +93,7 @@ def global_avg_pool(x: Array, xq: QParams, yq: QParams, litert: str = "") -> Arr
 
 
 def padded(x: Array, window: Window, fill: Any) -> Array:
-    """Return the image with padding of the value *fill*, so that all windows are inside."""
+    """Return the image with padding of the value *fill* that contains all windows."""
     _, _, oh, ow = window.y_shape
     after = [max(0, (out - 1) * step + reach - before - size) for out, step, reach, before, size in zip(
         (oh, ow), window.stride, window.reach, window.padding[:2], x.shape[2:], strict=True)]  # fmt: skip
@@ -100,8 +102,8 @@ def padded(x: Array, window: Window, fill: Any) -> Array:
 
 
 def taps(window: Window) -> list[tuple[slice, ...]]:
-    """Return one tuple of slices for each kernel element, in row-major order: the pixels of the padded
-    image that this element reads in all windows."""
+    """Return a tuple of slices for each kernel element, in row-major order: the pixels of the padded image
+    that the element reads in all windows."""
     _, _, oh, ow = window.y_shape
     found: list[tuple[slice, ...]] = []
     for i, j in np.ndindex(*window.kernel):
@@ -121,9 +123,9 @@ def taps(window: Window) -> list[tuple[slice, ...]]:
 def mean_of_table(x: Array, table: npt.NDArray[np.float32], yq: QParams) -> Array:
     """Return the mean over the pixels of each channel of ``table[x - qmin]``, (N, C, 1, 1), quantized to yq.
 
-    table: float32, (256,) or (C, 256). Its entries are rounded to fixed point, so that their sum is exact;
-    the step is from 2**-29 to 2**-28 of the largest entry. ``y_q = saturate(round_half_even(float32(sum) * m)
-    + y_zp)``, where ``m`` is `vkq.numerics.tables.mean_multiplier`.
+    table: float32, (256,) or (C, 256). Its entries are rounded to fixed point, in steps of 2**-29 to 2**-28
+    of the largest entry, so that their sum is exact. ``y_q = saturate(round_half_even(float32(sum) * m) +
+    y_zp)``, where ``m`` is `vkq.numerics.tables.mean_multiplier`.
     """
     numbers, exponent = fixed_point(table)
     which = np.arange(len(numbers) if table.ndim == 2 else 1).reshape(1, -1, 1, 1)

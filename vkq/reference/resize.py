@@ -1,5 +1,4 @@
-"""The exact oracle of Resize on 8-bit images in NumPy. It computes output pixels from the input pixels that
-`vkq.problem.resize` chooses."""
+"""The exact NumPy oracle of Resize on 8-bit images. `vkq.problem.resize` chooses the input pixels."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ Array = npt.NDArray[Any]
 
 
 def resize(x: Array, how: Resize) -> Array:
-    """Return the resized image, of the dtype of x (int8 or uint8), as ONNX Runtime's Resize on 8-bit data
-    does. An unchanged size returns x.
+    """Return the resized image, of the dtype of x (int8 or uint8), as ONNX Runtime's Resize of 8-bit data
+    does. If the size does not change, return x.
 
-    linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the left.
-    Then the rounding "truncate", which is ONNX Runtime's, cuts off the fraction; "even" rounds half to
-    even. With the rounding "fixed", the weights are multiples of 2**-11, as in XNNPACK; with "fixed_10", they
-    are multiples of 2**-10, as in LiteRT's own kernel.
+    linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the
+    left. Then the rounding "truncate" (ONNX Runtime's) cuts off the fraction, and "even" rounds half to
+    even. For the roundings "fixed" and "fixed_10", weights are multiples of 2**-11 (as in XNNPACK) and of
+    2**-10 (as in LiteRT's own kernel).
 
     >>> resize(np.array([[[[0, 10]]]], np.int8), Resize.of((1, 1, 1, 2), (1, 4), mode="linear")).tolist()
     [[[[0, 2, 7, 10]]]]
@@ -40,8 +39,8 @@ def resize(x: Array, how: Resize) -> Array:
 
 
 def _fixed(x: Array, how: Resize) -> Array:
-    """Return the image resized linearly with integer weights of 11 bits. Halves are rounded up, or away from
-    zero with the rounding "fixed_10"."""
+    """Return the image resized linearly with integer weights of 11 bits. Halves are rounded up; with the
+    rounding "fixed_10", away from zero."""
     (y1, y2, dy), (x1, x2, dx) = how.fixed(0), how.fixed(1)
     whole, bits = x.astype(np.int64), FIXED_BITS
     lines: Array = (whole[..., x1] << bits) + (whole[..., x2] - whole[..., x1]) * dx
@@ -51,8 +50,8 @@ def _fixed(x: Array, how: Resize) -> Array:
 
 
 def resize_real(x: Array, how: Resize, xq: QParams, yq: QParams) -> Array:
-    """Return the result of DequantizeLinear (xq), linear Resize and QuantizeLinear (yq), as ONNX Runtime
-    computes them. Each step is in float32; the quotient by the scale is rounded half to even."""
+    """Return the result of DequantizeLinear (xq), linear Resize and QuantizeLinear (yq) as in ONNX Runtime:
+    in float32 steps, with the quotient by the scale rounded half to even."""
     return quantize(interpolate(dequantize(x, xq), how), yq)
 
 
@@ -73,9 +72,9 @@ def _of_lines(half: npt.NDArray[np.float32], a: Array, b: Array) -> npt.NDArray[
     """Return the interpolated values of 1-D data (N, C, 1, L) with the roundings of ONNX Runtime, which
     treats the data as a volume.
 
-    a is half of the first column's term, b is half of the second column's term, and *half* is a + b + a + b,
-    added in this order. The result is 2 (a + b) if neither n nor c is the last index of its axis, *half* if
-    one of n and c is, and half the sum of four a and four b if both n and c are.
+    a and b are half of the first and of the second column's term, and *half* is a + b + a + b, added in
+    this order. If neither n nor c is the last index of its axis, the result is 2 (a + b). If one of them
+    is, it is *half*. If both are, it is half the sum of four a and four b.
     """
     n, c = (np.arange(size) == size - 1 for size in half.shape[:2])
     last = n[:, None, None, None].astype(np.int32) + c[:, None, None]

@@ -1,5 +1,5 @@
-"""The exact oracle of softmax on 8-bit data in NumPy. The sums of `softmax` are integer sums, so the order of
-additions changes no bit."""
+"""The exact oracle of softmax on 8-bit data in NumPy. `softmax` adds integers, so the order of additions
+changes no bit."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Array = npt.NDArray[Any]
 
 
 def softmax(x: Array, xq: QParams, axis: int = -1, yq: QParams | None = None) -> Array:
-    """Return ``exp(x - max) / sum`` along an axis, as float32, or quantized to yq if it is given.
+    """Return ``exp(x - max) / sum`` along an axis, as float32; or quantized to yq if given.
 
-    The integers ``e = exponentials(x_scale)[max(x_q) - x_q]`` have the exact sum S. ``s = float32(S)`` and
-    ``y = float32(e) * (1 / s)``, each step rounded to float32. With yq, QuantizeLinear follows.
+    The integers ``e = exponentials(x_scale)[max(x_q) - x_q]`` have the exact sum S. ``y = float32(e) * (1 /
+    s)`` with ``s = float32(S)``, each step rounded to float32. With yq, QuantizeLinear follows.
 
     >>> [round(float(v), 3) for v in softmax(np.array([3, 3, 1], np.int8), QParams(0.5))]
     [0.422, 0.422, 0.155]
@@ -34,8 +34,7 @@ def softmax(x: Array, xq: QParams, axis: int = -1, yq: QParams | None = None) ->
 
 
 def softmax_onnxruntime(x: Array, xq: QParams, axis: int, yq: QParams) -> Array:
-    """Return softmax as ONNX Runtime's com.microsoft.QLinearSoftmax computes it (its generic kernel), byte
-    for byte.
+    """Return softmax with the bytes of ONNX Runtime's com.microsoft.QLinearSoftmax (its generic kernel).
 
     ``e = exponentials_onnxruntime(x_scale, n)[255 - max + x_q]``. ``s`` is the float32 sum of e from the
     first to the last element. ``y_q = saturate(round_half_even((e * floor(1 / y_scale)) / s) + y_zp)``, each
@@ -52,7 +51,7 @@ def softmax_onnxruntime(x: Array, xq: QParams, axis: int, yq: QParams) -> Array:
 
 
 def softmax_litert(x: Array, xq: QParams, axis: int, yq: QParams) -> Array:
-    """Return softmax as LiteRT's own 8-bit kernel computes it, byte for byte.
+    """Return softmax with the bytes of LiteRT's own 8-bit kernel.
 
     ``e = exponentials_litert(x_scale)[255 - max + x_q]``. ``s`` is the float32 sum of e from the first to the
     last element. ``y_q = saturate(round_half_even(e * (1 / (s * y_scale))) + y_zp)``, each step rounded to

@@ -1,5 +1,5 @@
-"""The exact NumPy oracle of transposed convolutions. Zeros are inserted between the input's pixels, and an
-ordinary convolution runs on the result, with the kernel rotated by 180 degrees.
+"""The exact NumPy oracle of transposed convolutions: an ordinary convolution, with the kernel rotated by
+180 degrees, of the input with zeros between its pixels.
 
     acc[n, oc, s*h + d*kh - top, s*w + d*kw - left] += (x[n, ic, h, w] - x_zp) * (w[ic, oc, kh, kw] -
     w_zp[oc])
@@ -38,8 +38,8 @@ def conv_transpose2d(
     groups: int = 1,
     overflow: str = "refuse",
 ) -> Array:
-    """Return the transposed convolution of int8 or uint8 data, (N, OC, OH, OW). The result is int8 or uint8,
-    or float32 if y is None.
+    """Return the transposed convolution of int8 or uint8 data, (N, OC, OH, OW): int8 or uint8, or float32
+    if y is None.
 
     xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (IC, OC/groups, KH, KW). w_scale, bias and w_zero_point: one
     number, or one for each output channel.
@@ -67,8 +67,8 @@ def forward_weight(weight: Array, groups: int) -> Array:
 
 
 def spread(xq: Array, p: TransposedConv2dProblem, zero_point: int) -> Array:
-    """Return the input of the ordinary convolution: *xq* with stride - 1 zero points between its pixels, and
-    surrounded by enough zero points that the convolution needs no padding."""
+    """Return the input of the ordinary convolution: *xq* with stride - 1 zero points between its pixels,
+    and enough zero points around it that the convolution needs no padding."""
     top, left = (p.dilation[i] * (k - 1) for i, k in enumerate((p.kh, p.kw)))
     h, w = p.oh + top, p.ow + left
     rows = top - p.padding[0] + p.stride[0] * np.arange(p.h)

@@ -11,7 +11,7 @@ from ..errors import DeviceError
 
 
 class Buffer(Protocol):
-    """A range of device memory (``vkq._kompute.Buffer``). It is returned to its arena once no tensor and no
+    """A range of device memory (``vkq._kompute.Buffer``). It returns to its arena when no tensor and no
     pending recording uses it."""
 
     @property
@@ -22,7 +22,7 @@ class Buffer(Protocol):
 
     @property
     def block(self) -> int:
-        """The number of the memory block that contains the buffer."""
+        """The number of the buffer's memory block."""
 
     @property
     def block_bytes(self) -> int: ...
@@ -35,11 +35,10 @@ class Buffer(Protocol):
         """The error of the submission that computes the content, or None if it did not fail."""
 
     def check(self) -> None:
-        """Raise an error if the submission that computes the content failed."""
+        """Raise the error of the submission that computes the content, if it failed."""
 
     def view(self) -> npt.NDArray[np.uint8]:
-        """Return the bytes as an array that shares the buffer's memory. Only for a buffer that is
-        `mapped`."""
+        """Return the bytes as an array that shares the buffer's memory, which must be `mapped`."""
 
 
 class Arena(Protocol):
@@ -55,7 +54,7 @@ class Arena(Protocol):
 
     @property
     def peak_bytes(self) -> int:
-        """The maximum number of bytes in use at a time since `reset_peak`."""
+        """The maximum bytes in use at once since `reset_peak`."""
 
     def allocate(self, size: int) -> Buffer:
         """Return a buffer of at least *size* bytes (never 0: Vulkan has no empty buffers)."""

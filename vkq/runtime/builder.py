@@ -1,4 +1,4 @@
-"""Builds plans (`vkq.runtime.plan`). The steps of a plan read and write numbered slots; the builder checks
+"""Build plans (`vkq.runtime.plan`). The steps of a plan read and write numbered slots. The builder checks
 each step against the device's limits."""
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Value:
 
 
 class Builder:
-    """Builds one plan: add the inputs, then the steps in order, then call `plan`. *alone*: True if the plan
-    is for a single layer. The choice of the layer's kernels then counts the time to repack its input. In a
+    """The builder of one plan: add the inputs, then the steps in order, then call `plan`. *alone*: whether
+    the plan is for a single layer. The choice of its kernels then counts the time to repack its input; in a
     network, other layers write the input in the layout that the layer needs."""
 
     def __init__(self, device: Device, alone: bool = False):
@@ -46,19 +46,19 @@ class Builder:
         self._given: set[int] = set()  # the slots of inputs
         self._bytes: list[int] = []
         self._residents: dict[int, Resident] = {}
-        self._kept: dict[Resident, Value] = {}  # constant data -> its value in the plan
+        self._kept: dict[Resident, Value] = {}  # {constant data: its value in the plan}
         self._steps: list[Step] = []
         self.dispatches = 0  # number of dispatches among the steps
         self._writes: Counter[int] = Counter()  # number of writes to each slot
         self._copies: dict[Hashable, tuple[Value, int]] = {}
         self._parts: dict[
             int, tuple[int, int]
-        ] = {}  # part of a joined array: slot -> (slot of the joined array, offset in it)
+        ] = {}  # {slot of a part: (slot of its joined array, offset in it)}
         self._wholes: set[int] = set()  # the slots of joined arrays
         self.reasons: dict[str, str] = {}
         self._over: dict[int, int] = {}
-        # Index of a step -> (the step to run instead if every result y shares the memory of its input x,
-        # {slot of y: slot of x}); see `may_overwrite`.
+        # {index of a step: (the step to run instead if every result y shares the memory of its input x,
+        # {slot of y: slot of x})}; see `may_overwrite`.
         self._shorter: dict[int, tuple[Step, dict[int, int]]] = {}
 
     def input(self, spec: Spec) -> Value:
@@ -89,11 +89,12 @@ class Builder:
         return value.slot not in self._residents and value.slot not in self._given
 
     def joined(self, parts: Sequence[Value], spec: Spec) -> Value | None:
-        """Return an array that occupies the memory of *parts*, one part after the other. Return None if a
-        part is an input, a constant or in another joined array, if a part would begin at an offset that the
-        device does not allow, or if the sizes of the parts do not add up to that of *spec*. The caller
-        ensures three conditions: steps write every part (or the whole array), no step writes a part with
-        another spec, and neither a part nor the array is a result."""
+        """Return an array in the memory of *parts*, one part after the other. Return None in these cases: a
+        part is an input, a constant or in another joined array; a part would begin at an offset that the
+        device does not allow; the parts' sizes do not add up to that of *spec*.
+
+        The caller ensures that steps write every part (or the whole array), that no step writes a part with
+        another spec, and that neither a part nor the array is a result."""
         unit = self.device.capabilities.buffer_alignment
         *offsets, size = itertools.accumulate((part.bytes for part in parts), initial=0)
         able = all(self.made(part) and not self.shares(part) for part in parts)
@@ -111,7 +112,7 @@ class Builder:
         return value.slot in self._parts or value.slot in self._wholes
 
     def view(self, value: Value, spec: Spec) -> Value:
-        """Return a value that shares the memory of *value* and has the spec *spec*."""
+        """Return a value with the memory of *value* and the spec *spec*."""
         return Value(value.slot, spec, value.bytes)
 
     def why(self, topic: str, reason: str) -> None:
@@ -126,9 +127,9 @@ class Builder:
         macs: int = 0,
         in_place: bool = False,
     ) -> None:
-        """Add a dispatch; *slots* are in the order of the shader's bindings. *macs*: the number of
-        multiply-adds, needed only if the dispatch may be long enough to trigger a watchdog. *in_place*: see
-        `step_of`.
+        """Add a dispatch. *slots* are in the order of the shader's bindings. *macs*: the number of
+        multiply-adds; required only if the dispatch may be long enough to trigger a watchdog. *in_place*:
+        see `step_of`.
 
         Raises ArgumentError if an invocation's loops would run longer than the driver allows.
         """
@@ -146,9 +147,8 @@ class Builder:
         self, pairs: Sequence[tuple[Value, Value]], push: Mapping[str, int | float] | None = None
     ) -> None:
         """Allow results to overwrite inputs. For each pair (y, x) in *pairs*, the last step reads x and
-        writes y, and is correct even if y and x share memory. *push*: the step's push constants for the case
-        that every y shares the memory of its x. With these push constants, the step does not copy data that
-        are in place already."""
+        writes y, and is correct even if y and x share memory. *push*: the step's push constants if every y
+        shares the memory of its x: the step then does not copy data that are in place."""
         slots = {y.slot: x.slot for y, x in pairs}
         self._over |= slots
         step = self._steps[-1]
@@ -169,8 +169,8 @@ class Builder:
         self._writes.update(step.writes)
 
     def once(self, value: Value, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Return the result of *make* for a value and a key, from a cache if possible. *make*, which adds
-        steps, is called again only if later steps overwrote the value or the result."""
+        """Return the result of *make* for a value and a key, cached if possible. *make* adds steps. It is
+        called again only if later steps overwrote the value or the result."""
         key = value.slot, self._writes[value.slot], value.spec, key
         found, writes = self._copies.get(key, (None, 0))
         if found is None or self._writes[found.slot] != writes:
@@ -200,8 +200,8 @@ class Builder:
         )  # fmt: skip
 
     def lifetimes(self, slots: Sequence[int]) -> list[Lifetime]:
-        """Return the lifetime of each slot in step numbers. The lifetime of a joined array covers the
-        lifetimes of its parts."""
+        """Return the lifetime of each slot in step numbers. That of a joined array includes those of its
+        parts."""
         used: dict[int, list[int]] = {}
         for i, step in enumerate(self._steps):
             for slot in step.slots:

@@ -11,14 +11,14 @@ from ..turns import Turns
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-# Maximum number of plans in a cache. Each layer has a cache of its own; on each device, all operators
-# without weights share one cache.
+# Maximum number of plans in a cache. Each layer has a separate cache; the operators without weights share
+# one cache for each device.
 PLANS_KEPT = 1024
 
 
 def keep(values: dict[K, V], key: K, value: V) -> V:
     """Cache a value under a key without a lock, for values that are read often. If `PLANS_KEPT` values are
-    cached already (for example because every image has a new size), drop all of them first."""
+    cached (for example because every image has a new size), drop all of them first."""
     if len(values) >= PLANS_KEPT:
         values.clear()
     values[key] = value
@@ -34,9 +34,8 @@ class LruCache(Generic[V]):
         self._lock = Turns("the cache of a device", again=True)
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        """Return the value of a key; if there is none, compute it with *make*. *make* is called without the
-        lock: two threads may compute a value at the same time, but both get the value that is stored
-        first."""
+        """Return the value of a key, or compute it with *make*. *make* is called without the lock: two
+        threads may compute a value at the same time, but both get the value that is stored first."""
         with self._lock:
             found = self._values.get(key)
             if found is not None:
@@ -56,16 +55,15 @@ class LruCache(Generic[V]):
 
 
 class WeakLruCache(Generic[V]):
-    """A cache of values by key. It keeps the latest *most* values alive. An older value stays cached only
-    while something else refers to it. Thread-safe."""
+    """A cache of values by key that keeps the latest *most* values alive. An older value stays cached while
+    something else refers to it. Thread-safe."""
 
     def __init__(self, most: int):
         self._most = most
         self._latest: OrderedDict[Hashable, V] = OrderedDict()
-        # A WeakValueDictionary would remove entries in callbacks, and a KeyboardInterrupt in a callback would
-        # be lost.
+        # A WeakValueDictionary removes entries in callbacks, in which a KeyboardInterrupt would be lost.
         self._living: dict[Hashable, weakref.ref[V]] = {}
-        self._limit = 2 * most  # dead weak references are removed if there are more references than this
+        self._limit = 2 * most  # more references than this: remove dead ones
         self._lock = Turns("the list of latest values", again=True)
 
     def __len__(self) -> int:
@@ -100,7 +98,7 @@ class WeakLruCache(Generic[V]):
             self._living.pop(key, None)
 
     def clear(self) -> None:
-        """Drop all values, also those that something else refers to."""
+        """Drop all values, including those that something else refers to."""
         with self._lock:
             self._latest.clear()
             self._living.clear()

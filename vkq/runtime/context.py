@@ -1,4 +1,4 @@
-"""Opens a device: chooses the physical device, and creates its VkDevice and the extension's context."""
+"""Open a device: choose the physical device, and create its VkDevice and the extension's context."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..device.watchdog import LONGEST_S
 from ..errors import ArgumentError, DTypeError, NoDeviceError
 
 OPERATIONS_BEFORE_SUBMIT = 256
-# With more submissions in flight, the host waits until one is finished, because each holds memory.
+# Maximum number of submissions in flight, because each holds memory. The host waits before it adds another.
 SUBMISSIONS_IN_FLIGHT = 4
 
 
@@ -42,10 +42,10 @@ _open: weakref.WeakSet[Closes] = weakref.WeakSet()
 def open_context(
     which: int | str | None, given: Capabilities | None, tune: str
 ) -> tuple[Capabilities, bool, Any]:
-    """Open the device for the arguments of `vkq.Device`; *given* are capabilities that replace those of the
-    device. Return the capabilities, a flag, and the open context. The flag is True if a test replaced the
-    capabilities that Vulkan reports; another process would not see the replacement."""
-    extension = native_module()  # imported first: if the import fails, nothing is left open
+    """Open the device for the arguments of `vkq.Device`; *given*: capabilities that replace those of the
+    device. Return (capabilities, whether a test replaced them, open context). Another process would not see
+    replaced capabilities."""
+    extension = native_module()  # first, because nothing is open yet if the import fails
     physical, found = choose_device(given.index if which is None and given else which)
     if tune not in ("auto", "off"):
         raise ArgumentError(f"Device: tune is {tune!r}; it must be 'auto' or 'off'")
@@ -65,7 +65,8 @@ def open_context(
 
 
 def close_at_exit(device: Closes) -> None:
-    """Register a device: if it is open at exit, close it before the interpreter destroys objects it uses."""
+    """Register a device. If it is open at exit, it is closed before the interpreter destroys objects that
+    it uses."""
     _open.add(device)
 
 

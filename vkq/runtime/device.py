@@ -116,7 +116,7 @@ class Device(OfOneProcess):
 
     @property
     def memory_peak_bytes(self) -> int:
-        """The maximum bytes of device memory in use at a time since `reset_memory_peak`."""
+        """The maximum bytes of device memory in use at once since `reset_memory_peak`."""
         return self._memory.arena.peak_bytes
 
     def reset_memory_peak(self) -> None:
@@ -130,16 +130,16 @@ class Device(OfOneProcess):
         return self._memory.allocate(size)
 
     def upload(self, target: Buffer, data: npt.NDArray[Any]) -> None:
-        """Copy a contiguous array to the beginning of *target*, after all earlier operations and before all
-        later ones. The caller may change the array after this call. A copy is never part of a ``record``
-        block: running the recording again does not repeat it."""
+        """Copy a contiguous array to the beginning of *target*, after all earlier and before all later
+        operations. The caller may change the array after this call. The copy is never part of a ``record``
+        block: another run of the recording does not repeat it."""
         if data.nbytes == 0:
             return self.check_usable()
         self.queue.upload(target, data.reshape(-1).view(np.uint8))
 
     def constant(self, key: Hashable, size: int, make: Callable[[], npt.NDArray[Any]]) -> Resident:
-        """Return a constant array of *size* bytes for plans. It is computed and uploaded at the first use of
-        its key; the latest CONSTANTS_KEPT arrays are cached."""
+        """Return a constant array of *size* bytes for plans, computed and uploaded at the first use of its
+        key. The latest CONSTANTS_KEPT arrays are cached."""
         return self._constants.get(key, lambda: Resident(self, size, make))
 
     def plan(self, key: Hashable, make: Callable[[], P]) -> P:
@@ -172,7 +172,7 @@ class Device(OfOneProcess):
             self.queue.download(source, out)
 
     def check_readable(self) -> None:
-        """Raise an error if the device is not usable or this thread is in a ``record`` block."""
+        """Raise an error if the device is unusable or this thread is in a ``record`` block."""
         self.check_usable()
         if getattr(self._local, "explicit", None) is not None:
             raise DeviceError(
@@ -198,8 +198,8 @@ class Device(OfOneProcess):
     def program(
         self, variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0
     ) -> Program:
-        """Return the pipeline of a variant with these specialization constants, from a cache; raises an error
-        if the device cannot run it."""
+        """Return the pipeline of a variant with these specialization constants, cached if possible. Raises
+        an error if the device cannot run it."""
         self.check_usable()
         given = dict(constants or {})
         if "SOFT_FLOAT" in variant.specialization and "SOFT_FLOAT" not in given:
@@ -220,15 +220,15 @@ class Device(OfOneProcess):
         self.queue.add(plan.on(inputs, outputs).native, inputs, outputs)
 
     def operation(self) -> contextlib.AbstractContextManager[Recording]:
-        """Context manager: yield the recording for the dispatches of one operation of this thread. Nothing is
-        submitted before the block ends."""
+        """Context manager: yield the recording for the dispatches of one operation of this thread. Nothing
+        is submitted until the block ends."""
         operation: contextlib.AbstractContextManager[Recording] = self.queue.operation(self.recording)
         return operation
 
     @checked
     @contextlib.contextmanager
     def record(self, timestamps: int = 0, marks: int = 0) -> Iterator[Recording]:
-        """Context manager: record this thread's operations in the block instead of running them;
+        """Context manager: record this thread's operations in the block instead of running them.
         ``recording.run()`` runs them, any number of times.
 
         Uploads in the block are not recorded: they run once, before the first run. *timestamps*: the number
@@ -257,12 +257,12 @@ class Device(OfOneProcess):
             self._local.explicit = previous
 
     def groups_per_dispatch(self, total: int, macs: int, size: int = 0) -> int:
-        """Return how many of *total* workgroups one dispatch may run (`vkq.device.watchdog`)."""
+        """Return the number of *total* workgroups that one dispatch may run (`vkq.device.watchdog`)."""
         return groups_in_time(self.capabilities, total, macs, size, self.verdict)
 
     def seconds_of(self, macs: int, size: int) -> float:
-        """Return the estimated seconds that *macs* multiply-adds on *size* bytes take, or 0.0 if this
-        device's work is never split into several submissions (`vkq.device.watchdog`)."""
+        """Return an estimate of the seconds for *macs* multiply-adds on *size* bytes; 0.0 if this device's
+        work is never split into several submissions (`vkq.device.watchdog`)."""
         return seconds_of(self.capabilities, macs, size, self.verdict)
 
     def flush(self) -> None:

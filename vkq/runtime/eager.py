@@ -11,7 +11,7 @@ from .tensor import Tensor
 
 
 def run(plan: Plan, inputs: Sequence[Tensor], out: Tensor | None = None, op: str = "out") -> Tensor:
-    """Run a plan on inputs that match it, and return the result. If *out* is given, the result is in *out*.
+    """Run a plan on inputs that match it. Return the result, which is in *out* if given.
 
     Raises ArgumentError if *out* does not match the plan's result.
     """

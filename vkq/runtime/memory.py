@@ -13,9 +13,9 @@ from .buffer import Arena, Buffer
 
 BLOCK_BYTES = 16 << 20
 STAGING_BYTES = 64 << 20  # maximum host memory for copies to and from memory that the host cannot access
-STAGING_CHUNK = 16 << 20  # bytes copied at a time; the host fills one buffer while the device reads another
+STAGING_CHUNK = 16 << 20  # bytes of one copy; the host fills one buffer while the device reads another
 UNUSED_BYTES = 256 << 20  # maximum unused memory of large blocks that is kept for reuse
-# Maximum scratch memory that plans share; larger scratch memory is allocated separately.
+# Maximum scratch memory that plans share. Larger scratch memory is allocated separately.
 SCRATCH_KEPT_BYTES = 64 << 20
 # Memory types that need a feature, or that are not meant for storage buffers.
 _UNUSABLE = frozenset(
@@ -36,8 +36,8 @@ class MemoryPlan:
 def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPlan:
     """Return the memory types to use, of those whose bits are set in *allowed*.
 
-    No staging copies are needed if the host can access all of the device's memory, and the memory is cached.
-    staging: None copies if needed; True always copies; False raises ArgumentError if copies are needed.
+    No copies are needed if the host can access all of the device's memory and it is cached. *staging*:
+    None: copy if needed; True: always copy; False: raise ArgumentError if copies are needed.
     """
     flags = {i: t.flags for i, t in enumerate(c.memory_types) if allowed >> i & 1 and not t.flags & _UNUSABLE}
     heap = {i: c.memory_types[i].heap_bytes for i in flags}
@@ -54,7 +54,7 @@ def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPl
             f"{c.name} has no cached device memory that the host can access, which staging=False"
             " needs; leave staging out"
         )
-    # The memory type for copies. The host reads from it, and reading uncached memory is slow.
+    # The memory type for copies: cached if possible, because the host reads from it.
     copies = max(host, key=lambda i: ("host_cached" in flags[i], "device_local" not in flags[i]))
     if shared and not staging:
         return MemoryPlan(shared[0], True, copies)
@@ -76,8 +76,8 @@ class DeviceMemory:
 
         def arena(memory_type: int, mapped: bool, keep: int) -> Arena:
             most, _ = _largest(c, heaps[memory_type])
-            # To validate bounds, use block size 1: every buffer gets its own block, and no freed block is
-            # reused.
+            # For the validation of bounds, block size 1: every buffer is a separate block, and freed blocks
+            # are not reused.
             block, kept = (1, 0) if validation.bounds() else (BLOCK_BYTES, keep)
             made: Arena = context.arena(memory_type, mapped, c.buffer_alignment, block, most, kept)
             return made
@@ -88,8 +88,8 @@ class DeviceMemory:
         context.set_arenas(self.arena, SCRATCH_KEPT_BYTES, self.staging, limit, STAGING_CHUNK)
 
     def allocate(self, size: int) -> Buffer:
-        """Allocate at least *size* bytes. If memory is short, free the memory of finished work and try again.
-        Raises OutOfMemoryError if there is still no memory."""
+        """Allocate at least *size* bytes. If memory is short, free the memory of finished work and try
+        again. Raises OutOfMemoryError if that does not suffice."""
         if size <= self._largest:
             with contextlib.suppress(OutOfMemoryError):
                 return self.arena.allocate(size)
@@ -112,8 +112,7 @@ class DeviceMemory:
 
 
 def _largest(c: Capabilities, heap_bytes: int) -> tuple[int, str]:
-    """Return the maximum bytes of one allocation from a heap, and the name of the limit that determines
-    it."""
+    """Return the maximum bytes of one allocation from a heap, and the name of the limit that sets it."""
     names = ("maxMemoryAllocationSize", "maxBufferSize")
     limits = {f"this device's {name}": c.properties[name] for name in names}
     limits["the size of the memory heap"] = heap_bytes

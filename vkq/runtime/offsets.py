@@ -1,4 +1,4 @@
-"""Memory planning: offsets of arrays in one memory range, from their lifetimes."""
+"""Memory planning: offsets of arrays in one range of memory, from their lifetimes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-ALIGNMENT = 256  # a multiple of every device's `Capabilities.buffer_alignment`, which Vulkan limits to 256
+ALIGNMENT = 256  # multiple of every device's `Capabilities.buffer_alignment`, at most 256 in Vulkan
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Lifetime:
 
 
 def place(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Return the offset of each array and the total bytes. Arrays are placed by size, the largest first, each
-    at the lowest offset that is free during its lifetime.
+    """Return the offset of each array, and the total bytes. Arrays are placed by size, the largest first,
+    at the lowest offset that is free during their lifetime.
 
     >>> place([Lifetime(512, 0, 1), Lifetime(256, 1, 2), Lifetime(512, 2, 3)])
     ([0, 512, 0], 768)
@@ -38,15 +38,15 @@ def place(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 
 class ArraysInUse:
-    """The arrays in use at each step, as a segment tree over the steps. The tree finds the arrays in use
-    during a range of steps without a scan of all arrays."""
+    """The arrays in use at each step, as a segment tree over the steps: it finds the arrays in use during a
+    range of steps without a scan of all arrays."""
 
     def __init__(self, steps: int):
         self._size = 1 << (steps - 1).bit_length()
         self._whole: dict[
             int, list[int]
-        ] = {}  # node -> arrays in use at every step of the node, but not at every step of its parent
-        self._some: dict[int, list[int]] = {}  # node -> arrays in `_whole` of the nodes below it
+        ] = {}  # {node: arrays in use at every step of the node, but not of its parent}
+        self._some: dict[int, list[int]] = {}  # {node: arrays in `_whole` of the nodes below it}
         self.looked_at = 0
 
     def add(self, i: int, first: int, last: int) -> None:
@@ -89,7 +89,7 @@ class ArraysInUse:
 
 
 def lower_bound(lifetimes: Sequence[Lifetime]) -> int:
-    """Return the maximum bytes in use at one step, which is a lower bound for every placement."""
+    """Return the maximum bytes in use at one step, a lower bound of every placement."""
     changes: dict[int, int] = {}
     for one in lifetimes:
         changes[one.first] = changes.get(one.first, 0) + aligned(one.bytes)

@@ -12,7 +12,7 @@ _default_lock = Turns("opening a device")
 
 
 def default_device() -> Device:
-    """Return the default device. If none is open, or it was lost, open one like ``Device()``."""
+    """Return the default device. Open it as ``Device()`` if none is open or it was lost."""
     global _default
     with _default_lock:
         if _default is None or _default.closed or _default.context.lost:
@@ -20,12 +20,12 @@ def default_device() -> Device:
         return _default
 
 
-_named: dict[int | str, Device] = {}  # index or name -> device that `named_device` opened
+_named: dict[int | str, Device] = {}  # {index or name: device that `named_device` opened}
 
 
 def named_device(which: int | str) -> Device:
-    """Return the device with this index or part of its name, like ``Device(which)``. The first call opens it,
-    and later calls return this device. Operators use it for their *device* argument."""
+    """Return the device with this index or part of its name. The first call opens it as ``Device(which)``.
+    Operators use it for their *device* argument."""
     with _default_lock:
         found = _named.get(which)
         if found is None or found.closed or found.context.lost:
@@ -37,7 +37,7 @@ def named_device(which: int | str) -> Device:
 
 
 def opened(given: Device | int | str | None) -> Device:
-    """Return the device for an operator's *device* argument; None means the default device."""
+    """Return the device for an operator's *device* argument; None: the default device."""
     if isinstance(given, Device):
         return given
     return default_device() if given is None else named_device(given)

@@ -1,4 +1,4 @@
-"""Packs arrays into layouts and unpacks them on the host, at memory speed, with the extension. The results
+"""Pack arrays into layouts and unpack them, on the host with the extension, at memory speed. The results
 equal those of `vkq.layout.pack`."""
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def packing(layout: Layout, shape: tuple[int, ...]) -> Any:
         stride *= part.extent(shape)
     lane = layout.lane.dim
     axes[lane] = np.ascontiguousarray(axes[lane][::4])
-    # Move axes of size 1 (but not the lane's axis) to the front: the inner loop of vkq's native extension
-    # runs along the last axis, which should be long.
+    # Move axes of size 1 (except the lane's) to the front: the extension's inner loop runs along the last
+    # axis, which should be long.
     long = [dim for dim in range(len(shape)) if shape[dim] != 1 or dim == lane]
     missing = 4 - len(long)
     tables = tuple([np.zeros(1, np.uint32)] * missing + [axes[dim] for dim in long])
@@ -37,13 +37,13 @@ def packing(layout: Layout, shape: tuple[int, ...]) -> Any:
     return native_module().Packing(extent, tables, long.index(lane) + missing, stride)
 
 
-# Native objects that still exist when the interpreter exits would count as leaks.
+# Native objects that exist when the interpreter exits would be reported as leaks.
 atexit.register(packing.cache_clear)
 
 
 def pack(layout: Layout, array: npt.NDArray[np.int8], fill: int = 0) -> npt.NDArray[np.int32]:
-    """Pack an int8 array into the int32 words of a layout; padding lanes get *fill*. The result equals
-    `vkq.layout.pack.Layout.pack`."""
+    """Pack an int8 array into the int32 words of a layout, with *fill* in padding lanes, as
+    `vkq.layout.pack.Layout.pack` does."""
     data = np.ascontiguousarray(array, np.int8)
     words = np.empty(layout.words(data.shape), "<i4")
     if data.size:
@@ -56,8 +56,8 @@ def pack(layout: Layout, array: npt.NDArray[np.int8], fill: int = 0) -> npt.NDAr
 
 
 def unpack(layout: Layout, words: npt.NDArray[np.int32], shape: tuple[int, ...]) -> npt.NDArray[np.int8]:
-    """Return the int8 array of this shape from the int32 words of a layout. The result equals
-    `vkq.layout.pack.Layout.unpack`."""
+    """Return the int8 array of this shape from the int32 words of a layout, as
+    `vkq.layout.pack.Layout.unpack` does."""
     array = np.empty(shape, np.int8)
     if array.size:
         data = np.ascontiguousarray(words, "<i4").view(np.uint8)

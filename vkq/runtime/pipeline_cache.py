@@ -1,4 +1,4 @@
-"""The driver's pipeline cache, stored between processes and checked before the driver reads it."""
+"""The driver's pipeline cache, stored between processes. It is checked before the driver reads it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def path(c: Capabilities) -> Path:
 
 
 def foreign(data: bytes, c: Capabilities) -> str | None:
-    """Return why cache data are not from this device and driver, or None.
+    """Return the reason why cache data are not from this device and driver, or None.
 
-    Drivers must ignore foreign data, but some crash on it; therefore the header is checked first.
+    Drivers must ignore foreign data, but some crash on it, so the header is checked first.
     """
     if len(data) < _HEADER.size:
         return f"it has {len(data)} bytes and no header"
@@ -32,8 +32,8 @@ def foreign(data: bytes, c: Capabilities) -> str | None:
 
 
 def load(context: Any, c: Capabilities) -> int:
-    """Give the data of the cache file to the driver, and return the number of bytes. Warn about unusable data
-    and ignore them."""
+    """Give the data of the cache file to the driver. Return the number of bytes. Unusable data are ignored
+    with a warning."""
     data = cache.read(path(c))
     if data is None:
         return 0
@@ -52,7 +52,7 @@ def load(context: Any, c: Capabilities) -> int:
 
 def save(context: Any, c: Capabilities, loaded_bytes: int) -> None:
     """Write the driver's cache to the file if it has grown. If the driver cannot return its cache, write
-    nothing; later processes then compile their pipelines again."""
+    nothing: later processes compile their pipelines again."""
     with contextlib.suppress(DeviceError):
         data = context.cache_data()
         if len(data) > loaded_bytes:

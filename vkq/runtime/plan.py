@@ -1,8 +1,8 @@
-"""Plans: the steps of an operator on a device, made once and cached. Making a plan needs no data and runs
+"""Plans: the steps of an operator on a device, made once and cached. Making a plan needs no data, and runs
 nothing.
 
-A `vkq.runtime.builder.Builder` makes a plan, which never changes. ``Recording.add`` records a plan on
-buffers, any number of times: for an eager call, inside ``Device.record``, or as part of a network.
+`vkq.runtime.builder.Builder` makes plans, which never change. ``Recording.add`` records a plan on buffers,
+any number of times: for an eager call, inside ``Device.record``, or as part of a network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .program import Program
 
 @dataclass(frozen=True)
 class Step:
-    """A dispatch on slots (if ``program`` is set), or a fill of the only slot with the word ``value``.
+    """A dispatch on slots, or (without ``program``) a fill of the only slot with the word ``value``.
 
     ``push``: the packed push constants, with first_group = 0. ``grids``: (first workgroup, x, y) of each
     vkCmdDispatch; together they run all workgroups. ``macs``: the multiply-adds. ``busy_ns``: the estimated
@@ -70,7 +70,7 @@ def step_of(
     in_place: bool = False,
 ) -> Step:
     """Return a dispatch of a program on buffers of these *sizes* in bytes, in the order of its bindings.
-    *in_place*: True if the dispatch also reads the bindings that the shader's YAML file marks ``in_place``.
+    *in_place*: whether the dispatch also reads the bindings that the shader's YAML file marks ``in_place``.
 
     Raises ArgumentError if a buffer exceeds the device's maxStorageBufferRange, or has more texels than its
     maxTexelBufferElements.
@@ -105,8 +105,8 @@ def step_of(
 
 
 class Resident:
-    """Constant data of plans. The data are packed and uploaded at the first use, and again if the submission
-    with the upload failed."""
+    """Constant data of plans. The data are packed and uploaded at the first use, and again if the
+    submission of the upload failed."""
 
     __slots__ = ("_buffer", "_device", "_make", "bytes")
 
@@ -118,7 +118,7 @@ class Resident:
 
     @property
     def buffer(self) -> Buffer:
-        """Return the array's buffer on the device."""
+        """The array's buffer on the device."""
         found = self._buffer
         return found if found is not None and found.failure is None else self._upload()
 
@@ -128,15 +128,15 @@ class Resident:
         return self._buffer is not None and self._buffer.failure is None
 
     def data(self) -> npt.NDArray[Any]:
-        """Pack the data and return them for an upload."""
+        """Return the packed data for an upload."""
         data = np.ascontiguousarray(self._make())
         if data.nbytes != self.bytes:
             raise RuntimeError(f"{data.nbytes} bytes were packed where {self.bytes} were planned")
         return data
 
     def _upload(self) -> Buffer:
-        # Take no lock, because the calling thread may hold the lock of the device's queue. If two threads get
-        # here at the same time, both upload the data.
+        # Take no lock: the calling thread may hold the lock of the device's queue. Two threads may both
+        # upload the data.
         data = self.data()
         buffer = self._device.allocate(self.bytes)
         self._device.upload(buffer, data)
@@ -146,16 +146,17 @@ class Resident:
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps of an operator or a whole network, for inputs of known `Spec`. The first slots are the
-    inputs.
+    """The steps of an operator or a network, for inputs of known `Spec`. The first slots are the inputs.
 
-    ``inputs``: the spec of each input. ``results``: the spec of each result; ``outputs``: the slot of each
-    result (an input's slot if the result is this input with another spec). ``constants``: a dict from slot to
-    content; a step that overwrites a constant restores it. ``scratch``: a dict from slot to (offset, bytes)
-    in a range of ``scratch_bytes`` that nothing else uses during the run. ``reasons``: why these steps were
-    chosen, by topic ("path", "method", ...). ``over``: a dict from an output's slot to the slot of an input
-    whose memory the result may overwrite. ``in_place``: the steps to run if all results in ``over`` overwrite
-    their inputs; () if these steps are ``steps``.
+    - ``inputs``, ``results``: the spec of each input and of each result.
+    - ``outputs``: the slot of each result; an input's slot if the result is this input with another spec.
+    - ``constants``: {slot: content}. A step that overwrites a constant restores it.
+    - ``scratch``: {slot: (offset, bytes)} in a range of ``scratch_bytes`` that nothing else uses during the
+      run.
+    - ``reasons``: why these steps were chosen, by topic ("path", "method", ...).
+    - ``over``: {slot of an output: slot of an input whose memory the result may overwrite}.
+    - ``in_place``: the steps to run if all results in ``over`` overwrite their inputs; () if these are
+      ``steps``.
     """
 
     inputs: tuple[Spec, ...]
@@ -171,8 +172,8 @@ class Plan:
     in_place: tuple[Step, ...] = ()
 
     def on(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> Plan:
-        """Return the plan to run on these buffers of the inputs and results. If each result in ``over`` has
-        the buffer of its input, this plan does not copy data that are in place already."""
+        """Return the plan to run on these buffers. If each result in ``over`` has the buffer of its input,
+        this plan does not copy data that are in place."""
         if not self.in_place:
             return self
         found = dict(zip(self.outputs, outputs, strict=True))
@@ -210,8 +211,8 @@ class Plan:
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """(The bytes that steps read, the bytes that steps write) of intermediate arrays. An array counts
-        in full for each step that uses it."""
+        """(bytes that steps read, bytes that steps write) of intermediate arrays. An array counts in full
+        for each step that uses it."""
         size = {slot: size for slot, (_, size) in self.scratch.items()}
         read = sum(size.get(slot, 0) for step in self.steps for slot in step.reads)
         return read, sum(size.get(slot, 0) for step in self.steps for slot in step.writes)
@@ -235,9 +236,9 @@ def native_plan(
     scratch_bytes: int,
 ) -> Any:
     """Return the extension's object for a plan. *slots*, *inputs*: the numbers of slots and of inputs.
-    *outputs*: the results' slots. *scratch*: a dict from slot to (offset, bytes) in scratch memory."""
-    # Shaders access the last, partial vector of an array as a whole, and a driver may drop an access that is
-    # partly outside its binding. `vkq.runtime.offsets` leaves room for the whole vector.
+    *outputs*: the results' slots. *scratch*: {slot: (offset, bytes)} in scratch memory."""
+    # Shaders access the last, partial vector of an array as a whole vector. A driver may drop an access
+    # partly outside of its binding, so `vkq.runtime.offsets` leaves room for the whole vector.
     bound = [(slot, offset, whole_vectors(size)) for slot, (offset, size) in scratch.items()]
     return native_module().Plan(
         [
@@ -269,8 +270,8 @@ def whole_vectors(size: int) -> int:
 def grids(total: int, limits: tuple[int, int, int], most: int) -> Iterator[tuple[int, int, int]]:
     """Yield (first workgroup, x, y) of dispatches that together run exactly *total* workgroups.
 
-    x is at most the device's limit; more workgroups become x * y, and a remainder gets its own dispatch. No
-    dispatch has more than *most* workgroups, so that none triggers a watchdog.
+    x is at most the device's limit. More workgroups become x * y, and a separate dispatch for the
+    remainder. No dispatch has more than *most* workgroups, so that none triggers a watchdog.
     """
     most = max(1, min(most, limits[0] * limits[1]))
     first = 0

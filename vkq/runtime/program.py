@@ -19,7 +19,7 @@ from ..turns import FORKED, Turns
 
 
 class LazyPipeline:
-    """A native pipeline that is compiled at its first use, so plans that never run compile nothing. *make*
+    """A native pipeline that is compiled at its first use: plans that never run compile nothing. *make*
     compiles it; if *make* raises an exception, the next caller tries again."""
 
     def __init__(self, what: str, make: Callable[[], Any]):
@@ -28,7 +28,7 @@ class LazyPipeline:
         self._begun = False
 
     def begin(self, submit: Callable[[Callable[[], Any]], Any]) -> None:
-        """Start the compilation in another thread through *submit*, unless it has been started."""
+        """Start the compilation in another thread through *submit*, unless it was started."""
         if not self._begun:
             self._begun = True
             submit(self.result)
@@ -45,8 +45,8 @@ class LazyPipeline:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """The result of ``Device.program``: the variant, its constants, and the native pipeline (or the future of
-    a thread that compiles it, or a `LazyPipeline`)."""
+    """The result of ``Device.program``: the variant, its constants, and the native pipeline. The pipeline
+    may also be a `LazyPipeline`, or the future of a thread that compiles it."""
 
     variant: Variant
     constants: dict[str, Value]
@@ -56,8 +56,7 @@ class Program:
 
     @property
     def native(self) -> Any:
-        """The native pipeline, after waiting for its compilation. Raises an error if it cannot be
-        compiled."""
+        """The native pipeline, after its compilation. Raises an error if it cannot be compiled."""
         if not isinstance(self.pipeline, Future | LazyPipeline):
             return self.pipeline
         # After a fork, the thread that compiles the pipeline does not exist.
@@ -66,7 +65,7 @@ class Program:
         return self.pipeline.result()
 
     def rounds(self, push: Mapping[str, int | float]) -> int:
-        """Return how many loop iterations an invocation runs in a dispatch with these push constants
+        """Return the number of loop iterations of an invocation in a dispatch with these push constants
         (`Variant.iterations`)."""
         return self.variant.iterations_of(push, self._integers)
 
@@ -92,10 +91,10 @@ class Program:
 def code(
     variant: Variant, spirv: bytes, constants: Mapping[str, Value], capabilities: Capabilities
 ) -> tuple[bytes, list[tuple[int, int]]]:
-    """Return (the SPIR-V for the driver, specialization constants). In the SPIR-V, sizes and choices are
-    literals (with the profile's `matrix_literals`, also shapes and strides of matrices), and the float
-    controls that the device supports are declared. The specialization constants are those that are not
-    literals, each as (``constant_id``, 32 bits)."""
+    """Return (SPIR-V for the driver, specialization constants). In the SPIR-V, sizes and choices are
+    literals (with the profile's `matrix_literals`, also shapes and strides of matrices), and the supported
+    float controls are declared. The other specialization constants are returned as (``constant_id``, 32
+    bits)."""
     packed = variant.pack_specialization(constants)
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
     literals = literals_of(variant, profile(capabilities).matrix_literals is not None)
@@ -110,8 +109,8 @@ def code(
 def refusals(variant: Variant, constants: dict[str, Value], capabilities: Capabilities) -> list[str]:
     """Return the reasons why the device cannot run the variant with these constants; empty if it can.
 
-    Limits are checked before a pipeline is made, because drivers may accept a shader that exceeds a limit,
-    and one driver crashes on it.
+    Limits are checked before a pipeline is made: drivers may accept a shader that exceeds a limit, and one
+    driver crashes on it.
     """
     limits = capabilities.properties
     reasons = variant.missing(capabilities.facts)

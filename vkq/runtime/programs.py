@@ -1,5 +1,4 @@
-"""The pipelines of a device. Each pipeline is compiled once. In a block of `Programs.together`, several
-pipelines are compiled in parallel."""
+"""The pipelines of a device. Each is compiled once. `Programs.together` compiles several in parallel."""
 
 from __future__ import annotations
 
@@ -22,9 +21,9 @@ from . import pipeline_cache
 from .caches import WeakLruCache
 from .program import LazyPipeline, Program, code, require
 
-# The number of latest requested pipelines that are kept even if nothing uses them; about ten networks have
-# this many. A pipeline that was destroyed is compiled again, with the help of the driver's cache. The limit
-# bounds memory: llvmpipe (LLVM 15) takes 2 to 4 MB for a pipeline until the device is closed.
+# Number of latest requested pipelines that are kept even if nothing uses them, as many as ten networks
+# have. The driver's cache helps to compile a destroyed pipeline again. The limit bounds memory: llvmpipe
+# (LLVM 15) takes 2 to 4 MB for a pipeline until the device is closed.
 MOST_UNUSED = 512
 MOST_THREADS = 16  # maximum number of compiling threads; a network has 20 to 60 pipelines
 
@@ -32,9 +31,9 @@ Progress = Callable[[int, int], None]
 
 
 class ParallelCompilation:
-    """A context manager whose threads compile pipelines. A driver compiles each pipeline on one core, without
-    the GIL. The end of the block waits for all compilations, and raises the first failure unless the block
-    itself raised an exception."""
+    """A context manager whose threads compile pipelines: a driver compiles each on one core, without the
+    GIL. The end of the block waits for all compilations. It raises the first failure, unless the block
+    raised an exception."""
 
     def __init__(self, progress: Progress | None = None):
         self._pool = ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1), "vkq-pipelines")
@@ -61,7 +60,7 @@ class ParallelCompilation:
         try:
             if kind is None:
                 for done, future in enumerate(self._futures, 1):
-                    # If *progress* forked the process, this is the child, which has no worker threads.
+                    # If *progress* forked the process, this child has no worker threads.
                     if self._pid != os.getpid():
                         raise DeviceError(FORKED)
                     future.result()
@@ -74,8 +73,8 @@ class ParallelCompilation:
 class Programs:
     """The pipelines of a device, and the driver's pipeline cache, which is stored for later processes.
 
-    A plan or a recording keeps its pipelines. The `MOST_UNUSED` pipelines that were requested last are kept
-    in any case; an older pipeline is destroyed with the last plan or recording that uses it."""
+    A plan or a recording keeps its pipelines. The latest `MOST_UNUSED` requested pipelines are kept in any
+    case. An older pipeline is destroyed with the last plan or recording that uses it."""
 
     def __init__(self, context: Any, capabilities: Capabilities):
         self._context, self._capabilities = context, capabilities
@@ -87,7 +86,7 @@ class Programs:
         self._cached_bytes = pipeline_cache.load(context, capabilities)
 
     def get(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-        """Return the pipeline of a variant with these values of its specialization constants, from a cache if
+        """Return the pipeline of a variant with these values of its specialization constants, cached if
         possible. In a block of `together`, a thread compiles it; else it is compiled when it is first
         recorded. Raises PathError if the device cannot run the variant."""
         key = (variant, tuple(values.items()), subgroup_size)
@@ -97,14 +96,14 @@ class Programs:
         if found is None:
             with self._lock:
                 turn = self._turns.setdefault(key, Turns(variant.name))
-            with turn:  # a thread waits only for another thread that makes the pipeline of the same key
+            with turn:  # threads wait only for the same pipeline
                 found = self._made.get(key)
                 if found is None:
                     require(variant, values, self._capabilities)
                     found = self._made.put(key, self._make(variant, values, subgroup_size))
                     found.if_not_made(lambda: self._made.pop(key))  # the next request compiles it again
                     self._any = True
-                self._turns.pop(key, None)  # threads that wait for this turn find the program in _made
+                self._turns.pop(key, None)  # waiting threads find the program in _made
         return found
 
     @property
@@ -115,7 +114,7 @@ class Programs:
     @contextlib.contextmanager
     def together(self, progress: Progress | None = None) -> Iterator[None]:
         """Context manager: compile the pipelines that this thread requests in the block in parallel, while
-        the thread continues. The end of the block waits for all of them and raises the first failure.
+        the thread continues. The end of the block waits for all of them, and raises the first failure.
         *progress* is called after each pipeline with the number of finished pipelines and the total."""
         began = time.monotonic()
         with ParallelCompilation(progress) as block:
@@ -143,8 +142,7 @@ class Programs:
         self._any = False
 
     def _make(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-        # Read the SPIR-V file in this thread: worker threads that read files would compete with this thread
-        # for the GIL.
+        # Read the SPIR-V file in this thread: worker threads would compete with it for the GIL.
         ready = compiled(variant)
 
         def make() -> Any:

@@ -29,7 +29,7 @@ class Owner(Protocol):
 @dataclasses.dataclass(frozen=True)
 class Recorded:
     """A recorded operation: the steps of a plan (``native``), or a copy of ``size`` bytes from the first
-    buffer to the second. `Recording.again` records it again, also on other buffers.
+    buffer to the second. `Recording.again` records it again, possibly on other buffers.
 
     ``slots``: the buffer of each slot; None for slots in the scratch memory ``scratch``.
     """
@@ -52,8 +52,8 @@ class Recorded:
 
 
 class Recording:
-    """A sequence of operations, with a full memory barrier before each operation that accesses data that an
-    earlier operation wrote.
+    """A sequence of operations. A full memory barrier precedes each operation that accesses data of an
+    earlier operation.
 
     ``Device.record`` makes recordings. ``run`` submits everything at once and waits. Each call of ``run``
     uses the current content of the tensors.
@@ -78,7 +78,7 @@ class Recording:
         self._queue = device.queue
         if not device.capabilities.timestamp_valid_bits:
             timestamps = marks = 0  # the queue has no timestamps; writing one would be an error
-        # A *chain* belongs to the queue, and the next read submits it. `steps` does not list its operations.
+        # The next read submits a *chain*, which belongs to the queue. `steps` does not list its operations.
         self._native = chain or self._queue.recording(timestamps, marks)
         self.replays = chain is None  # it may run more than once
         self._running = Turns("Recording.run")  # a lock that `run` holds
@@ -119,10 +119,10 @@ class Recording:
         push: Mapping[str, int | float],
         macs: int = 0,
     ) -> None:
-        """Record *program* on *buffers* (in binding order), outside of any plan; ``first_group`` in *push* is
-        set here.
+        """Record *program* on *buffers* (in binding order), outside of any plan. ``first_group`` in *push*
+        is set here.
 
-        *macs*: the number of multiply-adds, needed only if the dispatch may be long enough to trigger a
+        *macs*: the number of multiply-adds; required only if the dispatch may be long enough to trigger a
         watchdog.
         """
         slots = tuple(buffers)
@@ -150,14 +150,14 @@ class Recording:
             self.steps.append(one)
 
     def again(self, one: Recorded, buffers: Mapping[Buffer, Buffer] | None = None) -> None:
-        """Record an operation of this or another recording again. *buffers*: a dict from each buffer of the
-        operation that is to be replaced to its replacement."""
+        """Record an operation of this or another recording again. *buffers*: {buffer of the operation: its
+        replacement}."""
         to: Mapping[Any, Any] = buffers or {}
         slots, scratch = tuple(to.get(b, b) for b in one.slots), to.get(one.scratch, one.scratch)
         self._record(dataclasses.replace(one, slots=slots, scratch=scratch))
 
     def barrier(self) -> None:
-        """Record a barrier: all earlier operations end before any later operation begins."""
+        """Record a barrier between all earlier and all later operations."""
         self._queue.barrier(self._native)
 
     def mark(self) -> None:
@@ -175,7 +175,7 @@ class Recording:
         self._queue.repeat(self._native, first, times)
 
     def submit(self) -> None:
-        """Submit the recording after all earlier work, and do not wait for its end. Nothing more can be
+        """Submit the recording after all earlier work, without waiting for its end. Nothing more can be
         recorded."""
         self._queue.submit(self._native)
 
@@ -185,7 +185,7 @@ class Recording:
         self._queue.wait(self._native)
 
     def run(self) -> None:
-        """Submit the recording and wait for it. If several threads run one recording, its runs happen one
+        """Submit the recording and wait for it. Runs of one recording by several threads take place one
         after another."""
         with self._running:
             self.submit()

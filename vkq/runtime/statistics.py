@@ -1,8 +1,8 @@
 """A driver's compiler statistics of a variant: registers, spills, occupancy, instructions.
 
-The statistics come from VK_KHR_pipeline_executable_properties, if the device supports it. Mesa's driver for
-Mali lacks the extension, but prints the statistics if ``BIFROST_MESA_DEBUG=shaderdb`` is set. Nothing runs
-and no memory is allocated, so drivers that compile for an absent GPU can also be used.
+The statistics come from VK_KHR_pipeline_executable_properties. Mesa's driver for Mali lacks this extension,
+but prints the statistics if ``BIFROST_MESA_DEBUG=shaderdb`` is set. Nothing runs and no memory is
+allocated, so drivers that compile for an absent GPU can also be used.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class PipelineExecutable:
 
     @property
     def spills(self) -> int | None:
-        """The number of registers or of bytes spilled to memory, whichever the driver reports; None if the
-        driver reports neither number."""
+        """The number of registers or bytes spilled to memory, whichever the driver reports; None if it
+        reports neither."""
         counted = ("spill", "scratch", "stp count")
         found = [int(v) for n, v in self.statistics.items() if any(word in n.lower() for word in counted)]
         return max(found) if found else None
@@ -129,8 +129,8 @@ def _text(content: bytes) -> str:
 
 @contextlib.contextmanager
 def _stderr() -> Iterator[Any]:
-    """Context manager: capture the output of libraries on stderr; yield a function that returns the
-    output."""
+    """Context manager: capture the output of libraries on stderr. Yield a function that returns the output.
+    """
     with tempfile.TemporaryFile() as file:
         kept = os.dup(2)
         os.dup2(file.fileno(), 2)
@@ -147,7 +147,7 @@ def _stderr() -> Iterator[Any]:
 
 
 def _printed(text: str, seconds: float) -> list[PipelineExecutable]:
-    """Return the statistics from panvk's ``shaderdb`` lines.
+    """Return the statistics in panvk's ``shaderdb`` lines.
 
     >>> _printed("MESA_SHADER_COMPUTE shader: 9 inst, 2 threads, 1:2 spills:fills", 0)[0].statistics
     {'inst': 9, 'threads': 2, 'spills': 1, 'fills': 2}

@@ -28,22 +28,21 @@ def _no_operators(x: Tensor, shape: Sequence[int]) -> Tensor:
     raise NotImplementedError
 
 
-# The implementation of `Tensor.reshape`. vkq.ops.repack sets it, because this module must not import
-# operators.
+# The implementation of `Tensor.reshape`. vkq.ops.repack sets it: this module must not import operators.
 reshaped: Callable[[Tensor, Sequence[int]], Tensor] = _no_operators
 
 
 class Tensor(OfOneProcess):
     """An array in device memory.
 
-    ``shape`` is the logical shape; ``dtype`` is "int8", "uint8", "float32", "int32" or "float16". ``layout``
-    is the name of a packed layout for 8-bit data, or "contiguous" (row-major) for other data. The layout
-    kPackedInt8_4W4C is for images (N, C, H, W), kPackedInt8_4H4W for matrices (..., K), and kPackedInt8_16C
-    for images and matrices (an array of four axes is an image). ``qparams`` are the parameters of 8-bit
-    values, if known; a layer refuses an input whose parameters differ from its own.
+    ``shape`` is the logical shape; ``dtype`` is "int8", "uint8", "float32", "int32" or "float16".
+    ``layout`` is the name of a packed layout for 8-bit data, or "contiguous" (row-major) for other data:
+    kPackedInt8_4W4C for images (N, C, H, W), kPackedInt8_4H4W for matrices (..., K), kPackedInt8_16C for
+    images and matrices (an array of four axes is an image). ``qparams`` are the parameters of 8-bit values,
+    if known; a layer refuses an input with other parameters than its own.
 
-    uint8 data are stored as int8: 128 is subtracted from the values and from the zero point, so the values
-    still stand for the given real numbers.
+    uint8 data are stored as int8: 128 is subtracted from the values and from the zero point, so they stand
+    for the same real numbers.
 
     ``Tensor.from_numpy`` and layers make Tensors. ``numpy()`` copies the content to the host.
     """
@@ -133,8 +132,8 @@ class Tensor(OfOneProcess):
         return self.spec.nbytes
 
     def write(self, array: npt.ArrayLike) -> None:
-        """Replace the content with an array that has this tensor's shape and dtype. Operations before this
-        call still read the old content."""
+        """Replace the content with an array of this tensor's shape and dtype. Earlier operations still read
+        the old content."""
         data = as_array(array, "Tensor.write")
         if data.shape != self.shape or data.dtype.newbyteorder("=").name != self.dtype:
             raise ArgumentError(
