@@ -1,10 +1,10 @@
-"""Starts this Python again for a module of vkq, so that a driver that crashes or hangs there affects nothing
+"""Run a module of vkq in a new Python process, in which a driver that crashes or hangs affects nothing
 else.
 
 The child runs isolated (``python -I``): neither the working directory nor a ``PYTHON*`` variable decides
-what it imports. It gets the folders of this process's ``sys.path`` without the working directory, then the
-folder of vkq. Its messages use a separate channel with one JSON object a line, which a driver's output
-cannot garble.
+what it imports. Its import path is the folders of this process's ``sys.path`` without the working
+directory, then the folder of vkq. Its messages are JSON objects, one a line, on a separate channel that a
+driver's output cannot garble.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-# Environment variable of a child: seconds after which the child ends itself. A process with this variable
+# Environment variable of a child: the seconds after which it ends itself. A process with this variable
 # starts no children.
 CHILD = "VKQ_CHILD"
-KEPT_BYTES = 1 << 20  # how many of the last bytes of a child's output are kept
-_GRACE_S = 30  # a child whose parent was killed ends itself this many seconds after the child's time limit
-_ROOT = Path(__file__).resolve().parents[1]  # the folder that holds vkq
+KEPT_BYTES = 1 << 20  # number of bytes kept from the end of a child's output
+_GRACE_S = 30  # seconds after its time limit at which a child ends itself, if its parent was killed
+_ROOT = Path(__file__).resolve().parents[1]  # the folder with vkq
 _BOOT = (
     "import json, sys; path = json.loads(sys.argv[1]);"
     " sys.path[:] = path + [p for p in sys.path if p not in path];"
     " from importlib import import_module; sys.exit(import_module(sys.argv[2]).main(sys.argv[3:]))"
 )
-# Signals that are sent from outside. A process that ended by any other signal crashed.
+# Signals from outside. A process that any other signal ended has crashed.
 _SENT = {
     getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGALRM", "SIGQUIT")
 }
@@ -46,8 +46,8 @@ class Ended:
 
     ``kind``: "done" (exit code 0), "crashed" (by its own signal, or an exit code that vkq does not use),
     "ended" (by a signal from outside), "late" (killed after the time limit), "failed" (exit code 1 or 2).
-    ``reason``: a text, empty for "done". ``started``: True if the child reached its own code; otherwise its
-    end says nothing about a driver. ``said``: the JSON objects of its channel, in order.
+    ``reason``: a text, empty for "done". ``started``: whether the child reached vkq's code; if not, its end
+    says nothing about a driver. ``said``: the JSON objects of its channel, in order.
     """
 
     kind: Kind
@@ -62,18 +62,18 @@ def in_child() -> bool:
 
 
 def command(module: str, *arguments: str) -> list[str] | None:
-    """Return the command line that runs ``main`` of a module of vkq; None if there is no Python to start: in
-    an embedded or frozen interpreter, or in a child process."""
+    """Return the command line that runs ``main`` of a module of vkq. Return None if there is no Python to
+    start: in an embedded or frozen interpreter, or in a child process."""
     if in_child() or not sys.executable or getattr(sys, "frozen", False):
         return None
     if not Path(sys.executable).name.lower().startswith("python"):
-        return None  # in an application that embeds Python, this would start the application a second time
+        return None  # the executable of an application that embeds Python
     return [sys.executable, "-I", "-c", _BOOT, json.dumps(_path()), module, *arguments]
 
 
 def _path() -> list[str]:
-    """Return the child's import path: this process's folders, without any entry that is the working
-    directory, even if the entry is another path to it."""
+    """Return the child's import path: this process's folders, without the working directory under any of
+    its names."""
     try:
         here = os.path.realpath(os.getcwd())
     except FileNotFoundError:  # the working directory was deleted
@@ -83,10 +83,10 @@ def _path() -> list[str]:
 
 
 def run(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Ended | None:
-    """Run a `command` to its end, or kill it after *timeout_s*; return None if it cannot be started.
+    """Run a `command` to its end, or kill it after *timeout_s*. Return None if it cannot be started.
 
-    The child gets this process's environment variables, except VKQ_DEVICE and VKQ_VALIDATION, and
-    *environment*.
+    The child gets *environment* and this process's environment variables, except VKQ_DEVICE and
+    VKQ_VALIDATION.
     """
     left_out = ("VKQ_DEVICE", "VKQ_VALIDATION")
     env = {key: value for key, value in os.environ.items() if key not in left_out}
@@ -107,7 +107,7 @@ def run(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | 
             late = False
         except subprocess.TimeoutExpired:
             late = True
-    finally:  # a signal that ends this process must end the child too
+    finally:  # a signal that ends this process must end the child, too
         if process.poll() is None:
             _kill(process)
     said = _objects(out.text())
@@ -118,7 +118,7 @@ def run(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | 
 
 
 class _Drain:
-    """Reads a pipe in a thread until it ends, and keeps the last `KEPT_BYTES`."""
+    """The reader of a pipe in a thread, which keeps the last `KEPT_BYTES`."""
 
     def __init__(self, pipe: IO[bytes]):
         self._pipe, self._data = pipe, b""
@@ -137,7 +137,7 @@ class _Drain:
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     if hasattr(os, "killpg"):
-        # End the whole session, with all processes that the driver started.
+        # End the whole session, with all processes of the driver.
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     # A process that does not end within 5 s is stuck in the kernel: do not wait for it.
@@ -154,7 +154,7 @@ def _how(code: int | None, late: bool, timeout_s: float, err: str) -> tuple[Kind
         number = -(code or 0)
         return ("ended" if number in _SENT else "crashed"), f"the driver crashed ({_signal(number)})"
     last = (err.strip().splitlines() or ["no message"])[-1][:500]
-    # vkq itself never exits with such a code: the driver ended the process (on Windows, an exception did).
+    # vkq never exits with such a code: the driver ended the process (on Windows, an exception did).
     if code > 2:
         return "crashed", f"the driver ended the process (exit code {code}): {last}"
     return "failed", f"the probe failed (exit code {code}): {last}"
@@ -184,10 +184,10 @@ def _objects(text: str) -> list[dict[str, Any]]:
 
 
 def begin() -> Callable[..., None]:
-    """Return a function that sends a JSON object to the parent. Call it in a child, before it uses a driver.
+    """Return a function that sends a JSON object to the parent. Call it in a child before it uses a driver.
 
-    All later output goes to stderr. The child ends itself some time after its parent would have ended it, in
-    case the parent was killed.
+    All later output goes to stderr. In case the parent was killed, the child ends itself some time after
+    its time limit.
     """
     channel = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)

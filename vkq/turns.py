@@ -1,6 +1,6 @@
-"""Locks that raise an error where a plain lock would wait for ever: if the lock's holder is a thread that a
-fork left behind, or the waiting thread itself. Also a way to run work in other threads that works even if no
-thread can be started."""
+"""Locks that raise an error where a plain lock would wait for ever: the holder is a thread that a fork left
+behind, or the waiting thread itself. Also a function that runs work in other threads, or in this thread if
+no other can start."""
 
 from __future__ import annotations
 
@@ -21,23 +21,22 @@ FORKED = (
     " survives a fork: open no device or session before the fork (gunicorn: without --preload), or start the"
     " child with multiprocessing's 'spawn' method"
 )
-# All locks, by number. A WeakSet would remove entries in callbacks, and a KeyboardInterrupt in a callback
-# would be lost.
+# All locks, by number. A WeakSet removes entries in callbacks, in which a KeyboardInterrupt would be lost.
 _all: dict[int, weakref.ref[Turns]] = {}
 _numbers = itertools.count()
 _most = 256  # number of references after which dead references are removed
 
 
 class Turns:
-    """A lock as a context manager: one thread at a time runs the block.
+    """A lock as a context manager: one thread at a time executes the block.
 
     Args:
         what: what the lock guards, for the message.
-        again: whether the thread that is inside may enter again, for example from a signal handler.
+        again: whether the thread that is inside may enter again, as from a signal handler.
 
-    Entering raises DeviceError if waiting would never end. This happens in a process that was forked while
-    another thread was inside. Without *again*, it also happens if the thread inside enters again from a
-    signal handler or a callback.
+    Entering raises DeviceError if waiting would never end: in a process that was forked while another
+    thread was inside and, without *again*, if the thread inside enters again from a signal handler or a
+    callback.
 
     >>> with (turns := Turns("the example")):  # doctest: +ELLIPSIS
     ...     with turns:
@@ -60,9 +59,9 @@ class Turns:
         if self._left_behind:
             raise DeviceError(f"{self._what}: {FORKED}")
 
-    # `with` calls the lock's own methods, which are written in C. Python delivers signals only between
-    # bytecodes. So a signal handler cannot raise an exception between entering the lock and the body, nor
-    # between the body and leaving the lock.
+    # `with` calls the lock's own C methods, and Python delivers signals only between bytecodes. So a signal
+    # handler cannot raise an exception between entering the lock and the body, or between the body and
+    # leaving the lock.
     @property
     def __enter__(self) -> Callable[[], bool]:
         self.check()
@@ -82,8 +81,8 @@ class Turns:
         self._lock.acquire()
 
     def _forked(self) -> None:
-        """Repair this lock in a forked child. The child's only thread keeps the locks that it holds; a lock
-        that another thread held counts as left behind."""
+        """Repair this lock in a forked child. The child's only thread keeps the locks that it holds. A lock
+        of another thread is left behind."""
         if not self._lock.acquire(blocking=False):
             self._left_behind, self._lock = True, threading.RLock()
         else:
@@ -91,7 +90,7 @@ class Turns:
 
 
 def _drop_dead() -> None:
-    """Remove references to deleted locks, which would accumulate in a service that creates many sessions."""
+    """Remove references to deleted locks; a service that creates many sessions would accumulate them."""
     global _most
     for number, each in list(_all.items()):
         if each() is None:

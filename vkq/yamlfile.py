@@ -2,7 +2,7 @@
 
 Shader and layout descriptions use a plain subset: mappings with text keys, sequences and scalars. Tags,
 anchors, aliases and merge keys are refused, so a file can neither build Python objects nor grow when it is
-loaded. Every refusal is a ``SpecError`` that begins with ``path:line:``.
+loaded. Every error is a ``SpecError`` that begins with ``path:line:``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from yaml.resolver import Resolver
 from vkq import files
 from vkq.errors import SpecError
 
-# Limits of a description. Together they limit the time to read one (0.5 s) and its memory.
+# Limits of a description, which bound the time to read it (0.5 s) and its memory.
 MAX_BYTES = 256 << 10
 MAX_NODES = 20_000
 MAX_DEPTH = 32
@@ -77,15 +77,15 @@ class Node:
         return entries
 
     def items(self) -> list[tuple[str, Node]]:
-        """Return the entries of a mapping with free keys, in the order of the file; raises an error for a
+        """Return the entries of a mapping with free keys, in the order of the file. Raises an error for a
         duplicate key.
 
-        A key is its text as written, so ``8x8``, ``on`` and ``8`` are all text.
+        A key is its text as written: ``8x8``, ``on`` and ``8`` are all text.
         """
         return [(text, value) for text, (_, value) in self._entries().items()]
 
     def mapping(self, required: Set[str], optional: Set[str] = frozenset()) -> dict[str, Node]:
-        """Return the entries of a mapping with a fixed set of keys; raises an error for unknown, duplicate
+        """Return the entries of a mapping with a fixed set of keys. Raises an error for unknown, duplicate
         and missing keys."""
         entries = self._entries()
         known = ", ".join(sorted(required | optional))
@@ -104,8 +104,8 @@ class Node:
         return [Node(self.path, value) for value in self.node.value]
 
     def and_also(self, more: Node) -> Node:
-        """Return the entries of this mapping or list, and after them the entries of *more*. An entry of
-        *more* replaces an entry with an equal key. Positions refer to the file of *more*."""
+        """Return the entries of this mapping or list, then those of *more*, which replace entries with
+        equal keys. Positions refer to the file of *more*."""
         if isinstance(self.node, yaml.SequenceNode):
             values = [value.node for value in (*self.sequence(), *more.sequence())]
             return Node(more.path, yaml.SequenceNode(more.node.tag, values, more.node.start_mark))
@@ -138,11 +138,11 @@ class Node:
             " and truth as true or false."
         )
 
-    # The three methods below have the names of their types. They are last, so that annotations of other
-    # methods do not refer to them.
+    # The last three methods have the names of types. They are last, so that annotations of other methods do
+    # not refer to them.
 
     def str(self) -> str:
-        """Return the value as text; SpecError if the value is not text."""
+        """Return the value as text. Raises SpecError if it is not text."""
         value = self.scalar()
         if not isinstance(value, str):
             raise self.error(f"found {self._kind()}; text is needed (put it in quotes).")
@@ -168,8 +168,8 @@ def _short(text: str) -> str:
 
 
 class _Plain:
-    """Refuses what the plain subset excludes. The check runs on the parser's events, because composed nodes
-    no longer show anchors, aliases and tags."""
+    """A check for what the plain subset excludes. It runs on the parser's events, because composed nodes do
+    not show anchors, aliases and tags."""
 
     depth = 0
     nodes = 0
@@ -201,8 +201,8 @@ class _Loader(_Plain, yaml.SafeLoader):
 
 
 def _quick() -> Any:
-    """Return libyaml's composer, which takes a tenth of the Python composer's time; None if PyYAML was built
-    without libyaml."""
+    """Return libyaml's composer, which takes a tenth of the time of Python's; None if PyYAML was built
+    without it."""
     try:
         from yaml.cyaml import CParser  # type: ignore[attr-defined]
     except ImportError:
@@ -240,8 +240,8 @@ def _is_plain(events: Any) -> bool:
 
 
 def _composed(text: str) -> yaml.Node | None:
-    """Return the document's top value. If libyaml or `_is_plain` refuses the text, read it again with the
-    parser in Python, so that error messages do not depend on PyYAML's build."""
+    """Return the document's top value. If libyaml or `_is_plain` refuses the text, the parser in Python
+    reads it again, so that error messages do not depend on PyYAML's build."""
     if _Quick is not None:
         with contextlib.suppress(yaml.YAMLError, ValueError, OverflowError):
             if _is_plain(_Quick(text)):
@@ -251,7 +251,7 @@ def _composed(text: str) -> yaml.Node | None:
 
 
 def load(path: Path) -> Node:
-    """Read the YAML file *path* (a regular file, at most 256 KiB, UTF-8, one document) and return its top
+    """Read the YAML file *path* (a regular file, at most 256 KiB, UTF-8, one document), and return its top
     value.
 
     Raises:

@@ -144,7 +144,7 @@ class Tensor(OfOneProcess):
 
     def numpy(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Return the content as a new NumPy array, or in *out* (an array of this tensor's shape and dtype,
-        any strides). Wait first for all operations on which the content depends.
+        any strides), after all operations on which the content depends.
 
         Raises DTypeError if *out* is not an array, ArgumentError if it has another shape or dtype or is
         read-only.
@@ -168,15 +168,15 @@ class Tensor(OfOneProcess):
         return out
 
     def numpy_async(self) -> Future[npt.NDArray[Any]]:
-        """Return a future of `numpy` for the current content; later writes do not change its result. The
-        device begins immediately; ``result()`` waits."""
+        """Return a future of `numpy` for the current content, which later writes do not change. The device
+        begins immediately; ``result()`` waits."""
         now = Tensor.of(self.device, self.spec, snapshot(self.device, self.buffer, self.nbytes))
         self.device.flush()
         return begun(_readers(), now.numpy)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """Return the content as a NumPy array, for ``np.asarray(tensor)``. Raises ValueError for
-        ``copy=False``, because the content must be copied."""
+        ``copy=False``: the content must be copied."""
         if copy is False:
             raise ValueError("Tensor: its content is on a device and must be copied; leave copy=False out")
         data = self.numpy()
@@ -191,13 +191,12 @@ class Tensor(OfOneProcess):
         return (CPU, 0)
 
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
-        """Return a tensor of this tensor's elements in another shape, given as one sequence or as several
-        integers (`vkq.reshape`)."""
+        """Return this tensor's elements in another shape, a sequence or several integers (`vkq.reshape`)."""
         dims = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         return reshaped(self, dims)  # type: ignore[arg-type]
 
     def flatten(self) -> Tensor:
-        """Return (N, ...) as (N, product of the other sizes), like torch.flatten(x, 1) (`vkq.flatten`)."""
+        """Return (N, ...) as (N, product of the other sizes), as torch.flatten(x, 1) does (`vkq.flatten`)."""
         return reshaped(self, (*self.shape[:1], math.prod(self.shape[1:])))
 
     def __repr__(self) -> str:

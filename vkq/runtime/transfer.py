@@ -1,7 +1,7 @@
 """Copies of arrays to the device and back, in the layout of a tensor.
 
-The bytes are copied unchanged, and a shader packs or unpacks them. If the device is the host's own processor,
-the extension packs or unpacks them during the copy, which saves one copy.
+The bytes are copied unchanged, and a shader packs or unpacks them. On a device that is the host's own
+processor, the extension packs or unpacks them during the copy, which saves one copy.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ CPU = 1  # kDLCPU, DLPack's device type of host memory
 
 
 def as_array(x: Any, what: str) -> npt.NDArray[Any]:
-    """Convert an object to a NumPy array, without a copy if possible. The object is an array in host memory,
-    a nested list, or an object with ``__array__``, the buffer protocol or DLPack.
+    """Convert an object to a NumPy array, without a copy if possible: an array in host memory, a nested
+    list, or an object with ``__array__``, the buffer protocol or DLPack.
 
     Raises ArgumentError for the memory of another device, DTypeError for values that are not arrays.
     """
     if isinstance(x, np.ndarray):
         return x
     try:
-        # A Parameter of PyTorch must be detached before it can be read as an array.
+        # A Parameter of PyTorch must be detached before it can be read.
         if getattr(x, "requires_grad", False):
             x = x.detach()
         kind = int(x.__dlpack_device__()[0]) if hasattr(x, "__dlpack_device__") else None
@@ -44,14 +44,14 @@ def as_array(x: Any, what: str) -> npt.NDArray[Any]:
             return np.asarray(x) if kind is None or hasattr(x, "__array__") else np.from_dlpack(x)
     except MemoryError:
         raise
-    except Exception as error:  # a ragged list is no array, and an object's own methods may raise anything
+    except Exception as error:  # a ragged list, or an object whose methods raise
         raise DTypeError(f"{what}: NumPy cannot read it as an array: {str(error)[:200]}") from error
     raise ArgumentError(f"{what}: the array is on DLPack device type {kind}; it must be in host memory (1)")
 
 
 def stored(array: npt.ArrayLike, spec: Spec | None = None) -> npt.NDArray[Any]:
-    """Return an array as it is stored on the device: in the layout of *spec*, or by default in the layout
-    that `Spec` chooses for its dtype and rank."""
+    """Return an array as it is stored on the device: in the layout of *spec*, by default that of `Spec` for
+    its dtype and rank."""
     data = np.asarray(array)
     spec = spec or Spec(data.shape, data.dtype.newbyteorder("=").name)
     layout = spec.packed
@@ -64,8 +64,8 @@ def stored(array: npt.ArrayLike, spec: Spec | None = None) -> npt.NDArray[Any]:
 
 
 def put(device: Device, buffer: Buffer, spec: Spec, data: npt.NDArray[Any]) -> None:
-    """Copy an array of the shape and dtype of *spec* (any strides and byte order) into *buffer*, in the
-    layout of *spec*."""
+    """Copy an array of the spec's shape and dtype (any strides and byte order) into *buffer*, in the spec's
+    layout."""
     layout = spec.packed
     if layout is None:
         return device.upload(buffer, stored(data, spec))
@@ -116,8 +116,8 @@ def snapshot(device: Device, buffer: Buffer, size: int) -> Buffer:
 
 
 def too_large(device: Device, spec: Spec) -> bool:
-    """Return True if an array is too large for the shaders that pack and unpack; the host then packs and
-    unpacks it, slowly."""
+    """Return True if an array is too large for the shaders that pack and unpack. The host then does it,
+    slowly."""
     return max(spec.size, spec.nbytes) > int(device.capabilities.properties["maxStorageBufferRange"])
 
 
@@ -171,9 +171,9 @@ def empty_pinned(
 ) -> Any:
     """Return an array in host memory that the device can access directly.
 
-    Uploads (``Tensor.from_numpy``, layers) and downloads (``Tensor.numpy(out=...)``) of the array run at the
-    speed of the bus, without a copy on the host. The content is undefined. The array may also be used with
-    other devices, like any array, and after its device is closed. Its memory, and the Vulkan objects that are
+    Uploads (``Tensor.from_numpy``, layers) and downloads (``Tensor.numpy(out=...)``) of the array run at
+    the speed of the bus, without a copy on the host. The content is undefined. The array also works with
+    other devices, as any array does, and after its device is closed. Its memory, and the Vulkan objects
     needed to free it, are released with the last array that uses the memory.
 
     >>> x = empty_pinned((2, 3), np.int8)

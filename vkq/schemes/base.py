@@ -30,7 +30,8 @@ COMPUTE = ("float32", "float16")  # the arithmetic of products of float activati
 
 
 def check_compute(who: str, compute: str) -> str:
-    """Return *compute*. If it is not in `COMPUTE`, raise an ArgumentError whose message begins with *who*."""
+    """Return *compute*. Raises ArgumentError, with a message that begins with *who*, if it is not in
+    `COMPUTE`."""
     if compute not in COMPUTE:
         raise ArgumentError(f"{who}: compute is {compute!r}; it must be one of {', '.join(COMPUTE)}")
     return compute
@@ -41,10 +42,10 @@ XParams = QParams | Literal["dynamic"] | None
 
 @dataclasses.dataclass(frozen=True)
 class Operands:
-    """The operands of a layer; each has been checked separately. They are the weight; the scale and zero
-    point of each output channel (a `GroupedWeight` holds its own, one for each group); a bias (int32 or
-    float32) or None; the parameters of x and y; an activation; the requested path; the arithmetic of
-    products (`COMPUTE`); and whether accumulators may exceed int32 (`OVERFLOW`)."""
+    """The operands of a layer; each was checked separately. ``w_scale``, ``w_zero_point``: one for each
+    output channel; a `GroupedWeight` has its own for each group. ``bias``: int32 or float32, or None.
+    ``x``, ``y``: their quantization parameters. ``path``: the requested path. ``compute``: the arithmetic
+    of products (`COMPUTE`). ``overflow``: whether accumulators may exceed int32 (`OVERFLOW`)."""
 
     op: str
     weight: Any
@@ -60,13 +61,13 @@ class Operands:
 
     @property
     def stored_weight(self) -> Int8:
-        """The weight as int8: 128 is subtracted from uint8 values. Float weights are unchanged."""
+        """The weight as int8: uint8 values minus 128. Float weights are unchanged."""
         w: npt.NDArray[Any] = self.weight
         return w if w.dtype != np.uint8 else (w ^ np.uint8(0x80)).view(np.int8)
 
     @property
     def stored_zero_point(self) -> Int32:
-        """The zero points of `stored_weight`: 128 is subtracted if the weight is uint8."""
+        """The zero points of `stored_weight`: minus 128 if the weight is uint8."""
         return self.w_zero_point - (128 if self.weight.dtype == np.uint8 else 0)
 
 
@@ -76,30 +77,29 @@ Checked = tuple[Any, npt.NDArray[Any], Int32]  # a weight, its scales and zero p
 
 
 class Product(Protocol):
-    """The product of rows with a weight, as a kernel computes it."""
+    """The product of rows with a weight, computed by a kernel."""
 
     kernel: str  # "auto", or the name of the kernel to use
 
     def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
-        """Add the product to a plan. extra: further values that the scheme computes from x
-        (`Scheme.take`)."""
+        """Add the product to a plan. extra: further values that the scheme computes from x (`Scheme.take`).
+        """
 
 
 class Scheme(ABC):
-    """The computation of a layer. The constructor takes `Operands`, and raises an error if they do not fit
-    together."""
+    """The computation of a layer. The constructor raises an error if its `Operands` do not fit together."""
 
     name: str
-    integer: bool  # True if sums are of integers, so that their bits do not depend on path and method
+    integer: bool  # True if sums are of integers: all paths and methods give the same bits
     inputs: tuple[str, ...]  # the dtypes that x may have
     after: After = NOTHING  # the epilogue of 8-bit results
-    # Why the caller cannot choose ``compute``, and the remedy; "" if the caller can. {x!r} stands for
+    # The reason why the caller cannot choose ``compute``, and the remedy; "" if the caller can. {x!r}:
     # x_qparams.
     one_compute = ""
 
     @property
     def overflowing(self) -> list[int]:
-        """The output channels whose int32 accumulators could overflow, and would then wrap."""
+        """The output channels whose int32 accumulators may overflow and wrap."""
         return []
 
     def __init__(self, operands: Operands):
@@ -108,13 +108,12 @@ class Scheme(ABC):
     @classmethod
     @abstractmethod
     def check_weight(cls, op: str, rank: int, weight: Weight, scale: Given, zero_point: Given) -> Checked:
-        """Check a weight of *rank* axes, as given to a layer, and return it. Raise an error if the scheme
-        cannot use it."""
+        """Return a layer's weight of *rank* axes after a check. Raises an error if the scheme cannot use
+        it."""
 
     @classmethod
     def check_result(cls, op: str, y: QParams | None) -> None:
-        """Raise an error if an 8-bit result is requested (y: its parameters) but the scheme has no 8-bit
-        results."""
+        """Raise an error if an 8-bit result is requested (y: its parameters) and the scheme has none."""
         return
 
     @abstractmethod
@@ -123,15 +122,15 @@ class Scheme(ABC):
 
     @abstractmethod
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
-        """Return x in the layout and dtype that kernels read, and any further values that kernels read with
-        x. Raise an error if the scheme does not support x."""
+        """Return x in the layout and dtype that kernels read, and further values that kernels read with x.
+        Raises an error if the scheme does not support x."""
 
     @abstractmethod
     def result(self, shape: Sequence[int], layout: str) -> Spec:
         """Return the spec of a kernel's result. *layout* is used if the result has 8 bits."""
 
     def finished(self, b: Builder, x: Value, y: Value) -> Value:
-        """Return the layer's result, given the layer's input x and a kernel's result y."""
+        """Return the layer's result for the layer's input x and a kernel's result y."""
         return y
 
     @abstractmethod
@@ -140,7 +139,7 @@ class Scheme(ABC):
 
 
 class ChannelScheme(Scheme):
-    """A scheme of 8-bit weights with one scale for each output channel, for every kind of layer."""
+    """A scheme of 8-bit weights with one scale for each output channel, for all layers."""
 
     @classmethod
     def check_weight(cls, op: str, rank: int, weight: Weight, scale: Given, zero_point: Given) -> Checked:

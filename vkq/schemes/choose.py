@@ -38,8 +38,8 @@ def scheme_of(
     compute: str = COMPUTE[0],
     overflow: str = OVERFLOW[0],
 ) -> Scheme:
-    """Check a layer's operands and return its scheme. weight: an array of *rank* axes, output channels
-    first. by_rows: True if the operator can quantize x by rows (x_qparams="dynamic").
+    """Check a layer's operands, and return its scheme. weight: an array of *rank* axes, output channels
+    first. by_rows: whether the operator can quantize x by rows (x_qparams="dynamic").
 
     Raises ArgumentError, DTypeError or AccumulatorOverflowError; the message names the operand.
     """
@@ -66,8 +66,8 @@ def _bias(
     y: QParams | None,
     what: str,
 ) -> npt.NDArray[Any]:
-    """Return the bias as int32, or as float32 if the result is float32. For an 8-bit result, round a
-    float32 bias to int32. With float activations, the scheme itself refuses a bias that is not float32."""
+    """Return the bias as int32, or as float32 for a float32 result. A float32 bias of an 8-bit result is
+    rounded to int32. With float activations, the scheme refuses a bias that is not float32."""
     if not isinstance(x, QParams) and bias.dtype != np.float32:
         return bias
     if y is None or bias.dtype != np.float32 or not isinstance(x, QParams):

@@ -1,5 +1,5 @@
-"""dq8ca_q8csw: float32 activations, quantized on the device with a scale and zero point for each row,
-computed from the row's values."""
+"""dq8ca_q8csw: float32 activations, quantized on the device with a scale and zero point from each row's
+values."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ FLOATS = ("float32", "float16")
 
 
 class F32(Scheme):
-    """y = sum_k x w + bias in float32. Each product and sum is rounded to nearest even, and each problem size
-    has a fixed order of additions along k (`vkq.kernels.float_product`, `vkq.kernels.float_direct`). With
-    compute="float16", the weight is float16, for float16 matrix units (`vkq.kernels.half`) or float16
+    """y = sum_k x w + bias in float32. Each product and sum is rounded to nearest even, and each problem
+    size has a fixed order of additions along k (`vkq.kernels.float_product`, `vkq.kernels.float_direct`).
+    With compute="float16", the weight is float16, for float16 matrix units (`vkq.kernels.half`) or float16
     arithmetic (`vkq.kernels.float16`)."""
 
     integer = False
@@ -102,7 +102,7 @@ class F32(Scheme):
 
     @property
     def affine(self) -> Affine:
-        """The epilogue of a convolution: multiply the sums by 1, and add the bias."""
+        """The epilogue of a convolution: scale 1, and the bias."""
         o = self.operands
         return Affine(o.w_scale, self._bias, activation_range(o.activation))
 

@@ -22,8 +22,7 @@ from .base import ChannelScheme
 
 
 class Int8Scheme(ChannelScheme):
-    """A scheme with integer activations. It implements `vkq.kernels.weights.Arithmetic` except for
-    `channel_parameters`."""
+    """A scheme with integer activations: `vkq.kernels.weights.Arithmetic` except for `channel_parameters`."""
 
     integer = True
     one_compute = (
@@ -58,7 +57,7 @@ class Int8Scheme(ChannelScheme):
 
     @cached_property
     def epilogue(self) -> Mapping[str, int | float]:
-        """The zero point of y and the bounds of the activation, as push constants for 8-bit and for float32
+        """The zero point of y and the bounds of the activation, as push constants for 8-bit and float32
         results."""
         low, high = activation_range(self.operands.activation)
         if self.y is None:
@@ -89,6 +88,6 @@ class Int8Scheme(ChannelScheme):
         return Direct(device, weight, zero_point, self, form, groups)
 
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
-        """Return the parameters of the epilogue for each block of four channels
+        """Return the epilogue's parameters for each block of four channels
         (`vkq.kernels.weights.Arithmetic`)."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""q4gsw, q8gsw: float activations, weights of 4 or 8 bits with a scale for each group along K, and float32
+"""q4gsw, q8gsw: float activations, weights of 4 or 8 bits with a scale for each group along K, float32
 sums."""
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .base import COMPUTE, Checked, Given, Operands, Product, Scheme, Weight
 
 
 class Q4gsw(Scheme):
-    """y = sum_g scale sum_{k in g} x (q - zero_point) + bias in float32. The order of the additions depends
-    on the kernel."""
+    """y = sum_g scale sum_{k in g} x (q - zero_point) + bias in float32. The kernel decides the order of
+    additions."""
 
     integer = False
     inputs = ("float32", "float16")

@@ -27,8 +27,8 @@ from .base import COMPUTE, ChannelScheme, Operands
 
 
 class Q8csw(ChannelScheme):
-    """y = (sum_k x (w - w_zero_point)) * w_scale + bias in float32. The order of the additions depends on the
-    kernel. With y_qparams, the result is quantized."""
+    """y = (sum_k x (w - w_zero_point)) * w_scale + bias in float32, quantized with y_qparams if given. The
+    kernel decides the order of additions."""
 
     integer = False
     inputs = ("float32", "float16")
@@ -51,8 +51,8 @@ class Q8csw(ChannelScheme):
         return half_choice(device)
 
     def _float32(self, device: Device) -> Choice:
-        """Return the path for compute="float32": bfloat16 matrix units, with x split into three parts, if the
-        device has them; else float32 arithmetic."""
+        """Return the path for compute="float32": bfloat16 matrix units, with x split into three parts, if
+        the device has them; else float32 arithmetic."""
         if self.operands.path == "portable" or half_refusal(device, BRAIN):
             return Choice("float", "float", "float activations: products and sums in float32")
         shape = advertised_half(device.capabilities, BRAIN)[0]

@@ -22,8 +22,8 @@ from .int8 import Int8Scheme
 
 
 class Q8taQ8csw(Int8Scheme):
-    """acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32. Then acc is multiplied by the float32
-    multiplier of its output channel."""
+    """acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32, times the float32 multiplier of its
+    output channel."""
 
     family = "q8ta_q8csw"
 
@@ -37,7 +37,7 @@ class Q8taQ8csw(Int8Scheme):
         self._whole_bias = bias if bias is not None and bias.dtype == np.int32 else None
         if operands.overflow == "refuse":
             check_accumulator(operands.weight, x, self._whole_bias, operands.w_zero_point)
-        # this raises an error if a multiplier is outside float32's range
+        # raises an error if a multiplier is outside of float32's range
         self._multipliers = multipliers(x.scale, operands.w_scale, self.y.scale if self.y else None)
 
     @cached_property
@@ -72,16 +72,19 @@ class Q8taQ8csw(Int8Scheme):
         return repacked(b, x, layout), ()
 
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
-        """Return the parameters as int32 (blocks of 4 channels, 4 parameters, 4 channels). Parameter 0 is the
-        offset, 1 the weight's zero point, 2 the multiplier. Parameter 3 is the bias if it is float. With
-        y_qparams it is y's scale for float32 results, and y's zero point for an epilogue with tables or
-        parts. Otherwise it is 0.
+        """Return the parameters as int32 (blocks of 4 channels, 4 parameters, 4 channels).
+
+        - Parameter 0: the offset.
+        - Parameter 1: the weight's zero point.
+        - Parameter 2: the multiplier.
+        - Parameter 3: a float bias. With y_qparams, y's scale for float32 results, and y's zero point for an
+          epilogue with tables or parts. Otherwise 0.
 
         The dot form multiplies x' = x + a and w' = w + b (a, b = 0 or 128). With xz' = xz + a
         and wz' = wz + b,
             sum (x - xz)(w - wz) = sum x'w' - wz' sum x' + (K xz' wz' - xz' sum w')
-        The offset is the term in the last parentheses, plus the bias if it is int32. It is stored modulo
-        2^32, because the accumulator wraps around, too.
+        The offset is the last parentheses, plus an int32 bias. It is stored modulo 2^32, because the
+        accumulator wraps, too.
         """
         groups, n_padded, k_padded = blocked.shape
         n = zero_point.shape[1]
@@ -90,13 +93,13 @@ class Q8taQ8csw(Int8Scheme):
         w_zero = np.zeros((groups, n_padded), np.int64)
         w_zero[:, :n] = zero_point
         w_zero += shift_w
-        # Sum in int32, modulo 2^32: NumPy takes half the time of int64 sums.
+        # Sum in int32, modulo 2^32: int64 sums take NumPy twice as long.
         w_sums = blocked.sum(axis=2, dtype=np.int32).astype(np.int64) + shift_w * k_padded
         offset = k_padded * x_zero * w_zero - x_zero * w_sums
         scale, y_zero = self._results(n)
         if self.y is not None:
-            # A subnormal multiplier times any int32 accumulator rounds to 0. Store 0, because a device may
-            # flush subnormal numbers.
+            # A subnormal multiplier times any int32 accumulator rounds to 0. A device may flush it, so
+            # store 0.
             scale = np.where(scale < np.finfo(np.float32).tiny, np.float32(0), scale)
         out = np.zeros((groups, n_padded, 4), np.int32)
         bias = self.operands.bias

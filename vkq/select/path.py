@@ -1,7 +1,7 @@
 """The path of an int8 operation on a device, and the reason for the choice.
 
-A path is a way to compute the inner product (shaders/common/dot4x8.glslh). All paths give the same bits, but
-they differ in speed and in the device features that they need. Their speed is measured (rates.py), because
+A path is one way to compute the inner product (shaders/common/dot4x8.glslh). All paths give the same bits.
+They differ in speed, and in the device features that they need. Their speed is measured (rates.py), because
 the flags by which drivers report acceleration are unreliable.
 """
 
@@ -19,7 +19,7 @@ from ..probe.float16 import FLOAT16
 from ..probe.matrices import HALF, advertised, advertised_half, lacking, lacking_half
 from ..runtime.device import Device
 
-# Another path replaces the portable one only if its rate is at least WORTH times the portable rate.
+# Another path replaces the portable path only if its rate is at least WORTH times as high.
 WORTH = 1.1
 # Rates whose ratio is below SAME count as equal. Among equal rates, the first path of TABLE is chosen.
 # TABLE is in the order of extra cost: the mixed form shifts x; the unsigned form shifts both operands and
@@ -33,8 +33,8 @@ class Path:
 
     ``form``: the path's name in the shaders, the self-test and the rates. ``needs``: the Vulkan feature
     that the path requires. ``flag``: the feature or property by which the driver claims that the path is
-    fast; it is used only if the path's rate has not been measured. ``refusal``: returns any other reason
-    why a device cannot use the path, or None.
+    fast; it is used only without a measured rate. ``refusal``: returns any other reason why a device cannot
+    use the path, or None.
     """
 
     name: str
@@ -55,7 +55,7 @@ TABLE = (
 )
 FORMS = {path.name: path.form for path in TABLE}
 COOPMAT = "coopmat"  # matrix units for large products, a dot form for smaller products
-_logged: set[str] = set()  # devices whose refused paths are in the log already
+_logged: set[str] = set()  # devices whose refused paths are in the log
 PATHS = ("auto", "dot", *FORMS, COOPMAT)
 
 
@@ -73,8 +73,8 @@ def _row(name: str) -> Path:
 
 
 def refusal(device: Device, path: str) -> str | None:
-    """Return None if the device can use a path. Otherwise return the reason: the missing feature by its
-    Vulkan name, or the result of the failed self-test."""
+    """Return the reason why the device cannot use a path: the missing feature by its Vulkan name, or the
+    result of the failed self-test. Return None if it can."""
     if path == COOPMAT:
         return lacking(device.capabilities) or _failed(device, selftest.OPENING, "matrices", "requantize")
     row = _row(path)
@@ -86,15 +86,15 @@ def refusal(device: Device, path: str) -> str | None:
 
 
 def half_refusal(device: Device, form: str = HALF) -> str | None:
-    """Return None if the device can multiply float16 matrices (or matrices of another *form*). Otherwise
-    return the reason: the missing features, or the result of the failed self-test."""
+    """Return the reason why the device cannot multiply float16 matrices (or matrices of another *form*):
+    the missing features, or the result of the failed self-test. Return None if it can."""
     test = next(name for name, tested in selftest.HALVES.items() if tested == form)
     return lacking_half(device.capabilities, form) or _failed(device, selftest.OPENING, test)
 
 
 def float16_refusal(device: Device) -> str | None:
-    """Return None if products of float16 values should use float16 arithmetic. Otherwise return the reason:
-    missing features, no gain in speed, or the result of the failed self-test."""
+    """Return the reason why products of float16 values should not use float16 arithmetic: missing features,
+    no gain in speed, or the result of the failed self-test. Return None if they should."""
     missing = float16.lacking(device.capabilities)
     return missing or _failed(device, selftest.OPENING, FLOAT16)
 
@@ -111,9 +111,8 @@ def half_choice(device: Device) -> Choice:
 
 
 def float_sums(device: Device, compute: str) -> str:
-    """Return the arithmetic that products of float activations use if the layer has this *compute*:
-    "float32"; "float16" (float16 products with float32 sums); or "float16 sums" (16 products are added in
-    float16)."""
+    """Return the arithmetic of products of float activations for a layer's *compute*: "float32"; "float16"
+    (float16 products, float32 sums); or "float16 sums" (16 products are added in float16)."""
     if compute == "float32" or half_refusal(device) is None:
         return compute
     return "float16 sums" if float16_refusal(device) is None else "float32"
@@ -121,13 +120,13 @@ def float_sums(device: Device, compute: str) -> str:
 
 def pairs_refusal(device: Device, form: str = HALF) -> str | None:
     """Return the error of the self-test in which invocations assemble float16 matrices (or matrices of
-    another *form*) from pairs of elements; None if the test passed."""
+    another *form*) from pairs of elements, or None."""
     return _failed(device, selftest.PAIRS[form])
 
 
 def signs_refusal(device: Device, form: str = HALF) -> str | None:
     """Return the error of the self-test that multiplies the smallest values of float16 (or of another
-    *form*); None if the test passed."""
+    *form*), or None."""
     return _failed(device, selftest.SMALLS[form])
 
 
@@ -142,8 +141,10 @@ def choose_path(device: Device, path: str = "auto") -> Choice:
 
     ``auto`` considers the paths that pass the self-test. It chooses matrix units if there are any, else the
     path in the device's profile. If the profile has none, it chooses the path with the highest measured
-    rate, or the portable path if no other path is at least 1.1 times as fast. ``dot`` chooses the fastest
-    dot product even if the portable path is faster. A path requested by its full name is used or refused.
+    rate, or the portable path if no other path is at least 1.1 times as fast.
+
+    ``dot`` chooses the fastest dot product even if the portable path is faster. A path requested by its
+    full name is used or refused.
 
     Raises:
         ArgumentError: an unknown path.
@@ -167,7 +168,7 @@ def choose_path(device: Device, path: str = "auto") -> Choice:
 
 
 def _log(device: Device) -> None:
-    """Log once which paths a device cannot use, and the reasons."""
+    """Log the paths that a device cannot use, with the reasons, once."""
     _logged.add(device.capabilities.key)
     for path in (*FORMS, COOPMAT):
         if reason := refusal(device, path):
@@ -175,8 +176,7 @@ def _log(device: Device) -> None:
 
 
 def without_matrices(device: Device, path: str = "auto") -> Choice:
-    """Return the choice for products that matrix units do not compute. *path*: "auto" or "dot", as for
-    `choose_path`."""
+    """Return the choice for products without matrix units. *path*: "auto" or "dot", as for `choose_path`."""
     refused = {row.name: refusal(device, row.name) for row in TABLE}
     able = [row for row in TABLE if refused[row.name] is None and row.name != "portable"]
     if path == "dot":
@@ -196,7 +196,7 @@ def without_matrices(device: Device, path: str = "auto") -> Choice:
 
 
 def _rate(device: Device, row: Path) -> float:
-    """Return the measured rate in TOPS, or 0 if it is not measured."""
+    """Return the measured rate in TOPS, or 0 without a measurement."""
     return selftest.report(device).rates.get(row.form, 0.0) / 1e12
 
 
@@ -205,7 +205,7 @@ def _claimed(device: Device, row: Path) -> bool:
 
 
 def _fastest(device: Device, rows: list[Path]) -> Path:
-    """Return the first path, in the table's order, whose rate is at least the highest rate / `SAME`."""
+    """Return the first path in the table's order whose rate is at least (highest rate / `SAME`)."""
     best = max(_rate(device, row) for row in rows)
     return next(row for row in rows if _rate(device, row) * SAME >= best)
 

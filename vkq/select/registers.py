@@ -1,5 +1,5 @@
-"""Choose the tile and the workgroup size of matrix product kernels that hold tiles in registers. A choice is
-a `Setting`; all settings give the same bits."""
+"""Choose the tile and the workgroup size of matrix product kernels with tiles in registers. A choice is a
+`Setting`; all settings give the same bits."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from ..shader.spec import Value
 
 SHADER, FLOAT_SHADER = "gemm_q8ta_q8csw__tiled", "gemm_q8csw__tiled"
 KIND = "tile in registers"
-# Default number of invocations of a workgroup: every device supports 64, and most schedule 64 well.
+# Default number of invocations of a workgroup. Every device supports 64.
 INVOCATIONS = 64
 FLOATS = "q8csw"  # the form of a product of float activations
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A tile (rows x columns of results that one invocation computes), and the size of the workgroup in x and
-    y."""
+    """A tile (rows x columns of results of one invocation), and the size of the workgroup in x and y."""
 
     tile: str
     local_x: int
@@ -54,8 +53,7 @@ class ProductShape:
 
 
 def choose_setting(device: Device, shape: ProductShape) -> Setting:
-    """Return the setting for a product on a device: the setting picked by name, the tuned setting, or the
-    default."""
+    """Return the setting for a product on a device: picked by name, else tuned, else the default."""
     c = device.capabilities
     best = default(c, shape)
     if not is_asked(KIND):
@@ -65,8 +63,8 @@ def choose_setting(device: Device, shape: ProductShape) -> Setting:
 
 
 def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
-    """Return the setting with the lowest estimated time, padding included. A candidate is a tile in the
-    profile's `register_tile_percent`, up to the profile's largest tile, with a workgroup size that the
+    """Return the setting with the lowest estimated time, padding included. The candidates are the tiles of
+    the profile's `register_tile_percent`, up to the profile's largest tile, with workgroup sizes that the
     profile does not exclude."""
     known = profile(capabilities)
     largest = known.tile_float if shape.form == FLOATS else known.tile
@@ -87,8 +85,8 @@ def _results(tile: str) -> int:
 
 
 def _cost(known: Profile, setting: Setting, shape: ProductShape) -> int:
-    """Return the estimated time of a product, for comparison with other settings: the number of results,
-    padding included, times the profile's percentage for the tile, times that for the workgroup's width."""
+    """Return the estimated time of a product in arbitrary units: the number of results, padding included,
+    times the profile's percentages for the tile and for the workgroup's width."""
     rows, columns = (int(size) for size in setting.tile.split("x"))
     rows, columns = rows * setting.local_y, columns * setting.local_x
     results = -(-4 * shape.m4 // rows) * rows * -(-4 * shape.n4 // columns) * columns
@@ -115,6 +113,5 @@ def candidates(capabilities: Capabilities, tiles: Sequence[str]) -> list[Setting
 
 
 def is_picked() -> bool:
-    """Return True if a setting is picked by name in this context. In this case, other kernels are not
-    considered."""
+    """Return True if a setting is picked by name in this context; other kernels are then not considered."""
     return KIND in picks()

@@ -1,9 +1,9 @@
-"""Writes compute shaders as SPIR-V, operation by operation (the operations of `vkq.numerics.steps`).
+"""Write compute shaders as SPIR-V, operation by operation (the operations of `vkq.numerics.steps`).
 
 A kernel for a chain of operators consists of the operators' distinct operations, each written once, in one
-basic block. No compiler is needed, and no wheel contains these modules. Sums and products are decorated with
-NoContraction. For devices that do not round to nearest even (*soft*), functions on integers compute the sums
-and products (`vkq.numerics.software`).
+basic block. This needs no compiler, and no wheel contains these modules. Sums and products are decorated
+with NoContraction. For devices that do not round to nearest even (*soft*), functions on integers compute
+the sums and products (`vkq.numerics.software`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SOFT: dict[str, Callable[[Number, Number], Number]] = {
     "fadd": soft_sum, "fsub": soft_difference, "fmul": soft_product,
 }  # fmt: skip
 NO_CONTRACTION, MUL_EXTENDED, COMPOSE, EXTRACT, DONT_UNROLL = 42, 151, 80, 81, 2
-# PackHalf2x16 and UnpackHalf2x16 of GLSL.std.450; the component of the unpacked vector for each operation
+# PackHalf2x16 and UnpackHalf2x16 of GLSL.std.450; for each operation, the component of the unpacked vector
 PACK_HALVES, UNPACK_HALVES, HALVES = 58, 62, {"lowhalf": 0, "highhalf": 1}
 WORKGROUP_SCOPE, SHARED_MEMORY = 2, 0x108  # semantics of a barrier: acquire and release of shared memory
 
 
 class Emitted(Number):
-    """A value in a kernel that is being written: the id of an instruction's result, and its type."""
+    """A value in a kernel that is being written: the id and the type of an instruction's result."""
 
     __slots__ = ("id", "kernel", "kind")
 
@@ -58,8 +58,8 @@ class Emitted(Number):
 
 
 class KernelWriter(ModuleWriter):
-    """Writes the SPIR-V module of a kernel, operation by operation. *soft*: compute float sums and products
-    with integers. *converts*: convert between float16 and float32 with the device's instructions."""
+    """The writer of a kernel's SPIR-V module, operation by operation. *soft*: compute float sums and
+    products with integers. *converts*: convert between float16 and float32 with the device's instructions."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class KernelWriter(ModuleWriter):
     # ------------------------------------------------------------------------------------------------- steps
 
     def step(self, op: str, kind: Kind, *operands: Number) -> Number:
-        """Add an operation and return its result, of the type *kind*. If the current basic block already
-        computes the operation on these operands, return that result."""
+        """Add an operation, and return its result of type *kind*. If the current basic block has the same
+        operation on these operands, return that result."""
         ids = tuple(self._id(operand) for operand in operands)
         key = (op, *ids)
         found = self._block.get(key)
@@ -176,7 +176,7 @@ class KernelWriter(ModuleWriter):
         put(self._body, 62, at, self._id(word.u))
 
     def load_four(self, buffer: int, index: Number) -> list[Number]:
-        """Load the four words of a vector from one of the buffers *fours*, whose elements are vectors."""
+        """Load the four words of a vector from a buffer of vectors (*fours*)."""
         four = self._op(61, self._four(), self._four_at(buffer, index))
         return [Emitted(self, self._op(EXTRACT, self._type("u"), four, i), "u") for i in range(4)]
 
@@ -189,7 +189,7 @@ class KernelWriter(ModuleWriter):
         return self._op(65, pointer, self._buffers[buffer], self.constant(0, "u").id, self._id(index))
 
     def exchange(self, index: Number) -> Number:
-        """Load a float ("f") of the workgroup's shared memory, where any invocation may have stored it."""
+        """Load a float ("f") from shared memory; any invocation of the workgroup may have stored it."""
         return self._load(self._shared, SHARED, "f", index)
 
     def keep(self, index: Number, value: Number) -> None:
@@ -215,8 +215,8 @@ class KernelWriter(ModuleWriter):
 
     @contextlib.contextmanager
     def flushing(self, flushes: bool) -> Iterator[None]:
-        """Context manager: set whether the operations written inside the block replace subnormal float
-        results by 0."""
+        """Context manager: set whether operations written inside the block replace subnormal float results
+        by 0."""
         before, self.flushes = self.flushes, flushes
         yield
         self.flushes = before
@@ -238,8 +238,9 @@ class KernelWriter(ModuleWriter):
         turn: Callable[[Number, tuple[Number, ...]], tuple[Number, ...]], rolled: bool = False,
     ) -> tuple[Number, ...]:  # fmt: skip
         """Write a loop over the indices from *first* up to, not including, *end*, in steps of *step* ("u").
-        *turn* gets an index and the values of the previous iteration (in the first iteration, *values*), and
-        returns the new values. Return the last values. *rolled*: ask the driver not to unroll the loop."""
+        Return the values of the last iteration. *turn* gets an index and the values of the previous
+        iteration (*values* in the first), and returns the new values. *rolled*: ask the driver not to
+        unroll the loop."""
         before, head, test, body, again, after = (self._current, *(self._fresh() for _ in range(5)))
         put(self._body, 249, head)
         self._label(head)

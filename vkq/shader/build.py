@@ -1,8 +1,8 @@
-"""Compiles shaders ahead of time: ``python -m vkq.shader.build OUTPUT`` fills a wheel's ``vkq/_spirv``.
+"""Compile shaders ahead of time: ``python -m vkq.shader.build OUTPUT`` fills a wheel's ``vkq/_spirv``.
 
 It runs while the wheel is built, so it needs only NumPy, PyYAML, platformdirs and a GLSL compiler. With
-``--given DIR`` it copies the SPIR-V from a folder filled on another machine and needs no compiler (Termux,
-for example, has none). SPIR-V is the same for every processor.
+``--given DIR`` it needs no compiler: it copies the SPIR-V from a folder that was filled on another machine
+(for Termux, for example). SPIR-V is the same for every processor.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Variant
 
 COMPILER = "compiler.txt"  # the file in the folder of the modules that has the compiler's name
-WORTH_A_PROCESS = 48  # with fewer modules, starting processes costs more time than it saves
+WORTH_A_PROCESS = 48  # minimum number of modules for which starting processes saves time
 
-Module = tuple[Variant, ...]  # variants that share one SPIR-V module and differ only in specialization
+Module = tuple[Variant, ...]  # variants with the same SPIR-V, which differ only in specialization
 _Map = Callable[[Callable[[Module], tuple[str, bytes]], Iterable[Module]], Iterable[tuple[str, bytes]]]
 
 
@@ -43,7 +43,7 @@ def modules(variants: Iterable[Variant]) -> list[Module]:
 
 
 def compile_all(chosen: Sequence[Module], jobs: int | None = None) -> Iterator[tuple[str, bytes]]:
-    """Compile each module, check it against the YAML of each of its variants, and yield (file name, SPIR-V)
+    """Compile each module, and check it against the YAML of each of its variants. Yield (file name, SPIR-V)
     in the order of *chosen*.
 
     Args:
@@ -60,8 +60,8 @@ def compile_all(chosen: Sequence[Module], jobs: int | None = None) -> Iterator[t
 
 
 def taken(given: Path, chosen: Iterable[Module]) -> Iterator[tuple[str, bytes]]:
-    """Read each module's SPIR-V from the folder *given*, which `build` filled; check it against the YAML, and
-    yield (file name, SPIR-V) in the order of *chosen*.
+    """Read each module's SPIR-V from the folder *given*, which `build` filled, and check it against the
+    YAML. Yield (file name, SPIR-V) in the order of *chosen*.
 
     Raises:
         CompileError: a variant's module is missing in the folder, or damaged.
@@ -86,11 +86,9 @@ def build(
     variants: Sequence[Variant] | None = None,
     given: Path | None = None,
 ) -> int:
-    """Compile *variants* into the folder *output*, in the form that `vkq.shader.compile` reads, or copy their
-    modules from the folder *given*. If *variants* is None, do this for all variants, and also store their
-    descriptions (`vkq.shader.frozen`) and the name of the compiler.
-
-    Files of earlier builds from other sources are deleted.
+    """Compile *variants* into the folder *output*, for `vkq.shader.compile`, or copy their modules from the
+    folder *given*. If *variants* is None, do this for all variants, and also store their descriptions
+    (`vkq.shader.frozen`) and the name of the compiler. Files of builds from other sources are deleted.
 
     Returns:
         The number of SPIR-V modules.
@@ -117,8 +115,7 @@ def build(
 
 
 def compiler_of(folder: Path | None) -> str:
-    """Return the name of the compiler that made the modules of a folder. If *folder* is None, return the name
-    of this machine's compiler."""
+    """Return the name of the compiler that made the modules of a folder (None: this machine's compiler)."""
     if folder is None:
         return find_compiler().name
     file = folder / COMPILER

@@ -19,7 +19,7 @@ from vkq.shader.spec import Shader, Variant
 from vkq.turns import Turns
 from vkq.yamlfile import MAX_BYTES
 
-# operator -> patterns for the names of its shaders, if these names do not contain the operator's name
+# {operator: patterns for the names of its shaders}, for names without the operator's name
 MEANT = {"linear": ("gemm_*", "gemv_*")}
 _NAME = re.compile(rb"^name: ([a-z0-9_]+)\r?$", re.MULTILINE)
 # The folder with the files that `vkq.shader.build` puts into a wheel.
@@ -39,8 +39,8 @@ class Catalog:
         return {variant.name: variant for shader in self.shaders.values() for variant in shader.variants}
 
     def find(self, shader_name: str, /, **axes: str) -> Variant:
-        """Return the one variant of a shader whose axes have these values; an axis may be omitted if the
-        other axes leave it only one value.
+        """Return the variant of a shader whose axes have these values. An axis may be omitted if the others
+        leave it only one value.
 
         Raises:
             ArgumentError: no such shader, axis or value, or several variants; the message lists what exists.
@@ -69,14 +69,14 @@ class Catalog:
         return shader.variant(found[0])
 
     def matching(self, pattern: str = "") -> list[Variant]:
-        """Return the variants whose full name matches *pattern*: a glob if it contains ``*``, ``?`` or ``[``,
-        else a part of the name (or an alias from `MEANT`)."""
+        """Return the variants whose full name matches *pattern*: a glob if it contains ``*``, ``?`` or
+        ``[``, else a part of the name (or an alias from `MEANT`)."""
         globs = [pattern] if set(pattern) & set("*?[") else [f"*{pattern}*", *MEANT.get(pattern, ())]
         return [v for name, v in self.variants.items() if any(fnmatch.fnmatchcase(name, g) for g in globs)]
 
 
 def shaders_folder() -> Path:
-    """Return the folder of the shaders: the package's own in a wheel, else the checkout's."""
+    """Return the folder of the shaders: in the package in a wheel, else in the checkout."""
     package = Path(__file__).parent.parent
     packaged = package / "shaders"
     return packaged if packaged.is_dir() else package.parent / "shaders"
@@ -84,13 +84,13 @@ def shaders_folder() -> Path:
 
 class Described(Mapping[str, Shader]):
     """The shaders of ``<folder>/<group>/<name>.yaml``. Each is read at its first use: a network uses a
-    quarter of the shaders, and reading all of them would delay its first result."""
+    quarter of them, and reading all would delay its first result."""
 
     def __init__(self, folder: Path):
         self._paths: dict[str, Path] = {}
         self._known = blocks(folder)
         self._read: dict[str, Shader] = {}
-        # A variant must be a single object; without the lock two threads could each make one.
+        # A variant must be a single object. Without the lock, two threads could create one each.
         self._lock = Turns("reading a shader")
         for path in sorted(folder.glob("*/*.yaml")):
             name = _name(path, self._known)
@@ -117,7 +117,7 @@ class Described(Mapping[str, Shader]):
 
 
 def _name(path: Path, known: Mapping[str, Words]) -> str:
-    """Return a description's name; parse the whole file only if the name line has an unusual form."""
+    """Return a description's name. The whole file is parsed only if the name line has an unusual form."""
     with contextlib.suppress(OSError):  # `load_shader` raises the same error with the file's name
         usual = _NAME.search(files.read(path, MAX_BYTES))
         if usual:
@@ -139,7 +139,8 @@ def load_catalog(folder: Path) -> Catalog:
 
 @cache
 def catalog() -> Catalog:
-    """Return the catalog of the package's own descriptions, or of `shaders_folder` in a checkout; a
+    """Return the catalog of the package's descriptions, or of `shaders_folder` in a checkout. A description
+    is read once, at its first use.
     description is read once, at its first use."""
     packaged = Frozen(PACKAGED, shaders_folder())
     return Catalog(packaged or Described(shaders_folder()))

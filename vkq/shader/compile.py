@@ -1,5 +1,5 @@
-"""Compile GLSL to SPIR-V. Includes and defines are expanded here, and the SPIR-V is cached under the hash
-of the expanded text.
+"""Compile GLSL to SPIR-V. This module expands includes and defines, and caches the SPIR-V under the hash of
+the expanded text.
 
 The expanded text names its files relative to the shaders folder, so the hash is the same in a wheel, in a
 checkout and on another machine.
@@ -25,10 +25,10 @@ from vkq.shader.reflect import Reflection, check, reflect
 from vkq.shader.spec import Variant, Written
 
 FORMAT = 2  # version of the compiled files; raise it if the same text gets other SPIR-V or another format
-DEBUG = "DEBUG"  # the define with which shaders print (debugPrintfEXT)
-DEBUG_VARIABLE = "VKQ_SHADER_DEBUG"  # the environment variable that sets this define for a whole process
+DEBUG = "DEBUG"  # the define that makes shaders print (debugPrintfEXT)
+DEBUG_VARIABLE = "VKQ_SHADER_DEBUG"  # the environment variable that sets this define
 MOST_BYTES = 1 << 20  # maximum bytes of a source or an included file
-MOST_LINES = 10_000  # maximum number of lines of expanded text: nested includes can grow exponentially
+MOST_LINES = 10_000  # maximum lines of expanded text, which nested includes can grow exponentially
 MOST_DEPTH = 32  # maximum number of levels of nested includes
 
 _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"\s*(//.*)?')
@@ -51,16 +51,16 @@ class Sources:
         self.bodies: dict[tuple[Path, Includes], str] = {}  # expanded text below #version
 
     def read(self, path: Path) -> tuple[str, str]:
-        """Return a file's name, relative to the folder that contains ``common``, and its text. The name is
-        used in messages and in the hashed text."""
+        """Return a file's name, relative to the folder with ``common``, and its text. The name is used in
+        messages and in the hashed text."""
         found = self._texts.get(path)
         if found is None:
             found = self._texts[path] = _label(path, self.folders), _read(path)
         return found
 
     def find(self, wanted: str, beside: Path | None) -> Path | None:
-        """Return the file of the included name *wanted*, searched in *beside*, the including file's folder,
-        and then in the include folders, or None if it is in none of them."""
+        """Return the file of the included name *wanted*: in *beside* (the including file's folder), else in
+        the include folders. Return None if there is none."""
         key = beside, wanted
         if key not in self._found:
             places = (folder / wanted for folder in self.looked(beside))
@@ -78,12 +78,12 @@ def expand(
     virtual: Mapping[str, str] | None = None,
     defines: Mapping[str, int | str] | None = None,
 ) -> str:
-    """Return the GLSL file *path* as one text. Each ``#include "name"`` is replaced by the file, *defines*
-    are set, and each part begins with a ``#line`` directive.
+    """Return the GLSL file *path* as one text: ``#include "name"`` is replaced by the file, *defines* are
+    set, and each part begins with a ``#line`` directive.
 
-    A name is searched in the including file's folder, then in *include_dirs*, then in *virtual* (a dict from
-    name to text). Each included file has an include guard, so the preprocessor uses only its first
-    occurrence, even inside ``#if``.
+    A name is searched in the including file's folder, then in *include_dirs*, then in *virtual* ({name:
+    text}). Each included file has an include guard, so the preprocessor uses only its first occurrence,
+    even inside ``#if``.
 
     Raises:
         CompileError: an include that is missing or malformed (``file:line:``), or a file without
@@ -108,7 +108,7 @@ def expand(
 
 
 def _expanded(text: str, first: int, path: Path, name: str, sources: Sources, virtual: Includes) -> str:
-    """Expand the includes of *text*, the lines below #version; *first*: the number of the first line."""
+    """Expand the includes of *text*, the lines below #version. *first*: the number of the first line."""
     parts, count = [], 0
     for part in _body(text, first, path.parent, name, sources, dict(virtual), (name,)):
         parts.append(part)
@@ -120,7 +120,7 @@ def _expanded(text: str, first: int, path: Path, name: str, sources: Sources, vi
 
 @functools.lru_cache(maxsize=1024)
 def _parts(text: str, first: int, name: str) -> tuple[str | tuple[int, str], ...]:
-    """Return the parts of a file in order: text without includes, or an include as (line, file name)."""
+    """Return the parts of a file in order: text without includes, or (line, file name) of an include."""
     parts: list[str | tuple[int, str]] = []
     block: list[str] = []
     for number, line in enumerate(text.splitlines(), first):
@@ -206,13 +206,13 @@ def _read(path: Path) -> str:
 
 @functools.cache
 def _shipped() -> Sources:
-    """Return the sources in vkq's own folder. Each file is read once, at its first use."""
+    """Return the sources in vkq's folder. Each file is read once, at its first use."""
     return Sources([shaders_folder() / "common"])
 
 
 def text(variant: Variant) -> str:
-    """Return the GLSL that is compiled for *variant*: its source expanded, with its defines, its push
-    constants and the layouts' functions."""
+    """Return the GLSL to compile for *variant*: its expanded source, with its defines, its push constants
+    and the layouts' functions."""
     common = variant.source.parent.parent / "common"
     debug = {DEBUG: 1} if _debugged() else {}
     declared = sizes.glsl(variant.specialization, [each.text for each in variant.local_size_text])
@@ -236,7 +236,7 @@ def key(text: str) -> str:
 
 
 def build(variants: Sequence[Variant], source: str) -> bytes:
-    """Compile the expanded text *source* of *variants*, without a cache, and compare the SPIR-V with each
+    """Compile the expanded text *source* of *variants* without a cache, and compare the SPIR-V with each
     variant's YAML.
 
     Raises:
@@ -255,7 +255,7 @@ def build(variants: Sequence[Variant], source: str) -> bytes:
 
 
 def reflection(variant: Variant, spirv: bytes) -> Reflection:
-    """Return the interface in the SPIR-V under the default specialization of *variant*."""
+    """Return the interface of the SPIR-V under *variant*'s default specialization."""
     return reflect(spirv, {constant.id: constant.default for constant in variant.specialization.values()})
 
 
@@ -274,7 +274,7 @@ def spirv(variant: Variant) -> bytes:
 
 
 def compiled(variant: Variant) -> bytes | None:
-    """Return the SPIR-V of *variant* from the package or the user's cache; None if it must be compiled."""
+    """Return the SPIR-V of *variant* from the package or the user's cache, or None."""
     if isinstance(variant, Written):
         return variant.module()
     if variant.packaged and not _debugged():  # the package's build checked it against the YAML
@@ -285,8 +285,8 @@ def compiled(variant: Variant) -> bytes | None:
 
 
 def checked_spirv(variant: Variant, path: Path) -> bytes | None:
-    """Return the SPIR-V of a sealed file (`vkq.cache`) if its interface matches the YAML, which the seal
-    does not guarantee. Else return None, with a warning if the file exists."""
+    """Return the SPIR-V of a sealed file (`vkq.cache`) if its interface matches the YAML: the seal does not
+    guarantee that. Else return None, with a warning if the file exists."""
     data = stored.read(path)
     if data is None:
         return None

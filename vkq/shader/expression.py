@@ -11,7 +11,7 @@ from functools import lru_cache
 from vkq.errors import ArgumentError
 
 MAX_LENGTH = 500
-MOST_KEPT = 4096  # maximum number of cached expressions; all shaders together have some hundred
+MOST_KEPT = 4096  # maximum number of cached expressions; all shaders have some hundred
 # A number followed by letters, such as 1if, which Python would parse with a warning.
 _GLUED = re.compile(r"\b\d+[^\W\d]")
 
@@ -37,9 +37,8 @@ _FUNCTIONS: dict[str, tuple[Callable[..., int], range]] = {  # name -> (function
 
 @dataclass(frozen=True)
 class Expression:
-    """An integer expression: names, integers, ``+ - * // %``, ``ceil_div(a, b)``, ``min`` and ``max``.
-
-    Raises ``ArgumentError`` for any other text.
+    """An integer expression: names, integers, ``+ - * // %``, ``ceil_div(a, b)``, ``min`` and ``max``. Any
+    other text raises ``ArgumentError``.
 
     >>> Expression("ceil_div(m, 4 * TILE)").evaluate({"m": 9, "TILE": 1})
     3
@@ -56,7 +55,7 @@ class Expression:
         return _names(self.text)
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        """Return the value of the expression; raises ``ArgumentError`` for a name without a value or a
+        """Return the value of the expression. Raises ``ArgumentError`` for a name without a value or a
         division by zero."""
         missing = sorted(self.names - values.keys())
         if missing:

@@ -1,4 +1,4 @@
-"""Declares how a SPIR-V module rounds floats and treats subnormals. Without a declaration, the driver
+"""Declare how a SPIR-V module rounds floats and treats subnormals. Without a declaration, the driver
 chooses."""
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def with_float_controls(spirv: bytes, *, rte: bool, denorm_preserve: bool) -> by
     entries = [_function(instruction) for instruction in old if instruction.op == OP_ENTRY_POINT]
     modes = [Instruction(OP_EXECUTION_MODE, (entry, mode, 32)) for entry in entries for _, mode in wanted]
     capabilities = [Instruction(OP_CAPABILITY, (capability,)) for capability, _ in wanted]
-    # The order of a SPIR-V module: capabilities, extensions, imports, memory model, entry points, execution
-    # modes, and the rest.
+    # The order in a SPIR-V module: capabilities, extensions, imports, memory model, entry points, execution
+    # modes.
     new = _insert(old, capabilities, {OP_CAPABILITY})
     new = _insert(new, [extension], {OP_CAPABILITY, OP_EXTENSION})
     new = _insert(new, modes, {OP_ENTRY_POINT, OP_EXECUTION_MODE})
@@ -71,8 +71,8 @@ def _function(entry_point: Instruction) -> int:
 
 
 def _insert(old: list[Instruction], added: list[Instruction], after: set[int]) -> list[Instruction]:
-    """Return *old* with the instructions of *added* that it lacks. They are inserted after the last
-    instruction with an opcode in *after*."""
+    """Return *old* with the missing instructions of *added*, after the last instruction with an opcode in
+    *after*."""
     at = max((index + 1 for index, instruction in enumerate(old) if instruction.op in after), default=0)
     return old[:at] + [instruction for instruction in added if instruction not in old] + old[at:]
 

@@ -1,8 +1,8 @@
 """Descriptions of the shaders in a wheel: the content of each YAML, and the name of each variant's SPIR-V
-module. The build of the wheel has checked the modules against the YAML. So no YAML is parsed, no GLSL is
-expanded and no SPIR-V is reflected at run time.
+module. The build of the wheel has checked the modules against the YAML, so nothing parses YAML, expands
+GLSL or reflects SPIR-V at run time.
 
-In the folder of the modules, ``<shader>.json`` describes one shader: ``axes``, ``combinations``, and
+``<shader>.json`` in the folder of the modules describes one shader: ``axes``, ``combinations``, and
 ``variants`` in the order of the combinations.
 """
 
@@ -23,8 +23,8 @@ SUFFIX = ".json"
 
 
 def freeze(shader: Shader, module: Callable[[Variant], str]) -> bytes:
-    """Return the shader as JSON, with paths relative to the folder of all shaders. *module*: returns the
-    name of a variant's SPIR-V module."""
+    """Return the shader as JSON, with paths relative to the folder of all shaders. *module*: a function
+    that returns the name of a variant's SPIR-V module."""
     made, folder = shader.variants, shader.path.parent.parent
     frozen = {
         "name": shader.name,

@@ -1,9 +1,8 @@
 """The GLSL compilers that vkq can use. Only building shaders needs them; a wheel contains SPIR-V.
 
-There are two kinds of providers: the glslang library inside the PyPI package ``slangpy``, which is called
-with ctypes, without importing slangpy; and a compiler command on PATH. A provider is used only if it compiles
-a probe with integer dot products and cooperative matrices, because distributions still ship compilers without
-these extensions.
+A provider is either the glslang library in the PyPI package ``slangpy``, called with ctypes (slangpy is not
+imported), or a compiler command on PATH. It is used only if it compiles a probe with integer dot products
+and cooperative matrices: some distributions ship compilers without these extensions.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ TIMEOUT_S = 120
 
 
 class Compiler(Protocol):
-    """Turns GLSL compute shaders into SPIR-V 1.3 for Vulkan 1.1, optimized."""
+    """A compiler of GLSL compute shaders to optimized SPIR-V 1.3 for Vulkan 1.1."""
 
     name: str
 
@@ -89,7 +88,7 @@ class LibraryCompiler:
         # The library's state is shared by the whole process.
         self._lock = Turns("compiling a shader", again=True)
         # The library calls Python for its messages. A daemon thread must not run Python while the
-        # interpreter exits. So the exit waits for running compilations and prevents new ones.
+        # interpreter exits, so the exit waits for running compilations and prevents new ones.
         atexit.register(self._lock.close)
 
     def compile(self, source: str, path: str) -> bytes:
@@ -110,7 +109,7 @@ class LibraryCompiler:
             spirv_version=(ctypes.c_int * 3)(1, 3, 0),
             entry_point=b"main",
         )
-        # The request keeps the buffer alive: after Ctrl-C, this function ends before the compilation does.
+        # The request keeps the buffer alive: after Ctrl-C, this function ends before the compilation.
         request.text = buffer
         codes: list[int] = []
 
@@ -119,8 +118,8 @@ class LibraryCompiler:
                 codes.append(self._compile(ctypes.byref(request)))
 
         if threading.current_thread() is threading.main_thread():
-            # In the main thread, Ctrl-C could raise KeyboardInterrupt inside the library's call of Python,
-            # where the exception and the result would be lost.
+            # In the main thread, Ctrl-C could raise KeyboardInterrupt while the library calls Python; the
+            # exception and the result would be lost.
             worker = threading.Thread(target=call, daemon=True)
             worker.start()
             worker.join()
@@ -131,7 +130,7 @@ class LibraryCompiler:
         return bytes(output)
 
 
-_COMMANDS = {  # command -> its arguments; all commands write optimized SPIR-V for Vulkan 1.1
+_COMMANDS = {  # {command: arguments for optimized SPIR-V for Vulkan 1.1}
     "glslang": ["-V", "--target-env", "vulkan1.1", "-Os", "-S", "comp"],
     "glslangValidator": ["-V", "--target-env", "vulkan1.1", "-Os", "-S", "comp"],
     "glslc": ["--target-env=vulkan1.1", "-O", "-fshader-stage=compute"],

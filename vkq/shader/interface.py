@@ -1,5 +1,5 @@
-"""Push constants from one source: ``shaders/push.yaml`` has the blocks that several shaders share, and the
-GLSL declaration is generated from a variant's push constants (``#include "push.glslh"``)."""
+"""Push constants from one source. ``shaders/push.yaml`` has the blocks that several shaders share. The GLSL
+declaration (``#include "push.glslh"``) is generated from a variant's push constants."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def shared(node: Node | None, known: Mapping[str, Words]) -> Words:
 
 
 def block(words: Words, place: Node) -> tuple[PushConstant, ...]:
-    """Return the words with their offsets. *place*: the YAML node that is named in errors about equal names
-    or too many words."""
+    """Return the words with their offsets. *place*: the YAML node for errors about equal names or too many
+    words."""
     if 4 * len(words) > MAX_BYTES:
         raise place.error(f"{4 * len(words)} bytes of push constants; Vulkan guarantees {MAX_BYTES}.")
     names = [name for _, name in words]

@@ -1,4 +1,4 @@
-"""Reads a shader's YAML into `vkq.shader.spec`; a violation of the schema is a ``SpecError`` with its file
+"""Read a shader's YAML into `vkq.shader.spec`. A violation of the schema is a ``SpecError`` with its file
 and line."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from vkq.yamlfile import Node, load
 
 MAX_VARIANTS = 1024
 REQUIRED = {"source", "bindings", "local_size", "workgroups"}
-# The keys whose entries are added to the entries of the `like` description.
+# The keys whose entries are added to those of the `like` description.
 ADDED = {"axes", "defines", "sizes", "bindings", "push_constants", "specialization"}
 KEYS = REQUIRED | ADDED | {"except", "push", "shared_bytes", "iterations", "requires"}
 ACCESS = ("read", "write", "read_write")
@@ -42,13 +42,12 @@ ELEMENT = re.compile(r"([iu]?|f16|[iu]8|[iu]16|[iu]64)vec[234]|u?int((8|16|64)_t
 
 @dataclass(frozen=True)
 class _Choice:
-    """The settings that one axis value adds to a variant. The file's own settings, which apply to all
-    variants, have the same form."""
+    """The settings that an axis value, or the file itself for all variants, adds to a variant."""
 
     defines: Mapping[str, int | str] = field(default_factory=dict)
     specialization: Mapping[str, Node] = field(default_factory=dict)
     requires: Mapping[str, int | bool] = field(default_factory=dict)
-    types: Mapping[str, Node] = field(default_factory=dict)  # binding's name -> element types
+    types: Mapping[str, Node] = field(default_factory=dict)  # {binding's name: element types}
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -56,8 +55,8 @@ _Axes = dict[str, dict[str, _Choice]]
 
 
 def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
-    """Return the shader described by the YAML file *path*, with all of its variants; its GLSL source is in
-    the same folder.
+    """Return the shader of the YAML file *path*, with all of its variants. Its GLSL source is in the same
+    folder.
 
     *known*: the shared blocks of push constants, by default from the parent folder (`interface.blocks`).
 
@@ -70,8 +69,7 @@ def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
 
 
 def described(path: Path, known: Mapping[str, Words]) -> Shader:
-    """Return the shader that the YAML file *path* describes. Each variant is checked at its first use, not
-    here."""
+    """Return the shader of the YAML file *path*. Each variant is checked at its first use."""
     top = _keys(path)
     source, axes = beside(path, top["source"], "the source"), _axes(path, top.get("axes"))
     left_out = _except(top.get("except"), axes)
@@ -155,8 +153,7 @@ def _variant(
 
 
 def _check_sizes(variant: Variant, node: Node) -> None:
-    """Evaluate sizes with the defaults, so that a division by zero or a size of 0 is found here and not on a
-    device."""
+    """Evaluate sizes with the defaults, to find a division by zero or a size of 0 before a device does."""
     try:
         variant.local_size()
         variant.shared_bytes()
@@ -181,8 +178,8 @@ def _known_names(
     constants: Mapping[str, Constant],
     push: tuple[PushConstant, ...],
 ) -> tuple[set[str], set[str]]:
-    """Return (names of integer defines and constants, which every expression may use; names of integer push
-    constants, which only the dispatch size may use)."""
+    """Return (names of integer defines and constants, for all expressions; names of integer push constants,
+    for the dispatch size only)."""
     integers = {name for name, value in defines.items() if isinstance(value, int)}
     integers |= {name for name, constant in constants.items() if constant.type != "float"}
     pushed = {constant.name for constant in push if constant.type != "float"}
@@ -253,7 +250,7 @@ def _except(node: Node | None, axes: _Axes) -> list[dict[str, str]]:
 
 
 def _bindings(node: Node, types: Mapping[str, Node]) -> tuple[Binding, ...]:
-    """Return the bindings of a variant. *types*: element types that replace those in *node*, by binding."""
+    """Return the bindings of a variant. *types*: {binding: element types that replace those in *node*}."""
     found: list[Binding] = []
     for name, keys in named(node, {"access", "type"}, {"layout", "optional", "in_place"}):
         access = keys["access"].str()
@@ -277,8 +274,7 @@ def _element(node: Node) -> str:
 
 
 def _push_constants(top: Mapping[str, Node], known: Mapping[str, Words]) -> tuple[PushConstant, ...]:
-    """Return the push constants of the shared blocks that the shader names, then the shader's own push
-    constants."""
+    """Return the push constants of the shared blocks that the shader names, then the shader's own."""
     own, push = top.get("push_constants"), top.get("push")
     words = [(type_of(keys["type"], TYPES), name) for name, keys in (named(own, {"type"}) if own else ())]
     place = own or push

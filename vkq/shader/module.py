@@ -1,4 +1,4 @@
-"""Writes a SPIR-V module: its types, constants, buffers and entry point."""
+"""Write a SPIR-V module: its types, constants, buffers and entry point."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def put(to: list[int], op: int, *operands: int) -> None:
 
 
 class ModuleWriter:
-    """Writes a 1-D compute shader. *buffers*: for each buffer of 32-bit words, True if the shader writes it.
-    *words*: the number of push constants (the first is first_group). *local*: the number of invocations of a
-    workgroup. *shared*: the number of floats in a workgroup's shared memory. *fours*: the numbers of the
-    buffers whose elements are vectors of four words."""
+    """The writer of a 1-D compute shader. *buffers*: for each buffer of 32-bit words, whether the shader
+    writes it. *words*: the number of push constants, of which first_group is the first. *local*: the number
+    of invocations of a workgroup. *shared*: the number of floats in a workgroup's shared memory. *fours*:
+    the numbers of the buffers of vectors of four words."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ModuleWriter:
         self._globals: list[int] = []
         self._functions: list[int] = []
         self._body: list[int] = []
-        self._known: dict[tuple[object, ...], int] = {}  # type or constant -> its id
+        self._known: dict[tuple[object, ...], int] = {}  # {type or constant: its id}
         self._buffers = [self._buffer(i, written, i in fours) for i, written in enumerate(buffers)]
         members = [self._type("u")] * words
         self._push = self._variable(self._struct(members, range(0, 4 * words, 4)), PUSH)
@@ -51,8 +51,8 @@ class ModuleWriter:
         return self._next - 1
 
     def _new(self, op: int, *operands: int) -> int:
-        """Return the id of the type that an instruction defines; the id is its first operand. The
-        instruction is added if the module does not have it."""
+        """Return the id of the type that an instruction defines: its first operand. Add the instruction if
+        the module lacks it."""
         key = (op, *operands)
         found = self._known.get(key)
         if found is None:

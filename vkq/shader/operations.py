@@ -15,7 +15,7 @@ def _truncated(a: int, b: int) -> int:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-OPERATIONS: dict[int, Callable[..., int]] = {  # opcode -> the function that computes its result
+OPERATIONS: dict[int, Callable[..., int]] = {  # {opcode: function that computes its result}
     113: lambda a: a,
     114: lambda a: a,
     124: lambda a: a,

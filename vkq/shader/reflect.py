@@ -35,7 +35,7 @@ from vkq.shader.spirv import (
     Module,
 )
 
-FEATURES = {  # SPIR-V capability -> its name, and the Vulkan feature that allows it
+FEATURES = {  # {SPIR-V capability: (its name, Vulkan feature that allows it)}
     9: ("Float16", "shaderFloat16"),
     10: ("Float64", "shaderFloat64"),
     11: ("Int64", "shaderInt64"),
@@ -59,9 +59,9 @@ _ACCESS = {(True, False): "read", (False, True): "write", (True, True): "read_wr
 class Reflection:
     """The interface of a compute shader in its SPIR-V.
 
-    A name is empty where the compiler stripped it. ``local_size`` and ``shared_bytes`` hold for the
-    specialization that `reflect` was given; ``local_size_ids`` holds the ``constant_id`` that sets x, y and
-    z, or None. ``loops`` counts the loops that have no unroll hint.
+    A name is empty where the compiler stripped it. ``local_size`` and ``shared_bytes``: for the
+    specialization given to `reflect`. ``local_size_ids``: the ``constant_id`` that sets x, y and z, or
+    None. ``loops``: the number of loops without an unroll hint.
     """
 
     bindings: tuple[Binding, ...]
@@ -80,8 +80,8 @@ def reflect(spirv: bytes, specialization: Mapping[int, Value] | None = None) -> 
 
     Args:
         spirv: the module.
-        specialization: a dict from ``constant_id`` to value, used for the local size and the shared memory. A
-            constant that is not in the dict has the module's default.
+        specialization: {``constant_id``: value}, for the local size and the shared memory. Other constants
+            have the module's default.
 
     Raises:
         CompileError: the bytes are not SPIR-V, or use a descriptor set other than 0, which vkq's shaders
@@ -148,7 +148,7 @@ def _constants(module: Module) -> dict[int, tuple[str, Constant]]:
         truth = instruction.op in (OP_SPEC_TRUE, OP_SPEC_FALSE)
         default = instruction.op == OP_SPEC_TRUE if truth else module.literal(instruction)
         name = module.names.get(identifier, "")
-        # `local_size_x_id` adds an unnamed constant with the same id as the one that the GLSL declares.
+        # `local_size_x_id` adds an unnamed constant with the id of the constant that the GLSL declares.
         if number not in found or name:
             found[number] = name, Constant(number, module.type_name(instruction.words[0]), default)
     return found
@@ -171,8 +171,8 @@ def _local_size(module: Module) -> tuple[tuple[int, int, int], tuple[int | None,
 def check(variant: Variant, reflection: Reflection) -> list[str]:
     """Return the differences between a variant's YAML and the reflection of its SPIR-V; empty if they agree.
 
-    *reflection* must be of the variant's own default specialization. Constants and bindings marked
-    ``optional`` may be absent, because an optimizer removes unused ones.
+    *reflection* must be of the variant's default specialization. Constants and bindings marked ``optional``
+    may be absent, because an optimizer removes unused ones.
     """
     return [
         *_check_bindings(variant, {binding.number: binding for binding in reflection.bindings}, reflection),
@@ -262,8 +262,8 @@ def _check_requires(variant: Variant, reflection: Reflection) -> Iterator[str]:
 
 
 def _check_loops(variant: Variant, reflection: Reflection) -> Iterator[str]:
-    """Yield a problem if a shader has loops but declares no iterations. Plans need the iterations, because a
-    driver may end long loops (lavapipe after 65,535; see `vkq.runtime.builder.lets_loop`)."""
+    """Yield a problem if a shader has loops but declares no iterations. Plans need them, because a driver
+    may end long loops (lavapipe after 65,535; see `vkq.runtime.builder.lets_loop`)."""
     said = variant.iterations_text.text != "0"
     if reflection.loops and not said:
         yield f"the SPIR-V has {reflection.loops} loops; declare their iterations in the YAML ('iterations')."

@@ -1,4 +1,4 @@
-"""Rules for GLSL and SPIR-V that no compiler enforces; each violation once gave wrong results."""
+"""Rules for GLSL and SPIR-V that no compiler enforces. Each violation once gave wrong results."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ FORBIDDEN = (  # forbidden in GLSL: (pattern, reason)
     (r"\bround\s*\(", "round() leaves ties to the driver; use roundEven()"),
     (r"\w*AccSat\w*", "saturating dot products change the result; use the plain ones"),
     (
-        # gl_SubgroupID stays allowed. On the device named below, a test with gl_SubgroupID and the lane from
-        # gl_LocalInvocationIndex gave correct results (PR 6972), and gl_SubgroupID tells compilers that the
-        # value is the same in all lanes.
+        # gl_SubgroupID stays allowed: with it and the lane from gl_LocalInvocationIndex, a test on the
+        # device below gave correct results (PR 6972). It also tells compilers that the value is the same in
+        # all lanes.
         r"\bgl_SubgroupInvocationID\b",
         "an Adreno 840's driver gives another lane's value in shaders with matrices (Tencent/ncnn PR 6720,"
         " 6972); use own_lane of lane.glslh",
@@ -37,7 +37,7 @@ FORBIDDEN = (  # forbidden in GLSL: (pattern, reason)
         "narrow barriers are fragile; use barrier(), after memoryBarrierBuffer() if buffers are shared",
     ),
 )
-EXTENSIONS = {  # an extension -> Vulkan features, of which a variant with the extension must require one
+EXTENSIONS = {  # {extension: Vulkan features, of which a variant must require one}
     "GL_KHR_shader_subgroup_basic": ("computeFullSubgroups",),  # subgroupBarrier() waits for whole subgroups
     "GL_EXT_shader_8bit_storage": ("storageBuffer8BitAccess",),
     "GL_EXT_shader_16bit_storage": ("storageBuffer16BitAccess",),
@@ -59,8 +59,7 @@ _TOKEN = re.compile(r"[{}]|\breturn\b|\bbarrier\s*\(")
 
 
 def check_sources(folder: Path, catalog: Catalog) -> list[str]:
-    """Return every violation in the GLSL files of the shaders folder, ``file:line: rule``; empty if there is
-    none."""
+    """Return every violation in the GLSL files of the shaders folder, as ``file:line: rule``."""
     breaches = []
     for path in sorted(path for path in folder.glob("*/*") if path.suffix in GLSL_SUFFIXES):
         users = [variant for variant in catalog.variants.values() if variant.source == path]
@@ -75,8 +74,8 @@ def check_sources(folder: Path, catalog: Catalog) -> list[str]:
 def check_text(text: str, required: set[str] | None = None) -> list[tuple[int, str]]:
     """Return (line, rule) of every violation in one GLSL text.
 
-    *required* holds the Vulkan features that the text's variants require; None for an included file, whose
-    extensions are checked only in the SPIR-V of the files that include it.
+    *required*: the Vulkan features that the text's variants require. None: an included file; its extensions
+    are checked only in the SPIR-V of the files that include it.
     """
     code = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     found = [(match.start(), why) for pattern, why in FORBIDDEN for match in re.finditer(pattern, code)]
@@ -92,7 +91,7 @@ def check_text(text: str, required: set[str] | None = None) -> list[tuple[int, s
 
 
 def check_module(variant: Variant, spirv: bytes) -> list[str]:
-    """Return the constructs of the specialized module (as a driver gets it) that phone drivers get wrong."""
+    """Return the constructs of the specialized module, as a driver gets it, that phone drivers miscompile."""
     packed = variant.pack_specialization(variant.constants())
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
 
@@ -124,8 +123,8 @@ def check_module(variant: Variant, spirv: bytes) -> list[str]:
 
 
 def _has_chosen_length(spirv: bytes) -> bool:
-    """Return True if an array's length depends on an OpSelect of specialization constants, which the driver
-    would have to compute."""
+    """Return True if an array's length depends on an OpSelect of specialization constants, for the driver
+    to compute."""
     _, instructions, _ = parse(spirv, lambda op: op != OP_FUNCTION)
     chosen = set[int]()
     for one in instructions:
@@ -152,7 +151,7 @@ def _has_open_shape(spirv: bytes) -> bool:
 
 
 def _returns_above_barriers(code: str) -> Iterator[tuple[int, str]]:
-    """Yield each ``return`` above a ``barrier()`` in the same function: invocations that returned never reach
+    """Yield each ``return`` above a ``barrier()`` in the same function: invocations that return never reach
     the barrier."""
     why = "return above a barrier() in the same function; let every invocation reach the barrier"
     depth, returns = 0, list[int]()
@@ -205,8 +204,8 @@ def _arguments(code: str, at: int) -> list[str]:
 
 
 def _heads(code: str, at: int) -> list[str]:
-    """Return, for each block that is open at position *at*, the text that introduces it, such as an
-    ``if``; then the text of the statement before *at*."""
+    """Return the text that introduces each block that is open at position *at*, such as an ``if``; then the
+    text of the statement before *at*."""
     heads, start, depth = list[str](), 0, 0
     for i, c in enumerate(code[:at]):
         depth += {"(": 1, ")": -1}.get(c, 0)

@@ -1,5 +1,5 @@
-"""Functions for the keys of a shader's YAML: names, lists of named entries, types, files, expressions. A
-violation is a ``SpecError`` with its file and line."""
+"""Read the keys of a shader's YAML: names, lists of named entries, types, files, expressions. A violation
+is a ``SpecError`` with its file and line."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def items(node: Node | None) -> list[tuple[str, Node]]:
 
 
 def bounded(entries: list[Entry], node: Node | None) -> list[Entry]:
-    """Return the entries; SpecError if there are more than `MAX_ENTRIES`."""
+    """Return the entries. Raises SpecError for more than `MAX_ENTRIES`."""
     if node and len(entries) > MAX_ENTRIES:
         raise node.error(f"{len(entries)} entries are too many; at most {MAX_ENTRIES} are allowed.")
     return entries
@@ -88,7 +88,7 @@ def beside(path: Path, node: Node, what: str) -> Path:
 
 
 def values_of(path: Path, axis: str, node: Node) -> Node:
-    """Return the values of an axis: the list in this file, or with ``like`` the list of the same axis in
+    """Return the values of an axis: the list in this file or, with ``like``, the list of the same axis in
     another YAML file of the folder."""
     if "like" not in dict(items(node)):
         return node
@@ -101,7 +101,7 @@ def values_of(path: Path, axis: str, node: Node) -> Node:
 
 
 def default_of(node: Node, kind: str, name: str) -> Value:
-    """Return the default of a constant, converted to the constant's type *kind*."""
+    """Return the default of a constant, converted to its type *kind*."""
     value = node.scalar()
     try:
         encode(kind, value, f"the default of '{name}'")

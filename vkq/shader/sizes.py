@@ -3,8 +3,7 @@ so variants that differ only in sizes share one SPIR-V module. `vkq.shader.speci
 before a driver compiles the module.
 
 A YAML lists sizes under the key ``sizes`` of the file or of an axis value; a size that a variant does not
-list is 0. The GLSL files declare no sizes: vkq generates the text of ``#include "sizes.glslh"`` from the
-YAML.
+list is 0. GLSL files declare no sizes: vkq generates ``#include "sizes.glslh"`` from the YAML.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ def sizes_of(node: Node | None) -> dict[str, int]:
 
 
 def declare(known: Iterable[Mapping[str, int]], first: Sequence[Mapping[str, int]]) -> dict[str, Constant]:
-    """Return a constant for each size named in *known*. Its default is the size in *first*, the sizes of
-    the shader's first variant (0 if absent); the GLSL declares the same default."""
+    """Return a constant for each size named in *known*. Its default, also in the GLSL, is the size in
+    *first*, the sizes of the shader's first variant (0 if absent)."""
     names = dict.fromkeys(name for sizes in known for name in sizes)
     values = {name: value for sizes in first for name, value in sizes.items()}
     return {
@@ -42,7 +41,8 @@ def declare(known: Iterable[Mapping[str, int]], first: Sequence[Mapping[str, int
 
 
 def chosen(declared: Mapping[str, Constant], given: Sequence[Mapping[str, int]]) -> dict[str, Constant]:
-    """Return a variant's constants: a size gets its last value in *given*, or 0; other constants stay."""
+    """Return a variant's constants: a size has its last value in *given*, or 0; other constants do not
+    change."""
     values = {name: value for sizes in given for name, value in sizes.items()}
     return {
         name: constant if constant.declared is None else replace(constant, default=values.get(name, 0))
@@ -51,8 +51,8 @@ def chosen(declared: Mapping[str, Constant], given: Sequence[Mapping[str, int]])
 
 
 def glsl(constants: Mapping[str, Constant], local_size: Iterable[str]) -> str:
-    """Return the GLSL that declares the sizes among a variant's constants, and the local size if sizes define
-    it. Each size is also a macro, so that an include can test whether the size exists (``#ifndef BURST``).
+    """Return the GLSL that declares the sizes among a variant's constants, and the local size if sizes
+    define it. Each size is also a macro: an include can test whether the size exists (``#ifndef BURST``).
 
     Args:
         constants: specialization constants by name.

@@ -1,7 +1,7 @@
 """Shaders and their variants: the Python form of ``shaders/<folder>/<name>.yaml``.
 
-One YAML describes one GLSL source; the product of its axes is the list of variants. ``vkq.shader.load`` reads
-the YAML; these classes provide the data for dispatching a variant: workgroups, push constants,
+One YAML describes one GLSL source; the product of its axes is the list of variants. `vkq.shader.load` reads
+the YAML. The classes here have the data for dispatching a variant: workgroups, push constants,
 specialization, device requirements.
 """
 
@@ -56,15 +56,15 @@ def encode(kind: str, value: object, what: str) -> bytes:
 
 @dataclass(frozen=True)
 class Binding:
-    """A storage buffer of set 0: access ``read``, ``write`` or ``read_write``, GLSL element type such as
-    ``ivec4``. With the type `TEXELS` it is a uniform texel buffer, whose texels are four int32."""
+    """A storage buffer of set 0: access ``read``, ``write`` or ``read_write``, and a GLSL element type such
+    as ``ivec4``. With the type `TEXELS` it is a uniform texel buffer of four int32 a texel."""
 
     number: int
     name: str
     access: str
     type: str
     layout: str | None = None
-    optional: bool = False  # the binding may be absent from the compiled code of a variant
+    optional: bool = False  # the compiled code of a variant may lack the binding
     in_place: bool = False  # some dispatches overwrite the array that they read (`vkq.runtime.plan.step_of`)
 
     @property
@@ -96,9 +96,10 @@ class Constant:
     declared: int | None = None
 
 
-@dataclass(frozen=True, eq=False)  # compared and hashed by identity: a catalog holds each variant once
+@dataclass(frozen=True, eq=False)  # by identity: a catalog holds each variant once
 class Variant:
-    """One way to compile a shader: `vkq.shader.compile.spirv` makes a SPIR-V module of it."""
+    """One combination of a shader's axis values. `vkq.shader.compile.spirv` compiles it to a SPIR-V module.
+    """
 
     shader: str
     name: str
@@ -128,7 +129,7 @@ class Variant:
         return {**{name: value for name, value in self.defines.items() if isinstance(value, int)}, **sizes}
 
     def constants(self, specialization: Mapping[str, Value] = _NOTHING) -> dict[str, Value]:
-        """Return the value of every specialization constant by name: the defaults, replaced by those in
+        """Return {name: value} of every specialization constant: the defaults, replaced by those in
         *specialization*.
 
         Raises:
@@ -146,8 +147,7 @@ class Variant:
         }
 
     def pack_specialization(self, specialization: Mapping[str, Value] = _NOTHING) -> dict[int, bytes]:
-        """Return a dict from the ``constant_id`` of each of the variant's constants to its 4 bytes for
-        VkSpecializationInfo."""
+        """Return {``constant_id``: 4 bytes for VkSpecializationInfo} of the variant's constants."""
         values = self.constants(specialization)
         return {
             constant.id: encode(constant.type, values[name], name)
@@ -173,7 +173,7 @@ class Variant:
         return self.workgroups_of(push, self.integers(specialization))
 
     def workgroups_of(self, push: Mapping[str, int | float], integers: Mapping[str, int]) -> int:
-        """Return the result of `workgroups` for constants that `integers` returned."""
+        """Return the result of `workgroups`; *integers*: the result of `integers`."""
         needed = {name: int(push[name]) for name in self.workgroups_text.names if name in push}
         count = self.workgroups_text.evaluate({**integers, **needed})
         if count < 0:
@@ -185,17 +185,17 @@ class Variant:
     def iterations(
         self, push: Mapping[str, int | float], specialization: Mapping[str, Value] = _NOTHING
     ) -> int:
-        """Return how many loop conditions one invocation evaluates at most, in all of its loops together, in
-        a dispatch with these push constants. A loop of n iterations counts n + 1."""
+        """Return the maximum number of loop conditions that one invocation evaluates, in all of its loops
+        together, in a dispatch with these push constants. A loop of n iterations counts n + 1."""
         return self.iterations_of(push, self.integers(specialization))
 
     def iterations_of(self, push: Mapping[str, int | float], integers: Mapping[str, int]) -> int:
-        """Return the result of `iterations` for constants that `integers` returned."""
+        """Return the result of `iterations`; *integers*: the result of `integers`."""
         needed = {name: int(push[name]) for name in self.iterations_text.names if name in push}
         return self.iterations_text.evaluate({**integers, **needed})
 
     def pack_push(self, **values: int | float) -> bytes:
-        """Return the push constant block: 4 bytes each, little endian, in the order of the YAML.
+        """Return the push constant block: 4 little-endian bytes each, in the order of the YAML.
 
         Raises:
             ArgumentError: a missing or unknown name, or a value out of the range of its type.
@@ -216,8 +216,7 @@ class Variant:
         )
 
     def missing(self, capabilities: Mapping[str, int | bool]) -> list[str]:
-        """Return why a device with these Vulkan features and properties cannot run the variant; empty if it
-        can.
+        """Return the reasons why a device with these Vulkan features and properties cannot run the variant.
 
         Examples: ``shaderIntegerDotProduct is false``, ``maxComputeSharedMemorySize is 8192, needs 16384``.
         """
@@ -233,8 +232,7 @@ class Variant:
         return reasons
 
     def integers(self, specialization: Mapping[str, Value]) -> dict[str, int]:
-        """Return a dict with the name and the value of each integer, other than push constants, that an
-        expression may use."""
+        """Return {name: value} of each integer that an expression may use, other than push constants."""
         constants = self.constants(specialization)
         return {
             **{name: value for name, value in self.defines.items() if isinstance(value, int)},
@@ -243,7 +241,7 @@ class Variant:
 
 
 class Written(Variant):
-    """A variant without a source: *module* writes its SPIR-V (`vkq.shader.assembler`)."""
+    """A variant without a source: *module* generates its SPIR-V (`vkq.shader.assembler`)."""
 
     module: Callable[[], bytes]
 
@@ -262,9 +260,9 @@ class Written(Variant):
 
 @dataclass(frozen=True, eq=False)
 class Shader:
-    """One YAML: a GLSL source and its variants, in the order of the axes' product. ``combinations`` are their
-    axis values, and ``make`` makes the variant of one combination. Variants are made at their first use,
-    because a network uses only one of the many variants of most shaders."""
+    """One YAML: a GLSL source and its variants, in the order of the axes' product. ``combinations``: their
+    axis values. ``make``: makes the variant of one combination. Variants are made at their first use: a
+    network uses one of the many variants of most shaders."""
 
     name: str
     summary: str

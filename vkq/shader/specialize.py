@@ -1,13 +1,17 @@
-"""Folds the specialization constants of a SPIR-V module that are sizes or choices: makes them literals.
+"""Replace the specialization constants of a SPIR-V module that are sizes or choices by literals.
 
-Some drivers (SwiftShader, VideoCore) decide which loops to unroll and which arrays to keep in registers
-before they fold specialization constants. So vkq folds sizes itself: every driver compiles literals well, and
-variants that differ in sizes still share a SPIR-V module. Choices between parts of a shader's code become
-literals, too: SwiftShader compiles all branches on specialization constants, which takes five to ten times as
-long. Parameters of a problem (such as a kernel's height) stay specialization constants: SwiftShader unrolls
-every loop with a literal trip count, which takes up to a minute. An array length that depends on an OpSelect
-always becomes a literal: an Adreno 840's driver gets such lengths wrong in shared memory (Tencent/ncnn PR
-6972, its observation A).
+Sizes: some drivers (SwiftShader, VideoCore) decide which loops to unroll and which arrays to keep in
+registers before they fold specialization constants. Every driver compiles literals well, and variants that
+differ in sizes still share a SPIR-V module.
+
+Choices between parts of a shader's code: SwiftShader compiles all branches on specialization constants,
+which takes five to ten times as long.
+
+Parameters of a problem (such as a kernel's height) stay specialization constants: SwiftShader unrolls every
+loop with a literal trip count, which takes up to a minute.
+
+An array length that depends on an OpSelect always becomes a literal: an Adreno 840's driver gets such
+lengths wrong in shared memory (Tencent/ncnn PR 6972, its observation A).
 """
 
 from __future__ import annotations
@@ -38,12 +42,12 @@ from vkq.shader.spirv import (
     words_of,
 )
 
-# trip counts of loops: they depend on the problem, so they stay specialization constants
+# trip counts of loops; they depend on the problem, and stay specialization constants
 COUNTS = ("TRIPS", "CHUNKS")
-# Names of uint constants that become literals. All bool and int constants become literals, too; other uint
-# constants are parameters of a problem.
+# Names of uint constants that become literals, as all bool and int constants do. Other uint constants are
+# parameters of a problem.
 CHOICES = ("AFTER",)
-_READ = {  # instruction -> minimum number of words, the opcode's word included
+_READ = {  # {instruction: minimum number of words, with the opcode's}
     OP_DECORATE: 3, OP_INT: 4, OP_BOOL: 2, OP_TRUE: 3, OP_FALSE: 3, OP_CONSTANT: 4, OP_SPEC_TRUE: 3,
     OP_SPEC_FALSE: 3, OP_SPEC_CONSTANT: 4, OP_SPEC_COMPOSITE: 3, OP_SPEC_OP: 4,
 }  # fmt: skip
@@ -53,8 +57,7 @@ _SCALARS = {OP_TRUE, OP_FALSE, OP_CONSTANT, OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC
 
 def literals_of(variant: Variant, matrix_literals: bool) -> set[int]:
     """Return the ids of the specialization constants that become literals: sizes and choices.
-    *matrix_literals*: in shaders for matrix units, make all constants except trip counts literals; if False,
-    only sizes."""
+    *matrix_literals*: in shaders for matrix units, all constants except trip counts; if False, only sizes."""
     matrices = "cooperativeMatrix" in variant.requires
 
     def literal(name: str, constant: Constant) -> bool:
@@ -68,11 +71,11 @@ def literals_of(variant: Variant, matrix_literals: bool) -> set[int]:
 
 
 def specialized(spirv: bytes, given: Mapping[int, int], known: Mapping[int, int] | None = None) -> bytes:
-    """Return the module with the specialization constants in *given* (a dict from ``constant_id`` to the 32
-    bits) replaced by constants. Integers and bools computed only from them become constants, too.
+    """Return the module with the specialization constants in *given* ({``constant_id``: 32 bits}) replaced
+    by constants. Integers and bools that depend only on them become constants, too.
 
-    *known*: the bits of further specialization constants, which stay specialization constants. With these
-    bits, array lengths that an OpSelect among specialization constants chooses become constants.
+    *known*: the bits of other constants, which stay specialization constants. With these bits, array
+    lengths that an OpSelect among specialization constants chooses become constants.
 
     Raises:
         CompileError: the bytes are not a SPIR-V module.
@@ -94,15 +97,15 @@ class _Folding:
     def __init__(self, words: array[int], given: Mapping[int, int], known: Mapping[int, int]):
         self._words, self._given, self._known = words, given, known
         self._lengths = {words[at + 3] for at, length in declarations(words, {OP_ARRAY}) if length == 4}
-        self._bits: dict[int, int] = {}  # bits of the values that are given or known, by id
+        self._bits: dict[int, int] = {}  # {id: bits of a given or known value}
         self._open: set[int] = set()  # ids of specialization constants that remain
         self._chosen: set[int] = set()  # ids of constants whose value depends on an OpSelect
-        self._signed: dict[int, bool] = {}  # id of a 32-bit integer type -> whether the type is signed
+        self._signed: dict[int, bool] = {}  # {id of a 32-bit integer type: whether it is signed}
         self._bools: set[int] = set()  # ids of bool types
         self._values: dict[int, int] = {}  # values of integers and bools
 
     def instruction(self, at: int, length: int) -> list[int] | None:
-        """Return the replacement of the instruction at this word; None if it stays."""
+        """Return the replacement of the instruction at this word, or None if it stays."""
         op, operands = self._words[at] & 0xFFFF, self._words[at + 1 : at + length]
         if length < _READ[op] + (op == OP_DECORATE and operands[1:2] == _SPEC_ID):
             raise CompileError(
@@ -148,9 +151,11 @@ class _Folding:
         return [4 << 16 | OP_CONSTANT, kind, identifier, bits]
 
     def _computed(self, operands: array[int]) -> list[int] | None:
-        """Compute a constant from others. Return None, so that the instruction stays, in three cases: the
-        result is no scalar; an operand stays a specialization constant, and the result is not an array length
-        that an OpSelect chooses; there is no value (a division by zero in a branch that is not taken)."""
+        """Return a constant computed from others, or None (the instruction stays) in three cases:
+
+        - the result is no scalar;
+        - an operand stays a specialization constant, and no OpSelect chooses the result as an array length;
+        - there is no value (a division by zero in a branch that is not taken)."""
         kind, identifier, operation, *arguments = operands
         stays = not self._open.isdisjoint(arguments)
         self._open.add(identifier)

@@ -13,7 +13,7 @@ from vkq.shader.spec import Value
 
 MAGIC = 0x07230203
 
-# Opcodes (section 3.49 of the SPIR-V specification) that vkq reads or writes, then decorations and other
+# Opcodes (section 3.49 of the SPIR-V specification) that vkq reads or writes; then decorations and other
 # enumerants.
 OP_NAME, OP_MEMBER_NAME, OP_EXTENSION, OP_ENTRY_POINT, OP_EXECUTION_MODE, OP_CAPABILITY = 5, 6, 10, 15, 16, 17
 OP_BOOL, OP_INT, OP_FLOAT, OP_VECTOR, OP_ARRAY, OP_RUNTIME_ARRAY, OP_STRUCT, OP_POINTER = (
@@ -58,8 +58,8 @@ class Instruction(NamedTuple):
 def parse(
     spirv: bytes, wanted: Callable[[int], bool] = lambda op: True
 ) -> tuple[tuple[int, ...], list[Instruction], array[int]]:
-    """Return the five words of the header, the instructions up to the first whose opcode is not *wanted*, and
-    the words from there on, in this machine's byte order.
+    """Return the five words of the header, the instructions up to the first with an opcode that is not
+    *wanted*, and the words from there on, in this machine's byte order.
 
     Raises:
         CompileError: the bytes are not a SPIR-V module.
@@ -74,7 +74,7 @@ def parse(
 
 
 def words_of(spirv: bytes) -> array[int]:
-    """Return the words of a module, its header first, in this machine's byte order.
+    """Return the words of a module with its header, in this machine's byte order.
 
     Raises:
         CompileError: the bytes are not a SPIR-V module.
@@ -105,7 +105,7 @@ def declarations(words: array[int], wanted: Container[int]) -> Iterator[tuple[in
 
 
 def _length(words: array[int], at: int) -> int:
-    """Return the length of the instruction at this word, its first word included."""
+    """Return the length of the instruction at this word, with its first word."""
     count = words[at] >> 16
     if count == 0 or at + count > len(words):
         raise CompileError(
@@ -115,7 +115,7 @@ def _length(words: array[int], at: int) -> int:
 
 
 def assemble(header: tuple[int, ...], instructions: list[Instruction], rest: Sequence[int] = ()) -> bytes:
-    """Return the bytes of a module, in this machine's byte order; *rest* are words after the instructions."""
+    """Return the bytes of a module in this machine's byte order. *rest*: the words after the instructions."""
     words = array("I", header)
     for instruction in instructions:
         words.append((len(instruction.words) + 1) << 16 | instruction.op)
@@ -129,12 +129,12 @@ _VECTOR_PREFIX |= {f"{name}{bits}_t": f"{name[0]}{bits}" for name in ("int", "ui
 
 
 class Module:
-    """The tables of a module: instructions by the id they define, names and decorations."""
+    """The tables of a module: {id: instruction that defines it}, names and decorations."""
 
     def __init__(self, spirv: bytes, specialization: Mapping[int, Value]):
         _, self.instructions, functions = parse(spirv, lambda op: op != OP_FUNCTION)
         at = self.loops = 0  # number of loops without an unroll hint
-        while at < len(functions):  # check all lengths, though few instructions in functions matter
+        while at < len(functions):  # check all lengths
             length = _length(functions, at)
             if functions[at] & 0xFFFF == OP_LOOP_MERGE:
                 self.loops += not functions[at + length - 1] & CONTROL_UNROLL

@@ -1,7 +1,7 @@
-"""SPIR-V in sealed files (`vkq.cache`), compressed to a quarter of its size: all modules of a wheel together
-have 27 MB uncompressed.
+"""SPIR-V in sealed files (`vkq.cache`), compressed to a quarter of its size (all modules of a wheel: 27 MB
+uncompressed).
 
-A file holds the module's bytes, compressed with zlib, in four planes: the first bytes of all words, then the
+A file has the module's bytes, compressed with zlib, in four planes: the first bytes of all words, then the
 second bytes, and so on. Most words in SPIR-V are below 65,536, so two of the planes are nearly all zeros.
 """
 
@@ -16,17 +16,18 @@ from vkq import cache
 
 
 def compressed(spirv: bytes) -> bytes:
-    """Return the data of a file with the module *spirv*, whose size must be a multiple of 4 bytes."""
+    """Return the content of a file for the module *spirv*, whose size is a multiple of 4 bytes."""
     return zlib.compress(np.frombuffer(spirv, np.uint8).reshape(-1, 4).T.tobytes(), 9)
 
 
 def write(path: Path, spirv: bytes) -> None:
-    """Write a module to *path*; ``OSError`` as from `cache.write_sealed`."""
+    """Write a module to *path*. Raises ``OSError`` as `cache.write_sealed` does."""
     cache.write_sealed(path, compressed(spirv))
 
 
 def read(path: Path) -> bytes | None:
-    """Return the module in *path*; None if there is none, or (with one warning) if the file is damaged."""
+    """Return the module in *path*. Return None if there is no file, or (with one warning) if it is damaged.
+    """
     data = cache.read(path)
     if data is None:
         return None
