@@ -491,3 +491,15 @@ def test_grids(device: vkq.Device, mode: str, padding: str) -> None:
         (got,) = compared(device, data, {"x": x, "grid": grid})
         (want,) = ort.InferenceSession(data.SerializeToString()).run(None, {"x": x, "grid": grid})
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["Conv", "ConvTranspose"])
+def test_convolution_of_constants(device: vkq.Device, name: str) -> None:
+    """A convolution whose operands are both constants runs on the device."""
+    shape = (4, 3, 2, 2) if name == "Conv" else (3, 4, 2, 2)
+    constants = {"c": normal(0, 1, 3, 5, 5), "w": normal(1, *shape)}
+    feed = {"x": normal(2, 1)}
+    data = model([op(name, "c w", "k"), op("Add", "x k", "y")], feed, {"y": FLOAT}, **constants)
+    (got,) = vkq.onnx.InferenceSession(data, device).run(None, feed)
+    (want,) = ort.InferenceSession(data.SerializeToString()).run(None, feed)
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-5)

@@ -146,7 +146,7 @@ def of_floats(
 ) -> bool:
     """Emit a layer of float activations with a float32 bias. Its scheme is q8csw for a weight with scales,
     and f32 or f16 for a float weight."""
-    if node.inputs[0] in sweep.constants or sweep.specs[node.inputs[0]].dtype not in FLOATS:
+    if sweep.specs[node.inputs[0]].dtype not in FLOATS:
         return False
     data, scale, zero = weight
     inputs = [node.inputs[0], sweep.constant(data, f"{node.inputs[1]}/weight")]
