@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import chosen, moves, narrow, operators, shaped, ties
+from . import chosen, largest, moves, narrow, operators, shaped, ties
 
 OPERATORS = {
     **operators.OPERATORS, **moves.MORE, **shaped.SHAPED, **chosen.CHOSEN, **ties.TIES, **narrow.NARROW,
+    **largest.LARGEST,
 }  # fmt: skip
 # Operators without a uint8 form in LiteRT or in vkq.
 INT8_ALONE = (

@@ -20,6 +20,7 @@ from .layers import BYTES, activated, quantized_pair, real_range
 from .lowering import Lowering, Unsupported
 
 FLOATS = ("float32", "float16")
+WHOLE = ("ABS", "NEG", "SIGN")  # operators of one operand that LiteRT also computes on int32
 AT_ONCE = 16  # LiteRT's vector instructions compute this many elements at a time
 RELUS = {"RELU": "RELU", "RELU6": "RELU6", "RELU_N1_TO_1": "RELU_N1_TO_1"}
 
@@ -143,7 +144,7 @@ REAL_NODES: dict[str, tuple[str, dict[str, Any]]] = {
     "LOGISTIC": ("Sigmoid", {}), "TANH": ("Tanh", {}), "ELU": ("Elu", {}), "EXP": ("Exp", {}),
     "LOG": ("Log", {}), "ABS": ("Abs", {}), "NEG": ("Neg", {}), "SQRT": ("Sqrt", {}), "FLOOR": ("Floor", {}),
     "CEIL": ("Ceil", {}), "ROUND": ("Round", {}), "SIN": ("Sin", {}), "COS": ("Cos", {}),
-    "HARD_SWISH": ("HardSwish", {}),
+    "HARD_SWISH": ("HardSwish", {}), "SIGN": ("Sign", {}),
 }  # fmt: skip
 
 
@@ -160,6 +161,8 @@ def unary(low: Lowering, operator: FileOperator, activation: str) -> None:
                 low, operator, "Gelu", approximate="tanh" if operator.options["approximate"] else "none"
             )
         return by_node(low, operator, REAL_NODES[op][0], **REAL_NODES[op][1])
+    if op in WHOLE and low.dtype(x) == "int32":
+        return by_node(low, operator, REAL_NODES[op][0])
     if op in FIXED_POINT:
         return by_table(low, operator, FIXED_POINT[op](*_two(low, operator)))
     op = "GELU-tanh" if operator.options.get("approximate") else op

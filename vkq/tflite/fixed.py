@@ -48,7 +48,7 @@ def fixed_layer(
         )
         for scale in layer["w_scale"]
     ]
-    sums = _sums(low, op, inputs, weight, x, layer["w_zero_point"], window)
+    sums = exact_sums(low, op, inputs, weight, x, layer["w_zero_point"], window)
     return scaled(low, sums, factors, up, y, limits)
 
 
@@ -68,12 +68,13 @@ def fixed_dense(
     return low.reshape(name, (*shape[:-1], n))
 
 
-def _sums(
+def exact_sums(
     low: Lowering, op: str, inputs: list[str], weight: Array, x: QParams, point: Array | None,
     window: Mapping[str, Any],
 ) -> str:  # fmt: skip
-    """Emit the int32 sums of a convolution. A layer with scales of 1 computes them in float32, which is exact
-    up to 2^24. Larger sums are computed in several parts, which are added in int32."""
+    """Emit the int32 sums of a convolution, and return their name. A layer with scales of 1 computes them in
+    float32, which is exact up to 2^24. Larger sums are computed in several parts, which are added in int32.
+    """
     unit: dict[str, Any] = {
         "x": QParams(1.0, x.zero_point, x.dtype), "y": None, "activation": None, "w_zero_point": point,
         "w_scale": np.ones(1, np.float32), **window,

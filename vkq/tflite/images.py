@@ -13,6 +13,7 @@ from ..graph.graph import Array
 from ..numerics.qparams import QParams
 from .arithmetic import bounds_of, clamped, every, stored
 from .file import FileOperator
+from .fixed import exact_sums
 from .layers import BYTES, activated, real_range, strides, window_padding
 from .lowering import Lowering, Unsupported
 
@@ -73,7 +74,8 @@ def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None
     rounded half away from zero, but vkq rounds half to even.
 
     So vkq scales the sum by slightly more than 1. This factor moves every tie away from zero, and moves no
-    other value so far that it is rounded differently. The float32 steps before the rounding are exact.
+    other value so far that it is rounded differently. The float32 steps before the rounding are exact for up
+    to MOST_TAPS elements; larger windows are summed and divided in integers.
     """
     if low.dtype(operator.inputs[0]) not in BYTES:
         return _pool(low, operator, "AveragePool", activation, count_include_pad=0)
@@ -92,10 +94,35 @@ def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None
             ceil_mode=False, count_include_pad=False,
         )  # fmt: skip
     else:
-        raise Unsupported(
-            f"its filter has {taps} elements; it must have at most {MOST_TAPS}, or cover the whole image"
-        )
+        name = _divided(low, x, q, kernel, stride, padding)
     return low.give(operator.outputs[0], _bounded(low, name, operator, activation), first=True)
+
+
+def _divided(
+    low: Lowering, x: str, q: QParams, kernel: tuple[int, int], stride: tuple[int, int],
+    padding: tuple[int, int, int, int],
+) -> str:  # fmt: skip
+    """Emit the average of windows of any size: exact int32 sums, divided by the number of the window's
+    elements inside the image. Return the result's name."""
+    ones = np.ones((low.specs[x].shape[1], 1, *kernel), q.dtype)
+    window: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": (1, 1), "groups": len(ones)}
+    plain = QParams(1.0, 0, q.dtype)
+    total = exact_sums(low, "conv2d", [x, low.constant(ones, "ones")], ones, plain, None, window)
+    places = zip(low.specs[total].shape[2:], low.specs[x].shape[2:], kernel, stride, padding[:2], strict=True)
+    rows, columns = (_inside(*each) for each in places)
+    count = rows[:, None] * columns
+    half = [low.constant(v.astype(np.int32), "half") for v in (count // 2, -(count // 2))]
+    above = low.emit("GreaterOrEqual", [total, low.constant(np.int32(0), "zero")])
+    away = low.emit("Add", [total, low.emit("Where", [above, *half])])
+    found = low.emit("Div", [away, low.constant(count.astype(np.int32), "count")])
+    return low.emit("Cast", [found], to=q.dtype)
+
+
+def _inside(positions: int, size: int, taps: int, step: int, before: int) -> Array:
+    """Return for each position of a window the number of its *taps* inside an axis of *size* elements. The
+    first position is *before* elements ahead of the axis."""
+    first = np.arange(positions) * step - before
+    return np.asarray(np.minimum(first + taps, size) - np.maximum(first, 0))
 
 
 def mean(low: Lowering, operator: FileOperator, activation: str) -> None:

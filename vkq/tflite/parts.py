@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +16,8 @@ from .movement import Rule, same_parameters
 MOST_PARTS = 1 << 10
 
 
-def _axis(operator: FileOperator, axis: int, rank: int) -> int:
+def axis_of(operator: FileOperator, axis: int, rank: int) -> int:
+    """Return *axis* as a non-negative number. Raises ModelError if there is no such axis."""
     if not -rank <= axis < rank:
         raise ModelError(f"{operator}: axis is {axis}; it must be {-rank} to {rank - 1}")
     return axis % rank
@@ -60,7 +62,7 @@ def strided_slice(low: Lowering, operator: FileOperator, activation: str) -> Non
             continue
         low_end = None if o["begin_mask"] >> i & 1 else begin[i]
         if o["shrink_axis_mask"] >> i & 1:
-            at = 0 if low_end is None else _axis(operator, begin[i], size)
+            at = 0 if low_end is None else axis_of(operator, begin[i], size)
             found.append(_portable_slice(size, at, at + 1))
             continue
         high_end = None if o["end_mask"] >> i & 1 else end[i]
@@ -114,7 +116,7 @@ def split(low: Lowering, operator: FileOperator, activation: str) -> None:
     """Lower SPLIT. It splits an axis into equal parts."""
     number, x = operator.inputs[:2]
     (axis,), shape, count = low.numbers(number, "axis"), low.shape(x), operator.options["num_splits"]
-    axis = _axis(operator, axis, len(shape))
+    axis = axis_of(operator, axis, len(shape))
     if not 0 < count <= MOST_PARTS or shape[axis] % count:
         raise ModelError(f"{operator}: {shape} cannot be split into {count} equal parts along axis {axis}")
     _cut(low, operator, x, axis, [shape[axis] // count] * count)
@@ -125,7 +127,7 @@ def split_v(low: Lowering, operator: FileOperator, activation: str) -> None:
     elements."""
     x, shape = operator.inputs[0], low.shape(operator.inputs[0])
     sizes, (axis,) = low.numbers(operator.inputs[1], "sizes"), low.numbers(operator.inputs[2], "axis")
-    axis = _axis(operator, axis, len(shape))
+    axis = axis_of(operator, axis, len(shape))
     rest = shape[axis] - sum(s for s in sizes if s != -1)
     _cut(low, operator, x, axis, [rest if s == -1 else s for s in sizes])
 
@@ -134,7 +136,7 @@ def pack(low: Lowering, operator: FileOperator, activation: str) -> None:
     """Lower PACK. It joins tensors along a new axis."""
     y, shape = operator.outputs[0], low.shape(operator.inputs[0])
     same_parameters(low, operator.inputs, y)
-    axis = _axis(operator, operator.options["axis"], len(shape) + 1)
+    axis = axis_of(operator, operator.options["axis"], len(shape) + 1)
     wide = (*shape[:axis], 1, *shape[axis:])
     if any(low.shape(n) != shape for n in operator.inputs):
         raise ModelError(
@@ -147,7 +149,7 @@ def pack(low: Lowering, operator: FileOperator, activation: str) -> None:
 def unpack(low: Lowering, operator: FileOperator, activation: str) -> None:
     """Lower UNPACK. Each result is one slice along an axis, without this axis."""
     x, shape = operator.inputs[0], low.shape(operator.inputs[0])
-    axis = _axis(operator, operator.options["axis"], len(shape))
+    axis = axis_of(operator, operator.options["axis"], len(shape))
     if len(operator.outputs) != shape[axis] or shape[axis] > MOST_PARTS:
         raise ModelError(
             f"{operator}: it has {len(operator.outputs)} results for axis {axis} of {shape}; there must be"
@@ -163,13 +165,29 @@ def unpack(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def gather(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower GATHER along an axis."""
+    """Lower GATHER along an axis. If the first b axes are batches (``batch_dims``), each element of a batch
+    has indices of its own. Then the batches and the gathered axis become one axis of rows."""
     x, places, y = *operator.inputs[:2], operator.outputs[0]
     same_parameters(low, [x], y)
-    if operator.options["batch_dims"]:
-        raise Unsupported("it gathers within batches; vkq supports only batch_dims 0")
-    axis = _axis(operator, operator.options["axis"], len(low.shape(x)))
-    low.give(y, low.emit("Gather", [low.last_of(x), low.last_of(places)], axis=axis))
+    shape, ids = low.shape(x), low.shape(places)
+    axis, b = axis_of(operator, operator.options["axis"], len(shape)), operator.options["batch_dims"]
+    b += len(ids) * (b < 0)
+    name, at = low.last_of(x), low.last_of(places)
+    if not b:
+        return low.give(y, low.emit("Gather", [name, at], axis=axis))
+    if not 0 < b <= min(axis, len(ids)) or shape[:b] != ids[:b]:
+        raise ModelError(f"{operator}: {b} axes of {shape} and of the indices {ids} are batches; they differ")
+    between, inner = range(b, axis), range(axis + 1, len(shape))
+    name = low.emit("Transpose", [name], perm=(*range(b), axis, *between, *inner)) if axis > b else name
+    count, size = math.prod(shape[:b]), shape[axis]
+    name = low.reshape(name, (count * size, *(shape[i] for i in (*between, *inner))))
+    first = (np.arange(count) * size).reshape(*shape[:b], *(1,) * (len(ids) - b)).astype(low.dtype(places))
+    name = low.emit("Gather", [name, low.emit("Add", [at, low.constant(first, "rows")])], axis=0)
+    if axis > b:  # the axes between the batches and the gathered axis come before the indices
+        middle, end = len(ids), len(ids) + axis - b
+        perm = (*range(b), *range(middle, end), *range(b, middle), *range(end, end + len(inner)))
+        name = low.emit("Transpose", [name], perm=perm)
+    return low.give(y, name)
 
 
 def embedding(low: Lowering, operator: FileOperator, activation: str) -> None:

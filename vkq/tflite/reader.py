@@ -11,7 +11,7 @@ from ..graph.graph import Graph, Spec
 from ..onnx.inputs import TRIAL_SIZES
 from ..onnx.reader import Model, needed
 from ..onnx.tensors import BROKEN, Argument
-from . import control, elements, flags, images, layers, movement, parts, rearranged
+from . import control, elements, flags, images, layers, movement, parts, rearranged, sums
 from .file import File, FileOperator, parse
 from .lowering import Lowering, Unsupported, names_of
 from .schema import ACTIVATIONS
@@ -30,6 +30,7 @@ RULES: dict[str, Callable[[Lowering, FileOperator, str], None]] = {
     **movement.RULES,
     **parts.RULES,
     **rearranged.RULES,
+    **sums.RULES,
 }
 
 

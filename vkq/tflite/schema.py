@@ -79,6 +79,7 @@ OPTIONS: dict[str, tuple[int, Fields]] = {
     "SoftmaxOptions": (9, _fields("0 beta float32")),
     "ConcatenationOptions": (10, _fields("0 axis int32", f"1 {_ACTIVATION}")),
     "AddOptions": (11, _fields(f"0 {_ACTIVATION}", "1 pot_scale_int16 bool 1")),
+    "L2NormOptions": (12, _fields(f"0 {_ACTIVATION}")),
     "ResizeBilinearOptions": (15, _fields("2 align_corners bool", "3 half_pixel_centers bool")),
     "ReshapeOptions": (17, _fields("0 new_shape [int32]")),
     "SpaceToDepthOptions": (19, _fields("0 block_size int32")),
@@ -101,6 +102,7 @@ OPTIONS: dict[str, tuple[int, Fields]] = {
     "ShapeOptions": (55, _fields("0 out_type int8")),
     "ArgMinOptions": (57, _fields("0 output_type int8")),
     "PackOptions": (59, _fields("0 values_count int32", "1 axis int32")),
+    "OneHotOptions": (61, _fields("0 axis int32")),
     "UnpackOptions": (64, _fields("0 num int32", "1 axis int32")),
     "ResizeNearestNeighborOptions": (74, _fields("0 align_corners bool", "1 half_pixel_centers bool")),
     "LeakyReluOptions": (75, _fields("0 alpha float32")),
@@ -110,6 +112,7 @@ OPTIONS: dict[str, tuple[int, Fields]] = {
     "WhileOptions": (93, _fields("0 cond_subgraph_index int32", "1 body_subgraph_index int32")),
     "DepthToSpaceOptions": (94, _fields("0 block_size int32")),
     "BatchMatMulOptions": (101, _fields("0 adj_x bool", "1 adj_y bool", "2 asymmetric_quantize_inputs bool")),
+    "CumsumOptions": (102, _fields("0 exclusive bool", "1 reverse bool")),
     "GeluOptions": (116, _fields("0 approximate bool")),
 }  # fmt: skip
 
@@ -134,7 +137,8 @@ NON_MAX_SUPPRESSION_V4 NON_MAX_SUPPRESSION_V5 SCATTER_ND SELECT_V2 DENSIFY SEGME
 PLACEHOLDER_FOR_GREATER_OP_CODES CUMSUM CALL_ONCE BROADCAST_TO RFFT2D CONV_3D IMAG REAL COMPLEX_ABS HASHTABLE
 HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_SIZE REDUCE_ALL CONV_3D_TRANSPOSE VAR_HANDLE READ_VARIABLE
 ASSIGN_VARIABLE BROADCAST_ARGS RANDOM_STANDARD_NORMAL BUCKETIZE RANDOM_UNIFORM MULTINOMIAL GELU
-DYNAMIC_UPDATE_SLICE RELU_0_TO_1"""
+DYNAMIC_UPDATE_SLICE RELU_0_TO_1 UNSORTED_SEGMENT_PROD UNSORTED_SEGMENT_MAX UNSORTED_SEGMENT_SUM ATAN2
+UNSORTED_SEGMENT_MIN SIGN"""
 OPERATORS: dict[int, str] = dict(enumerate(_NAMES.split()))
 CUSTOM = 32
 OLD_CODES = 127  # operators with this number or a larger one are stored only in ``builtin_code``
