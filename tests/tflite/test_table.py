@@ -13,7 +13,7 @@ import pytest
 from vkq.tflite.file import parse
 from vkq.tflite.reader import RULES
 
-from . import test_floats, test_sums
+from . import test_detections, test_floats, test_sums
 from .all import OPERATORS, operator_case
 from .answers import FILE, SEEDS, TAKEN, digest
 
@@ -31,7 +31,7 @@ def rows(columns: int) -> list[list[str]]:
 
 
 QUANTIZED, REAL = rows(4), rows(3)
-FLOATS = test_floats, test_sums
+FLOATS = test_floats, test_sums, test_detections
 
 
 def operators_of(cell: str) -> set[str]:

@@ -197,7 +197,8 @@ def _operator(one: FlatTable, index: int, codes: list[str], count: int) -> FileO
     inputs, outputs = _numbers(one, "inputs", count, True), _numbers(one, "outputs", count)
     kind = _KINDS.get(one.number("builtin_options_type"), "")
     table = one.table("builtin_options", kind) if kind else None
-    return FileOperator(codes[code], inputs, outputs, table.options() if table else {}, f"#{index}")
+    options = table.options() if table else {"custom": bytes(one.array("custom_options"))}
+    return FileOperator(codes[code], inputs, outputs, options, f"#{index}")
 
 
 def _tensor(one: FlatTable, index: int, buffers: list[FlatTable], data: memoryview) -> FileTensor:

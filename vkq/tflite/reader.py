@@ -11,7 +11,7 @@ from ..graph.graph import Graph, Spec
 from ..onnx.inputs import TRIAL_SIZES
 from ..onnx.reader import Model, needed
 from ..onnx.tensors import BROKEN, Argument
-from . import control, elements, flags, images, layers, movement, parts, rearranged, sums
+from . import control, detections, elements, flags, images, layers, movement, parts, rearranged, sums
 from .file import File, FileOperator, parse
 from .lowering import Lowering, Unsupported, names_of
 from .schema import ACTIVATIONS
@@ -24,6 +24,7 @@ RULES: dict[str, Callable[[Lowering, FileOperator, str], None]] = {
     "BATCH_MATMUL": layers.batch_matmul,
     "FULLY_CONNECTED": layers.fully_connected,
     **control.RULES,
+    **detections.RULES,
     **elements.RULES,
     **flags.RULES,
     **images.RULES,
