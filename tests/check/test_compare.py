@@ -21,24 +21,23 @@ from vkq.select.path import COOPMAT, PATHS
 def test_random_checks_pass_on_every_path(device: Device) -> None:
     paths, refused = compare.usable_paths(device)
     assert not refused.keys() & {"dot_s8s8", "dot_u8s8", "dot_u8u8", "portable"}
-    checks = share(random_checks(18, seed=11), device, 3)
+    checks = share(random_checks(9, seed=11), device, 3)
     found = [compare.run_check(device, check, paths) for check in checks]
     assert [m for one in found for m in one.mismatches] == []
     assert sum(one.compared for one in found) > 2 * len(checks)
 
 
 @pytest.mark.parametrize(
-    ("name", "first", "of"),  # SwiftShader runs every `of`-th check, from `first` on
+    ("name", "first", "step"),  # the two linear problems share the schemes and methods of the catalogue
     [
-        ("linear[M=2,K=5000,N=3]", 0, 8),
-        ("linear[M=33,K=1021,N=9]", 4, 8),
-        ("conv2d[N=1,IC=9,H=5,W=5,OC=6,KH=3,KW=3,padding=1,groups=3]", 0, 4),
+        ("linear[M=2,K=5000,N=3]", 0, 2),
+        ("linear[M=33,K=1021,N=9]", 1, 2),
+        ("conv2d[N=1,IC=9,H=5,W=5,OC=6,KH=3,KW=3,padding=1,groups=3]", 0, 1),
     ],
 )
-def test_catalogue_checks_pass(name: str, first: int, of: int, device: Device) -> None:
+def test_catalogue_checks_pass(name: str, first: int, step: int, device: Device) -> None:
     paths, _ = compare.usable_paths(device)
-    checks = select(name)
-    for check in share(checks[first:] + checks[:first], device, of):
+    for check in share(select(name)[first::step], device, 4):
         assert compare.run_check(device, check, paths).mismatches == []
 
 
