@@ -38,8 +38,8 @@ def compare_layers(
     for each value that both models have, in the order of the graph.
 
     Both models run node by node through ONNX Runtime's CPU provider, so that memory holds only the values
-    that later layers still read. If `quantize` scaled channels, the quantized model's metadata has the
-    factors, by which the float model's channels are scaled, too. samples: mappings of input names to arrays.
+    that later layers still read. If `quantize` scaled channels, the float model's channels are scaled by the
+    same factors (from the metadata). samples: mappings of input names to arrays.
 
     Raises ModelError if the models have no values in common or a model cannot be read.
     """

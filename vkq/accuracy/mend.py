@@ -25,12 +25,13 @@ def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
     pairs).
 
     A pair is a convolution, an optional activation in `EQUIVARIANT`, and a second convolution. No other
-    node reads the values between the two convolutions. Channel c of these values is divided by s_c, and the
-    elements of the second weight that multiply the channel are multiplied by s_c, so that the model's results
-    do not change. ``s_c = sqrt(a_c / w_c)`` up to a common factor, where a_c is the largest magnitude of the
-    channel, and w_c the largest magnitude of those weight elements. If the second convolution is depthwise,
-    its weight has a scale for each channel, and ``s_c = a_c``. (Equalization: Nagel et al. 2019,
-    https://arxiv.org/abs/1906.04721; s_c for weights with a scale per channel: Xiao et al. 2022.)
+    node reads the values between the two convolutions. Channel c of these values is divided by s_c. The
+    second weight's elements for channel c are multiplied by s_c, so that the model's results do not change.
+
+    ``s_c = sqrt(a_c / w_c)`` up to a common factor: a_c is the largest magnitude of channel c, and w_c that
+    of the weight elements for channel c. A depthwise second convolution has a weight scale for each channel,
+    so there ``s_c = a_c``. Sources: Nagel et al. 2019 (https://arxiv.org/abs/1906.04721); for weights with a
+    scale per channel, Xiao et al. 2022.
     """
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor = _Editor(copy)
@@ -61,10 +62,12 @@ def _rescale(editor: _Editor, first: Any, second: Any, s: Array) -> None:
 
 
 def smoothed(proto: Any, seen: Observed, floats: Collection[str]) -> tuple[Any, dict[str, Range], list[str]]:
-    """Equalize the channels that convolutions read from float operators or from the model's inputs. Before
-    such a convolution, insert a Mul that divides channel c by s_c, and multiply the weight by s_c, as in
-    `equalized`. Return (the new model, the range of each Mul's result by name, the names of the Muls).
-    floats: the names of the nodes that stay float. (Xiao et al. 2022, https://arxiv.org/abs/2211.10438.)"""
+    """Equalize the channels that convolutions read from float operators or from the model's inputs. Return
+    (the new model, the range of each inserted Mul's result by name, the names of these Muls).
+
+    A Mul before the convolution divides channel c by s_c, and the weight is multiplied by s_c, as in
+    `equalized`. floats: the names of the nodes that stay float. Source: Xiao et al. 2022
+    (https://arxiv.org/abs/2211.10438)."""
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor = _Editor(copy)
     ranges, divided = dict[str, Range](), []

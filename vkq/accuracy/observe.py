@@ -15,10 +15,12 @@ LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 
 class Observed:
-    """Statistics of a float model's values. ``histograms`` has a histogram of each value. For each value that
-    a layer reads, ``means``, ``lows`` and ``highs`` have an array with the mean, the smallest element (at
-    most 0) and the largest element (at least 0) of each channel. ``work`` maps the node names of layers to
-    their multiply-adds for one sample."""
+    """Statistics of a float model's values, by name.
+
+    - histograms: a histogram of each value
+    - means, lows, highs: for each value that a layer reads, the mean, the smallest element (at most 0) and
+      the largest element (at least 0) of each channel
+    - work: the multiply-adds of each layer for one sample, by the name of the layer's node"""
 
     def __init__(self, proto: Any, samples: Iterable[Mapping[str, Array]]):
         self.walk = Walk(proto)

@@ -31,11 +31,13 @@ def quantize_torch(
     """Export a float torch.nn.Module (or torch.export.ExportedProgram), quantize it to int8, and open it.
     Return the session, and the report on its accuracy.
 
-    samples: typical inputs, one for each call of the module: a tensor, or a tuple of tensors in the order of
-    the module's arguments. The module is exported with the first sample, which fixes the sizes of all axes
-    that *dynamic_shapes* does not name. The module is exported in ``eval()`` mode; it is not changed.
-    target: the path of the int8 .onnx file (None: no file is kept). options: those of `quantize`, such as
-    ``seconds=``, ``target_db=``, ``exclude=``.
+    - samples: typical inputs, one for each call of the module: a tensor, or a tuple of tensors in the order
+      of the module's arguments. The module is exported with the first sample, which fixes the sizes of all
+      axes that *dynamic_shapes* does not name.
+    - target: the path of the int8 .onnx file (None: no file is kept)
+    - options: those of `quantize`, such as ``seconds=``, ``target_db=``, ``exclude=``
+
+    The module is exported in ``eval()`` mode; it is not changed.
 
     >>> session, report = quantize_torch(net, batches)  # doctest: +SKIP
     >>> vkq.onnx.as_torch(session)(batches[0])  # doctest: +SKIP

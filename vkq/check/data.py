@@ -143,10 +143,12 @@ def random_data(
 ) -> Data:
     """Return random operands for a problem (see the module).
 
-    One problem in four has power-of-two scales, so that exact ties occur. *w_range*: the smallest and the
-    largest weight; None: the whole range of w_dtype. *extreme*: x and w are extremes of their ranges, so that
-    accumulators are as large as possible, and every third channel has the smallest or the largest int32 as
-    its bias. With *extreme*, or with K above MOST_K, the reference wraps sums that exceed int32.
+    - w_range: the smallest and the largest weight; None: the whole range of w_dtype
+    - extreme: x and w are extremes of their ranges, so that accumulators are as large as possible, and every
+      third channel has the smallest or the largest int32 as its bias
+
+    One problem in four has power-of-two scales, so that exact ties occur. With *extreme*, or with K above
+    MOST_K, the reference wraps sums that exceed int32.
     """
     low, high = w_range or (int(np.iinfo(w_dtype).min), int(np.iinfo(w_dtype).max))
     x_info, channels = np.iinfo(x_dtype), problem.gemm_n

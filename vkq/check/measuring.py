@@ -2,11 +2,11 @@
 which times the candidates of each family of kernels and the int8 tiles of matrix units. `vkq tune --export`
 measures the costs of all tiles with functions of this module.
 
-The child sends its parent one JSON object a line. The first line is ``{"device": key}``. Each candidate has
-two lines, ``{"begin": [family, name]}`` and ``{"end": name}``. The second line contains the result:
-``"us": microseconds``, or ``"ns": [alone, shared]`` for the cost of a tile, or ``"wrong": reason``. The two
-lines also contain ``spent``, the seconds since the start. If a candidate takes too long to compile, the
-process ends with the exit code `first_sight.LATE`.
+The child writes JSON objects for its parent, one per line. The first line is ``{"device": key}``. A candidate
+has two lines, ``{"begin": [family, name]}`` and ``{"end": name}``. Each also has ``spent``, the seconds since
+the start. The second has the result: ``"us": microseconds``, ``"ns": [alone, shared]`` for the cost of a tile,
+or ``"wrong": reason``. If a candidate takes too long to compile, the process ends with exit code
+`first_sight.LATE`.
 
 The cost of a tile is a pair of times of a step along K: the time for a workgroup that runs alone on a core,
 and the time for a workgroup that shares its core. They are computed from the times of calls with one
@@ -293,4 +293,4 @@ def _require(plan: Plan, tile: TimedTile) -> None:
     it. A *tile* without a choice (the dot product) is accepted with any tile."""
     ran = (step.program.variant.axes.get("tile") for step in plan.steps if step.program)
     if tile.choice and tile.name not in ran:
-        raise NoCost(f"tile {tile.name} does not run here: {', '.join(plan.variants)}")
+        raise NoCost(f"the plan does not run tile {tile.name}; it runs {', '.join(plan.variants)}")

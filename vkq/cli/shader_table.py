@@ -72,10 +72,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def figures(e: PipelineExecutable, results: int | None = None) -> dict[str, Any]:
-    """Return the figures of a pipeline: the number of instructions, also divided by the number of *results*
-    that an invocation writes; the instructions per multiply-add (`loop_cost`); registers, occupancy
-    ("running"), spills, dot-product instructions, and the seconds that compiling took. A figure that the
-    driver does not report is None."""
+    """Return the figures of a pipeline; a figure that the driver does not report is None.
+
+    - instructions; for_each_result: these divided by *results*, the number of results of an invocation
+    - for_each_mac: the instructions per multiply-add (`loop_cost`)
+    - registers; running: the occupancy; spills; dots: the number of dot-product instructions
+    - seconds: the time that compiling took"""
     text = list(e.texts.values())[-1] if e.texts else ""
     instructions = _first(e.statistics, INSTRUCTIONS)
     return {

@@ -233,10 +233,13 @@ class Executable:
     ) -> dict[str, Tensor]:
         """Submit the work, and return the result tensors by name without waiting.
 
-        *targets*: the tensors to write results to, by the results' names; such a tensor may also be an input.
-        Other results get new memory. Input tensors stay on the device; only inputs in `Graph.bounds` are also
-        copied to the host, which checks their values. *repeated*: keeps the recording for a caller that
-        gives the same tensors to several runs. It is ignored in a `Device.record` block.
+        - targets: by the name of a result, the tensor to write it to, which may also be an input. Other
+          results get new memory.
+        - repeated: keeps the recording for a caller that gives the same tensors to several runs. It is
+          ignored in a `Device.record` block.
+
+        Input tensors stay on the device. Only inputs in `Graph.bounds` are also copied to the host, which
+        checks their values.
 
         Raises ArgumentError or DTypeError if a target cannot hold its result."""
         graph, into = self.graph, dict(targets or {})

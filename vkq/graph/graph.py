@@ -80,10 +80,12 @@ class Node:
 
 @dataclasses.dataclass
 class Graph:
-    """Nodes in topological order. ``specs`` maps the name of each input, constant and result of a node to
-    its spec. ``bounds`` maps an integer input to its smallest and largest allowed value; an input without
-    bounds has no entry. Some bounds keep indices in range. The others only keep arithmetic within int32;
-    ``arithmetic`` has the inputs with such bounds."""
+    """Nodes in topological order.
+
+    - specs: the spec of each input, constant and result of a node, by name
+    - bounds: the smallest and largest allowed value of integer inputs that have bounds, by name
+    - arithmetic: the inputs whose bounds only keep arithmetic within int32; other bounds keep indices in
+      range"""
 
     inputs: list[str]
     outputs: list[str]

@@ -143,10 +143,12 @@ def _appends(node: Node, ends: _Ends) -> bool:
 
 
 class _Adapting:
-    """Rewrites the nodes of a model for int8 caches. An ``unpack_cache`` node makes the floats of a cache
-    for two kinds of readers. A Shape needs their shape; constant folding then removes both nodes. Attention
-    that is written as MatMul, Softmax and MatMul reads the floats of two caches, until
-    `vkq.graph.passes.attention` fuses all of these nodes."""
+    """Rewrites the nodes of a model for int8 caches. An ``unpack_cache`` node makes the floats of a cache for
+    two kinds of nodes:
+
+    - a Shape, which needs their shape; constant folding removes both nodes
+    - attention that is written as MatMul, Softmax and MatMul; `vkq.graph.passes.attention` fuses all of
+      these nodes"""
 
     def __init__(self, model: Model, ends: _Ends, caches: set[str]):
         self.model, self.ends, self.caches = model, ends, caches

@@ -17,10 +17,12 @@ REMEDY = "leave kv_cache out"
 
 
 def attended(w: Rewriting, at: Scores, qkv: list[str], widths: tuple[int, int], past: int) -> str:
-    """Append k and v to int8 caches, and compute the attention of q to the extended caches. Inputs *past* and
-    *past* + 1 of the node are the old caches; its results 1 and 2 are the new caches. q: (batch, queries,
-    heads, d); k and v: (batch, tokens, kv_heads, d); *widths*: the sizes of a key and of a value, which must
-    be equal. Return (batch, queries, heads, d), float32."""
+    """Append k and v to int8 caches, and compute the attention of q to the extended caches. Return it as
+    float32 (batch, queries, heads, d). Results 1 and 2 of the node are the new caches.
+
+    - qkv: q (batch, queries, heads, d), k and v (batch, tokens, kv_heads, d)
+    - widths: the sizes of a key and of a value, which must be equal
+    - past: inputs *past* and *past* + 1 of the node are the old caches"""
     width, other = widths
     if width != other:
         _refuse(w, f"its keys have {width} numbers and its values {other}; both must have the same number")

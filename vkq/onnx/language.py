@@ -214,10 +214,11 @@ class _Draw:
 
 
 def _pieces(count: int, again: bool) -> Iterator[range]:
-    """Yield the pieces in which the model reads the first *count* tokens, in order. The lengths of the pieces
-    are powers of two up to `LONGEST`, so that the model is prepared for few lengths. *again*: True if tokens
-    may be read twice. Then the last piece may overlap the previous one, because one longer run is faster
-    than several short ones."""
+    """Yield the ranges of the first *count* tokens that the model reads in one run each, in order. Lengths
+    are powers of two up to `LONGEST`, so that the model is prepared for few lengths.
+
+    again: True if tokens may be read twice. Then the last range may overlap the previous one, because one
+    longer run is faster than several short ones."""
     at = 0
     while left := count - at:
         size = min(LONGEST, 1 << (left - 1).bit_length())

@@ -108,10 +108,12 @@ class Manners:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Return counts since the session was opened. ``runs``: completed runs (a batch of `map` is one run).
-        ``shapes_prepared``: sets of input shapes that were prepared; ``cache_hits``: requests for a set that
-        was already prepared. ``bytes_uploaded``, ``bytes_downloaded``: bytes of inputs and results that were
-        arrays. Weights, and values that pass between the device and a fallback, do not count."""
+        """Return counts since the session was opened.
+
+        - runs: completed runs; a batch of `map` is one run
+        - shapes_prepared, cache_hits: sets of input shapes that were prepared; requests for prepared sets
+        - bytes_uploaded, bytes_downloaded: bytes of inputs and results that were arrays. Weights, and values
+          that pass between the device and a fallback, do not count."""
         return self._executables.counters.as_dict()
 
     def __repr__(self) -> str:
@@ -170,15 +172,13 @@ class Manners:
         self._worker.begin(later)
 
     def io_binding(self) -> IOBinding:
-        """Return an IOBinding, which binds inputs and outputs to memory on the host or on the device, for
-        `run_with_iobinding`."""
+        """Return an IOBinding for `run_with_iobinding`. It binds inputs and outputs to memory."""
         self._executables  # noqa: B018  raises if the session is closed
         return IOBinding(self)
 
     @checked
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
-        """Run with the values that *iobinding* binds, and store the results in *iobinding*
-        (`IOBinding.get_outputs`)."""
+        """Run with the values that *iobinding* binds; `IOBinding.get_outputs` then returns the results."""
         if not isinstance(iobinding, IOBinding) or iobinding.session is not self:
             raise ArgumentError("run_with_iobinding: iobinding must come from this session's io_binding()")
         iobinding.run(run_options)

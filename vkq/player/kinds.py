@@ -81,10 +81,12 @@ class PortableDevice(Device):
 
 
 def described(real: Capabilities, kind: str) -> AbsentDevice:
-    """Return an absent device. *kind*: a name in `vkq.device.reported`, or the path of a file that `vkq
-    devices --json` wrote; the first device in the file is used, with its measured rates. The self-test
-    cannot run for an absent device; on that device, the known answer of the exported file detects wrong
-    results. *real*: see `AbsentDevice`.
+    """Return an absent device. Its self-test cannot run here, but the exported file has a known answer, which
+    detects wrong results on the device itself.
+
+    - real: see `AbsentDevice`
+    - kind: a name in `vkq.device.reported`, or the path of a file that `vkq devices --json` wrote. The first
+      device in the file is used, with its measured rates.
 
     Raises ArgumentError if *kind* is neither a name nor such a file."""
     if kind in NAMES:

@@ -1,11 +1,13 @@
 """Compresses parts of a file by deflate. The words of a shader are first sorted into columns.
 
-SPIR-V has four columns: the first, second and third words of all instructions, and the remaining words. Third
-words are mostly result ids, which count upward; later words mostly refer to recent results. So each third
-word is stored as its difference from the previous third word, and each later word as its difference from
-the third word of its own instruction. The lowest bit of a difference is its sign. The bytes are then stored
-in four planes: the lowest bytes of all words, their second bytes, and so on. native/packed.cpp restores the
-words."""
+1. SPIR-V has four columns: the first, second and third words of all instructions, and the remaining words.
+2. Third words are mostly result ids, which count upward. Each becomes its difference from the previous one.
+3. Later words mostly refer to recent results. Each becomes its difference from the third word of its own
+   instruction.
+4. The sign of a difference moves to its lowest bit.
+5. The bytes are stored in four planes: the lowest bytes of all words, their second bytes, and so on.
+
+native/packed.cpp restores the words."""
 
 from __future__ import annotations
 

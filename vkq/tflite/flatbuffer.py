@@ -1,10 +1,13 @@
 """Reads flatbuffers. Every offset is checked before it is followed.
 
-A table begins with the distance to its vtable. The vtable has the vtable's size, the table's size, and the
-offset of each field in the table; an offset of 0 means that the field is omitted and has its default. A field
-that is not a scalar is a distance forward to its content. A vector begins with its length. In a malicious
-file, distances and lengths may have any value. So every read is checked to be inside the file, and no vector
-may be longer than the file.
+- A table begins with the distance to its vtable.
+- A vtable has its own size, the table's size, and the offset of each field in the table. An offset of 0 means
+  that the field is omitted and has its default.
+- A field that is not a scalar is a distance forward to its content.
+- A vector begins with its length.
+
+In a malicious file, distances and lengths may have any value. So every read is checked to be inside the file,
+and no vector may be longer than the file.
 """
 
 from __future__ import annotations

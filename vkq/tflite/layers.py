@@ -70,7 +70,7 @@ def conv(low: Lowering, operator: FileOperator, activation: str) -> None:
     channels = low.shape(x)[3] if len(low.shape(x)) == 4 else 0
     if weight.ndim != 4 or not channels or not weight.shape[3] or channels % weight.shape[3]:
         raise ModelError(
-            f"{operator}: x {low.shape(x)} must be (N, H, W, n * IC), w {weight.shape} (OC, KH, KW, IC)"
+            f"{operator}: x {low.shape(x)} must be (N, H, W, groups * IC), w {weight.shape} (OC, KH, KW, IC)"
         )
     _convolution(low, operator, activation, weight.transpose(0, 3, 1, 2), channels // weight.shape[3], 0)
 
@@ -82,7 +82,7 @@ def depthwise(low: Lowering, operator: FileOperator, activation: str) -> None:
     channels = low.shape(x)[3] if len(low.shape(x)) == 4 else 0
     if weight.ndim != 4 or weight.shape[0] != 1 or not channels or weight.shape[3] % channels:
         raise ModelError(
-            f"{operator}: x {low.shape(x)} must be (N, H, W, C), w {weight.shape} (1, KH, KW, n * C)"
+            f"{operator}: x {low.shape(x)} must be (N, H, W, IC), w {weight.shape} (1, KH, KW, n * IC)"
         )
     _convolution(low, operator, activation, weight.transpose(3, 0, 1, 2), channels, 3)
 
