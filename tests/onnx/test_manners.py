@@ -435,7 +435,7 @@ def test_map_gives_every_output(device: vkq.Device, path: str, batch: int) -> No
         assert len(chosen) == 5
     for one, want in zip(session.map(x[:, None], batch), y, strict=True):
         np.testing.assert_array_equal(one, want)
-    with pytest.raises(vkq.ArgumentError, match="give its rows one by one"):
+    with pytest.raises(vkq.ArgumentError, match="give its elements one by one"):
         list(session.map([x[:2]], batch))
     with pytest.raises(vkq.ArgumentError, match="there are no outputs"):
         session.map(x, batch, ["third"])

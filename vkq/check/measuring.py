@@ -3,9 +3,9 @@ which times the candidates of each family of kernels and the int8 tiles of matri
 measures the costs of all tiles with functions of this module.
 
 The child writes JSON objects for its parent, one per line. The first line is ``{"device": key}``. A candidate
-has two lines, ``{"begin": [family, name]}`` and ``{"end": name}``. Each also has ``spent``, the seconds since
-the start. The second has the result: ``"us": microseconds``, ``"ns": [alone, shared]`` for the cost of a tile,
-or ``"wrong": reason``. If a candidate takes too long to compile, the process ends with exit code
+has two lines, ``{"begin": [family, name]}`` and ``{"end": name}``. Both have ``spent``, the seconds since the
+start. The second has the result: ``"us": microseconds``, ``"ns": [alone, shared]`` for the cost of a tile, or
+``"wrong": reason``. If a candidate takes too long to compile, the process ends with exit code
 `first_sight.LATE`.
 
 The cost of a tile is a pair of times of a step along K: the time for a workgroup that runs alone on a core,

@@ -74,10 +74,12 @@ def read(path: Path) -> dict[str, Any]:
 def figures(e: PipelineExecutable, results: int | None = None) -> dict[str, Any]:
     """Return the figures of a pipeline; a figure that the driver does not report is None.
 
-    - instructions; for_each_result: these divided by *results*, the number of results of an invocation
-    - for_each_mac: the instructions per multiply-add (`loop_cost`)
-    - registers; running: the occupancy; spills; dots: the number of dot-product instructions
-    - seconds: the time that compiling took"""
+    - instructions, registers, spills: their numbers
+    - for_each_result: instructions / *results*, the number of results of an invocation
+    - for_each_mac: instructions per multiply-add (`loop_cost`)
+    - running: the occupancy
+    - dots: the number of dot-product instructions
+    - seconds: the time to compile"""
     text = list(e.texts.values())[-1] if e.texts else ""
     instructions = _first(e.statistics, INSTRUCTIONS)
     return {

@@ -17,7 +17,8 @@ IDS = ("int32", "int64")
 
 
 def multi_head_attention(w: Rewriting) -> bool:
-    """Rewrite com.microsoft's MultiHeadAttention. Return False if vkq does not support the node's form.
+    """Rewrite com.microsoft's MultiHeadAttention. Return False if vkq does not support its attributes or
+    inputs.
 
     Inputs: q, k, v, the bias of q, k and v, a mask, a bias of the scores, past keys, past values. q may
     also contain k and v, and k may contain v."""
@@ -62,7 +63,7 @@ def plain(w: Rewriting, most: int, mask: int, heads: object, integers: Sequence[
 
 
 def _heads(w: Rewriting, heads: int) -> tuple[list[str], int, int, tuple[int, int]] | None:
-    """Return (names, queries, keys, sizes), or None for an unsupported form.
+    """Return (names, queries, keys, sizes), or None if vkq does not support the inputs.
 
     - names: the names of q, k and v (batch, heads, tokens, size)
     - queries, keys: the number of queries and of keys
@@ -108,8 +109,8 @@ def _biased(w: Rewriting, names: list[str], width: int) -> list[str]:
 def scores_of(
     w: Rewriting, sizes: tuple[int, int, int, int], held: int, width: int, inputs: tuple[int, int]
 ) -> Scores | None:
-    """Return the `Scores` of an attention operator of com.microsoft. Return None if vkq does not support
-    the form of its mask. *inputs*: the index of the mask, and the index of the bias of the scores."""
+    """Return the `Scores` of an attention operator of com.microsoft. Return None if vkq does not support its
+    mask. *inputs*: the index of the mask, and the index of the bias of the scores."""
     a, (batch, heads, queries, keys), (mask, added) = w.node.attributes, sizes, inputs
     bias = [w.name(added)] if w.name(added) else []
     spec = w.spec(mask)
@@ -126,7 +127,7 @@ def scores_of(
 
 def _shown(w: Rewriting, mask: str, spec: Spec, batch: int, queries: int, keys: int) -> str:
     """Emit nodes that convert a mask to Booleans (batch, 1, queries or 1, keys), True for visible keys.
-    Return the name of their result; "" for an unsupported form. The supported forms are:
+    Return the name of their result; "" for an unsupported mask. The supported masks are:
 
     - (batch, keys) or (batch, queries, keys): a key is visible if its integer is positive
     - (batch,): for each batch element, the index after its last visible key

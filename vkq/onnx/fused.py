@@ -44,9 +44,9 @@ def _unread(reading: Reading, node: Node, why: str) -> None:
 
 
 def skip_normalization(root: bool) -> Spelling:
-    """Return a rule for SkipLayerNormalization, or with *root* for SkipSimplifiedLayerNormalization. The
-    operator normalizes the sum x + skip (+ bias) in float32, also for float16 inputs. The fourth result of
-    the node is this sum."""
+    """Return a rewrite rule for SkipLayerNormalization, or with *root* for SkipSimplifiedLayerNormalization.
+    The operator normalizes the sum x + skip (+ bias) in float32, also for float16 inputs. The fourth result
+    of the node is this sum."""
 
     def rule(reading: Reading, node: Node) -> None:
         x, skip, scale = node.inputs[:3]
@@ -93,7 +93,7 @@ def embed_normalization(reading: Reading, node: Node) -> None:
 
 
 def gelu(approximate: str) -> Spelling:
-    """Return a rule for BiasGelu and FastGelu: Gelu of x (+ bias)."""
+    """Return a rewrite rule for BiasGelu and FastGelu: Gelu of x (+ bias)."""
 
     def rule(reading: Reading, node: Node) -> None:
         x, bias = node.inputs[0], node.input(1)

@@ -17,7 +17,7 @@ FLOATS = ("float32", "float16")
 
 
 def gather_block_quantized(w: Rewriting) -> bool:
-    """Rewrite GatherBlockQuantized. Return False if vkq does not support the node's form.
+    """Rewrite GatherBlockQuantized. Return False if vkq does not support its attributes or inputs.
 
     Its inputs are a table, indices, scales and zero points. Its result is (code - zero point) * scale,
     computed in float32 and converted to the type of the scales. On the device a byte holds two 4-bit codes;

@@ -1,4 +1,4 @@
-"""Rewrites com.microsoft's GroupQueryAttention, in the form of onnxruntime-genai's models
+"""Rewrites com.microsoft's GroupQueryAttention, as onnxruntime-genai's models use it
 (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GroupQueryAttention)."""
 
 from __future__ import annotations

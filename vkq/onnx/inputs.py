@@ -244,8 +244,8 @@ def _element(name: str, value: npt.ArrayLike, rank: int | None) -> Array:
         return array
     if array.shape[0] != 1:
         raise ArgumentError(
-            f"input {name!r}: an element has shape {array.shape}, whose axis 0, the batch, must be 1;"
-            " give its rows one by one (batch=N computes N of them together)"
+            f"input {name!r}: an element has shape {array.shape}, whose axis 0 (the batch) must be 1;"
+            " give its elements one by one (batch=N computes N of them together)"
         )
     return array[0]  # type: ignore[no-any-return]
 

@@ -10,8 +10,8 @@ from .unknown_operators import unknown
 
 
 def norm(square: bool, root: bool) -> Spelling:
-    """Return a rule for ReduceL1, ReduceL2 and ReduceSumSquare. *square*: add squares instead of absolute
-    values. *root*: return the square root of the sum."""
+    """Return a rewrite rule for ReduceL1, ReduceL2 and ReduceSumSquare. *square*: add squares instead of
+    absolute values. *root*: return the square root of the sum."""
 
     def rule(reading: Reading, node: Node) -> None:
         x = node.inputs[0]

@@ -15,8 +15,8 @@ ATTRIBUTES = {
 
 
 def onnx_attention(w: Rewriting) -> bool:
-    """Rewrite ONNX's Attention. Return False if vkq does not support the node's form. Its inputs are q, k,
-    v, a mask, past keys, past values, and the number of valid keys of each batch element."""
+    """Rewrite ONNX's Attention. Return False if vkq does not support its attributes or inputs. The inputs are
+    q, k, v, a mask, past keys, past values, and the number of valid keys of each batch element."""
     at = _scores(w)
     if at is None:
         return False
@@ -51,8 +51,8 @@ def _to_int8(w: Rewriting, at: Scores, qkv: list[str], flat: bool) -> None:
 
 
 def _scores(w: Rewriting) -> Scores | None:
-    """Return the `Scores` of the attention. Return None for an unsupported form, for example scores as a
-    result, or a mask that does not cover all keys. ONNX's definition then replaces the node."""
+    """Return the `Scores` of the attention. Return None if vkq does not support the node, for example because
+    the scores are a result, or the mask does not cover all keys. ONNX's definition then replaces the node."""
     a, given = w.node.attributes, w.given
     others = (3, 4, 5, 6) if w.int8_cache else (3, 6)
     floats = {spec.dtype for i, spec in given.items() if i not in others}

@@ -1,9 +1,8 @@
 """The ONNX operators that the reader knows, and their translation to the graph's operators.
 
-A node of an older opset is converted to the newest form, in which some attributes are inputs. A quantized
-operator of ONNX or com.microsoft becomes DequantizeLinear, a float operator and QuantizeLinear (QDQ).
-Later, passes fuse these nodes into vkq's quantized operators, as they do in models that are in QDQ form
-from the start.
+A node of an older opset is converted to the newest opset, in which some attributes are inputs. A quantized
+operator of ONNX or com.microsoft becomes DequantizeLinear, a float operator and QuantizeLinear (QDQ). Later,
+passes fuse these nodes into vkq's quantized operators, as they do in QDQ models.
 """
 
 from __future__ import annotations
@@ -104,8 +103,8 @@ def _stored(reading: Reading, node: Node, x: str, scale: str, zero: str, **attri
 
 
 def _channels_first(rule: Spelling) -> Spelling:
-    """Return a rule that also accepts ``channels_last``. In that case, it emits a Transpose to (N, C, ...),
-    the nodes of *rule*, and a Transpose back."""
+    """Return a rewrite rule that also accepts ``channels_last``. In that case, it emits a Transpose to (N, C,
+    ...), the nodes of *rule*, and a Transpose back."""
 
     def both(reading: Reading, node: Node) -> None:
         if not node.attributes.get("channels_last", 0):

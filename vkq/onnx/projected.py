@@ -13,8 +13,8 @@ from .scores import append, attend, heads_first, joined
 
 
 def projected_attention(w: Rewriting) -> bool:
-    """Rewrite Attention. Return False if vkq does not support the node's form. Inputs: x, weights of q, k
-    and v, their bias, a mask, past keys and values, and a bias of the scores."""
+    """Rewrite Attention. Return False if vkq does not support its attributes or inputs. Inputs: x, weights of
+    q, k and v, their bias, a mask, past keys and values, and a bias of the scores."""
     a = w.node.attributes
     widths = _widths(w, a.get("qkv_hidden_sizes"))
     known = set(a) <= {*ATTRIBUTES, "qkv_hidden_sizes"} and plain(w, 6, 3, a.get("num_heads", 0))
@@ -26,9 +26,9 @@ def projected_attention(w: Rewriting) -> bool:
 
 
 def quantized_attention(w: Rewriting) -> bool:
-    """Rewrite QAttention. Return False if vkq does not support the node's form. Inputs: 8-bit x, 8-bit
-    weights, bias, the scales of x and weights, a mask, the zero points of x and weights, and past keys and
-    values. q, k and v are the exact int32 product times both scales plus the bias, in float32."""
+    """Rewrite QAttention. Return False if vkq does not support its attributes or inputs. Inputs: 8-bit x,
+    8-bit weights, bias, the scales of x and weights, a mask, the zero points of x and weights, and past keys
+    and values. q, k and v are the exact int32 product times both scales plus the bias, in float32."""
     a, widths = w.node.attributes, _widths(w, None)
     if not set(a) <= ATTRIBUTES or not plain(w, 9, 5, a.get("num_heads", 0), (0, 1, 6, 7)) or widths is None:
         return False

@@ -35,7 +35,7 @@ def quantize(
     per_channel: bool = True,
     exclude: Collection[str] = (),
 ) -> None:
-    """Quantize a float model and write it to *target*, in QDQ form with int8 weights.
+    """Quantize a float model to QDQ with int8 weights, and write it to *target*.
 
     samples: tens of typical inputs, each a mapping of names to arrays; they determine the ranges of
     activations. activations: "int8" or "uint8". per_channel: True for one scale for each output channel of

@@ -42,8 +42,8 @@ Spelling = Callable[[Reading, Node], None]
 
 
 def attributes_as_inputs(*names: str, integers: bool = True) -> Spelling:
-    """Return a rule that turns the attributes *names* of an older opset into inputs of the node. Their values
-    become constants: int64 if *integers*, else float32."""
+    """Return a rewrite rule that replaces the attributes *names* of an older opset by inputs of the node.
+    Their values become constants: int64 if *integers*, else float32."""
 
     def rule(reading: Reading, node: Node) -> None:
         a = dict(node.attributes)

@@ -35,9 +35,9 @@ def unknown(
 ) -> Node:
     """Return a graph node with the operator ``foreign`` in place of *node*, whose operator vkq does not know.
 
-    opset: the node's opset of ai.onnx; None: the newest form of the operator. why: the reason why a device
-    refuses the node. versions: the versions of the model's other domains. captured: outer values that the
-    subgraphs of an If, Loop or Scan read; they become additional inputs.
+    opset: the node's opset of ai.onnx; None: the newest one. why: the reason why a device refuses the node.
+    versions: the versions of the model's other domains. captured: outer values that the subgraphs of an If,
+    Loop or Scan read; they become additional inputs.
     """
     why = why or f"vkq does not know the operator {domain or 'ai.onnx'}.{node.op}"
     domains = {**({domain: 1} if domain else {}), **(versions or {})}

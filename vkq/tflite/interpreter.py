@@ -39,7 +39,7 @@ class Interpreter:
         num_threads: int | None = None,
     ):
         if (model_path is None) == (model_content is None):
-            raise ArgumentError("give one of model_path and model_content")
+            raise ArgumentError("give model_path or model_content, not both")
         source = Path(model_path).read_bytes() if model_path is not None else bytes(model_content or b"")
         self._open(source, parsed(source), device, fallback)
 
