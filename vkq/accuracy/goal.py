@@ -24,9 +24,9 @@ Judge = Callable[[Path], "float | bool"]
 class Goal:
     """A callable that returns True if a candidate (`Found`) is good enough.
 
-    least_db, least_same: the minimum ``snr_db`` and ``same`` of the worst output. judge: a function that gets
-    the path of the candidate's ONNX file. It returns a bool, or a score, which must be at least *least*
-    (default: 99.5 % of the float model's score).
+    - least_db, least_same: the minimum ``snr_db`` and ``same`` of the worst output
+    - judge: a function that gets the path of the candidate's ONNX file, and returns a bool or a score
+    - least: the minimum score (default: 99.5 % of the float model's score)
 
     Raises ArgumentError if the judge rejects the float model itself.
     """
@@ -101,7 +101,10 @@ def script(path: str | os.PathLike[str]) -> Judge:
         except (ValueError, IndexError):
             return done.returncode == 0
         if done.returncode:
-            raise ArgumentError(f"{path} printed {score:g} and ended with exit code {done.returncode}")
+            raise ArgumentError(
+                f"{path} printed {score:g} and ended with exit code {done.returncode}; with a score, it must"
+                " be 0"
+            )
         return score
 
     return judge

@@ -82,7 +82,10 @@ def _corners(low: Lowering, operator: FileOperator, options: Options) -> str:
     if low.dtype(number) in BYTES:
         anchors = (anchors - low.q(number).zero_point) * low.q(number).scale
     if anchors.shape != (count, 4) or width < 4:
-        raise ModelError(f"{operator}: {count} boxes of {width} numbers have anchors {anchors.shape}")
+        raise ModelError(
+            f"{operator}: its anchors are {anchors.shape} and its boxes have {width} numbers; anchors must be"
+            f" {(count, 4)}, and boxes have 4 numbers or more"
+        )
     (y, x, h, w), scale = anchors.T, {name: options[f"{name}_scale"] for name in "yxhw"}
     factors = np.array([h / scale["y"], w / scale["x"]]), np.array([[1 / scale["h"]], [1 / scale["w"]]])
     given = low.emit("Transpose", [low.reshape(_real(low, boxes), (count, width))], perm=(1, 0))
@@ -141,7 +144,7 @@ def _over_classes(low: Lowering, ends: str, scores: str, options: Options) -> li
     steps, each = int(options["max_detections"]), int(options["max_classes_per_detection"])
     count, classes = low.specs[scores].shape
     if not 0 < each <= classes:
-        raise Unsupported(f"it gives {each} classes for each detection, and there are {classes}")
+        raise Unsupported(f"it returns {each} classes for each detection; it must be 1 to {classes}")
     best = low.emit("ReduceMax", [scores, low.constant(np.array([1]), "axes")], keepdims=1)
     places, found = _selected(low, ends, low.reshape(best, (1, count)), options, steps)
     places, found = low.reshape(places, (steps,)), low.reshape(found, (steps, 1))
@@ -164,14 +167,15 @@ def _over_classes(low: Lowering, ends: str, scores: str, options: Options) -> li
 
 
 def _by_class(low: Lowering, ends: str, scores: str, options: Options) -> list[str]:
-    """Emit the results of a selection for each class of *scores* (N, classes): of the boxes that these
-    selections take, those with the highest scores."""
+    """Emit the results of one selection for each class of *scores* (N, classes). They are the selected boxes
+    with the highest scores."""
     count, classes = int(options["max_detections"]), low.specs[scores].shape[1]
     steps = min(int(options.get("detections_per_class", PER_CLASS)), count)
     each = int(options["max_classes_per_detection"])
     if steps < 1 or classes * steps < count or each != 1:
         raise Unsupported(
-            f"it selects {count} detections, {steps} of each of {classes} classes, and {each} for each box"
+            f"it selects {count} detections, {steps} in each of {classes} classes, {each} for each box; there"
+            " must be enough in all classes, and one for each box"
         )
     places, found = _selected(low, ends, low.emit("Transpose", [scores], perm=(1, 0)), options, steps)
     values, at = largest_of(low, low.reshape(found, (1, classes * steps)), count)

@@ -1,9 +1,11 @@
 """Reads the options of a custom operator, which a file stores as a map in the format FlexBuffers.
 
-The last byte of the data is the width of the root value, the byte before it the type of the root. A map is a
-vector of values in the order of their keys. Before its values are, from the end: the number of the values,
-the width of the keys' offsets, and the distance back to the vector of the keys; after them is a byte for each
-value with its type. Every distance is checked to stay inside the data."""
+- The last byte of the data is the width of the root value. The byte before it is the type of the root.
+- A map is a vector of values in the order of their keys. Directly before the values is their number, before
+  that the width of the keys' offsets, and before that the distance back to the vector of the keys. After the
+  values is a byte for each value, with its type.
+
+Every distance is checked to stay inside the data."""
 
 from __future__ import annotations
 

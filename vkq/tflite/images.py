@@ -120,7 +120,7 @@ def _divided(
 
 def _inside(positions: int, size: int, taps: int, step: int, before: int) -> Array:
     """Return for each position of a window the number of its *taps* inside an axis of *size* elements. The
-    first position is *before* elements ahead of the axis."""
+    first window begins *before* elements ahead of the axis."""
     first = np.arange(positions) * step - before
     return np.asarray(np.minimum(first + taps, size) - np.maximum(first, 0))
 

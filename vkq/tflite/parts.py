@@ -176,7 +176,9 @@ def gather(low: Lowering, operator: FileOperator, activation: str) -> None:
     if not b:
         return low.give(y, low.emit("Gather", [name, at], axis=axis))
     if not 0 < b <= min(axis, len(ids)) or shape[:b] != ids[:b]:
-        raise ModelError(f"{operator}: {b} axes of {shape} and of the indices {ids} are batches; they differ")
+        raise ModelError(
+            f"{operator}: the first {b} axes (batches) of {shape} and indices {ids} must be equal"
+        )
     between, inner = range(b, axis), range(axis + 1, len(shape))
     name = low.emit("Transpose", [name], perm=(*range(b), axis, *between, *inner)) if axis > b else name
     count, size = math.prod(shape[:b]), shape[axis]

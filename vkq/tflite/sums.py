@@ -107,7 +107,7 @@ def added(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 
 def floor_division(remainder: bool) -> Rule:
-    """Return a rule for FLOOR_DIV, or for FLOOR_MOD with *remainder*. The quotient is rounded down, so a
+    """Return a rule that lowers FLOOR_DIV, or with *remainder* FLOOR_MOD. The quotient is rounded down, so a
     remainder has the sign of the divisor."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
@@ -134,13 +134,13 @@ def _of_floats(low: Lowering, names: list[str], remainder: bool) -> str:
     rest = low.emit("Where", [other, low.emit("Add", [rest, names[1]]), rest])
     if remainder:
         return rest
-    # the quotient of a float32 division may be rounded up to the next integer
+    # not the floor of x / y: float32 may have rounded x / y up to the next integer
     return low.emit("Round", [low.emit("Div", [low.emit("Sub", [names[0], rest]), names[1]])])
 
 
 def reduction(op: str) -> Rule:
-    """Return a rule for a reduction of floats, integers or flags by *op*. The reduction of flags is computed
-    as int32."""
+    """Return a rule that lowers a reduction of floats, integers or Booleans to *op*. Booleans are reduced as
+    int32."""
 
     def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
         no_bytes(low, operator)
