@@ -24,7 +24,7 @@ def combined_rows(
 
     - z has the result's shape, or broadcasts to it along leading axes only, with whole blocks of four
       rows;
-      - all arrays are in kPackedInt8_4H4W."""
+    - all arrays are in kPackedInt8_4H4W."""
     shape = (*ids.spec.shape, x.spec.shape[-1])
     y = Spec(shape, yq.dtype, None, yq)
     if len(x.spec.shape) != 2 or len(z.spec.shape) > len(shape) or not y.size or not x.spec.size:
