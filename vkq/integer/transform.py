@@ -41,8 +41,7 @@ R = 2**32  # modulus of Montgomery multiplication
 @dataclasses.dataclass(frozen=True)
 class Blocks:
     """The division of an image into blocks. *size*: (rows, columns) of a block. *step*: (rows, columns) of
-    the results of a block. *count*: the number of blocks (down, across).
-    columns) of results that a block gives. *count*: the numbers of blocks (down, across)."""
+    the results of a block. *count*: the number of blocks (down, across)."""
 
     size: tuple[int, int]
     step: tuple[int, int]

@@ -118,7 +118,6 @@ class GroupedGemm:
     @property
     def rows_shared(self) -> int:
         """The maximum number of rows for which the GEMV kernel keeps x in shared memory; 0 if it never
-        does.
         does."""
         able = self.whole and self.chunk_groups == 1
         return profile(self.device.capabilities).gemv_rows_shared if able else 0

@@ -33,8 +33,7 @@ def applied(layer: Callable[P, Layer[Any]]) -> Callable[[Callable[..., Any]], Ap
     name and the docstring of the function.
 
     The signature is ``(x, <the parameters of the layer>, out=None)``, also for `inspect`, help() and the
-    manual. The layer checks its arguments. The default device is that of x or *out*.
-    manual. The layer checks its arguments. Without a device argument, the device of x or *out* is used."""
+    manual. The layer checks its arguments. The default device is that of x or *out*."""
 
     def form(named: Callable[..., Any]) -> Applied[P]:
         def call(x: Any, *operands: Any, out: Tensor | None = None, **options: Any) -> Any:

@@ -96,6 +96,5 @@ class LinearProblem:
 
     @property
     def name(self) -> str:
-        """``linear[M=1,K=64,N=32]``: test id, benchmark row and filter. It omits the leading dims.
-        the leading dims."""
+        """``linear[M=1,K=64,N=32]``: test id, benchmark row and filter. It omits the leading dims."""
         return f"linear[M={self.m},K={self.k},N={self.n}]"

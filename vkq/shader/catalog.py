@@ -140,8 +140,7 @@ def load_catalog(folder: Path) -> Catalog:
 @cache
 def catalog() -> Catalog:
     """Return the catalog of the package's descriptions, or of `shaders_folder` in a checkout. A description
-    is read once, at its first use.
-    description is read once, at its first use."""
+    is read once, at its first use."""
     packaged = Frozen(PACKAGED, shaders_folder())
     return Catalog(packaged or Described(shaders_folder()))
 
