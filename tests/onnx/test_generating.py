@@ -239,7 +239,10 @@ def test_text(
     [
         (lambda c: c["model"].pop("decoder"), "'decoder' is missing"),
         (lambda c: c["model"]["decoder"].update(filename="../model.onnx"), "must be a file in the folder"),
-        (lambda c: c["model"].update(context_length="long"), "cannot be read: invalid literal"),
+        (lambda c: c["model"].update(context_length="long"), "context_length is long; it must be an integer"),
+        (lambda c: c["model"]["decoder"].update(num_hidden_layers=10**9), "an integer from 1 to 4096"),
+        (lambda c: c["model"]["decoder"].update(head_size=True), "head_size is True"),
+        (lambda c: c["model"]["decoder"]["inputs"].update(past_key_names="%999999999d"), "contains %d once"),
         (lambda c: c["model"]["decoder"].update(num_hidden_layers=1), r"its inputs are .*past_key_values\.1"),
         (lambda c: c["model"]["decoder"]["inputs"].update(attention_mask="mask"), "a decoder takes .*'mask'"),
     ],
@@ -266,7 +269,8 @@ def test_wrong_folders_are_refused(
         ([1], {"top_k": 0}, "top_k is 0"),
         ([1], {"temperature": 0.0}, r"temperature 0\.0"),
         ([101], {}, "'input_ids' holds 101"),
-        ([1, 2, -102], {}, "'input_ids' holds -102"),
+        ([1, 2, -102], {}, "the smallest token is -102"),
+        ([1], {"top_k": 2, "seed": -1}, "seed is -1; neither may be negative"),
     ],
 )
 def test_wrong_prompts_are_refused(
@@ -275,3 +279,13 @@ def test_wrong_prompts_are_refused(
     model = vkq.onnx.LanguageModel(path, any_device)
     with pytest.raises(vkq.ArgumentError, match=match):
         list(model.generate(prompt, **more))
+
+
+def test_extreme_temperatures(any_device: vkq.Device, path: Path) -> None:
+    """Near 0, the most likely token is drawn. At infinity, the top_k tokens have equal probabilities."""
+    model = vkq.onnx.LanguageModel(path, any_device)
+    want = list(model.generate([1, 2], 6))
+    assert list(model.generate([1, 2], 6, top_k=5, temperature=1e-310, seed=0)) == want
+    tokens = list(model.generate([1, 2], 6, top_k=5, temperature=np.inf, seed=0))
+    assert len(tokens) == 6
+    assert tokens != want

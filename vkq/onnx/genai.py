@@ -10,6 +10,7 @@ from .. import files
 from ..errors import ModelError
 
 MOST_BYTES = 1 << 24  # maximum bytes of genai_config.json
+MOST_LAYERS = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Genai:
 
 def read_genai(folder: Path) -> Genai:
     """Return the configuration in a folder. Raises ModelError if the file cannot be read, or if an entry is
-    missing."""
+    missing or wrong."""
     path = folder / "genai_config.json"
     try:
         found = files.parse_json(files.read(path, MOST_BYTES))
@@ -50,24 +51,40 @@ def read_genai(folder: Path) -> Genai:
 
 
 def _read(folder: Path, found: Any) -> Genai:
+    if not isinstance(found, dict):
+        raise ValueError("the file must hold a JSON object")
     model = found["model"]
     decoder = model["decoder"]
-    given, made, layers = decoder["inputs"], decoder["outputs"], int(decoder["num_hidden_layers"])
+    given, made = decoder["inputs"], decoder["outputs"]
+    layers = _whole(decoder, "num_hidden_layers", MOST_LAYERS)
     ends = model.get("eos_token_id", [])
     name = Path(str(decoder["filename"]))
     if name.is_absolute() or ".." in name.parts:
         raise ValueError(f"model.decoder.filename is {str(name)!r}; it must be a file in the folder")
-
-    def numbered(first: str, second: str) -> tuple[str, ...]:
-        return tuple(pattern % i for i in range(layers) for pattern in (first, second))
-
     return Genai(
-        folder / name, int(model["context_length"]),
+        folder / name, _whole(model, "context_length", 2**31 - 1),
         frozenset(map(int, ends if isinstance(ends, list) else [ends])),
         bool(found.get("search", {}).get("past_present_share_buffer", False)),
-        int(decoder["num_key_value_heads"]), int(decoder["head_size"]),
+        _whole(decoder, "num_key_value_heads", 2**16), _whole(decoder, "head_size", 2**16),
         given.get("input_ids", "input_ids"), given.get("attention_mask", "attention_mask"),
         given.get("position_ids", "position_ids"), made.get("logits", "logits"),
-        numbered(given["past_key_names"], given["past_value_names"]),
-        numbered(made["present_key_names"], made["present_value_names"]),
+        _numbered(given, ("past_key_names", "past_value_names"), layers),
+        _numbered(made, ("present_key_names", "present_value_names"), layers),
     )  # fmt: skip
+
+
+def _whole(table: dict[str, Any], name: str, most: int) -> int:
+    """Return the entry *name*, an integer from 1 to *most*."""
+    number = table[name]
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
+        raise ValueError(f"{name} is {number!s:.40}; it must be an integer from 1 to {most}")
+    return number
+
+
+def _numbered(table: dict[str, Any], entries: tuple[str, str], layers: int) -> tuple[str, ...]:
+    """Return the names of the two *entries* for each layer. An entry is a name with %d in the place of the
+    layer's number."""
+    for entry in entries:
+        if not isinstance(table[entry], str) or table[entry].count("%") != 1 or "%d" not in table[entry]:
+            raise ValueError(f"{entry} is {table[entry]!s:.40}; it must be a name that contains %d once")
+    return tuple(table[entry].replace("%d", str(i)) for i in range(layers) for entry in entries)

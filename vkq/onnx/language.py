@@ -91,6 +91,10 @@ class LanguageModel:
                 f"generate: top_k is {top_k} and temperature {temperature}; top_k must be 1 or more,"
                 " and temperature above 0"
             )
+        if min(prompt) < 0 or (seed is not None and seed < 0):
+            raise ArgumentError(
+                f"generate: the smallest token is {min(prompt)} and seed is {seed}; neither may be negative"
+            )
         ends = self.config.ends if stop is None else frozenset(stop)
         draw = _Draw(top_k, temperature, np.random.default_rng(seed))
         return self._tokens([int(token) for token in prompt], count, draw, ends)
@@ -208,8 +212,9 @@ class _Draw:
         if self.top_k == 1:
             return int(scores.argmax())
         likeliest = np.argsort(-scores, kind="stable")[: self.top_k]
-        wide = scores[likeliest].astype(np.float64) / self.temperature
-        weights = np.exp(wide - wide.max())
+        wide = scores[likeliest].astype(np.float64)
+        with np.errstate(over="ignore"):  # a quotient beyond float64 is -inf, whose weight is 0
+            weights = np.exp((wide - wide.max()) / self.temperature)
         return int(self.random.choice(likeliest, p=weights / weights.sum()))
 
 
