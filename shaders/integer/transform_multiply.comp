@@ -16,7 +16,7 @@ layout(set = 0, binding = 2) writeonly buffer Z { uint z[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint elements, blocks, templates, channels, images;
-  uint prime, inverse, factor;  // inverse: 1 / prime modulo 2^32; factor: the factor times 2^64
+  uint prime, inverse, factor;  // inverse: 1 / prime modulo 2^32; factor: the formula's factor times 2^64
 } p;
 
 #include "workgroup.glslh"

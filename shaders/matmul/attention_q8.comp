@@ -44,7 +44,7 @@ layout(constant_id = 9) const uint WIDTH4 = 16;  // width / 4
 layout(constant_id = 10) const bool MASK = false;
 layout(constant_id = 11) const bool NORMAL = false;
 layout(constant_id = 12) const bool LITERT = false;
-layout(constant_id = 13) const bool TABLE = false;  // a lookup after the softmax
+layout(constant_id = 13) const bool TABLE = false;  // apply a lookup table after the softmax
 
 layout(set = 0, binding = 0) readonly buffer Q { ivec4 q[]; };
 layout(set = 0, binding = 1) readonly buffer K { ivec4 k[]; };

@@ -36,7 +36,7 @@ layout(constant_id = 9) const uint WIDTH16 = 4;  // width / 16
 layout(constant_id = 14) const bool MASK = false;
 layout(constant_id = 15) const bool NORMAL = false;
 layout(constant_id = 16) const bool LITERT = false;
-layout(constant_id = 17) const bool TABLE = false;  // a lookup after the softmax
+layout(constant_id = 17) const bool TABLE = false;  // apply a lookup table after the softmax
 layout(constant_id = 18) const bool SMALL_SUMS = false;  // the sums of both products are below 2^22
 #include "coopmat_types.glslh"
 

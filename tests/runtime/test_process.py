@@ -21,7 +21,7 @@ layer = vkq.Linear(np.full((256, 512), 3, np.int8), 0.5, x_qparams=q, path="port
 x = np.ones((256, 512), np.int8)
 tensor = vkq.Tensor.from_numpy(x, device)
 small = vkq.Tensor.from_numpy(x[:1], device)
-# A job in the background of a shell inherits SIGINT ignored, and Python then installs no handler.
+# A shell's background job ignores SIGINT, and Python then installs no handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 def long_work():
     # About a second on this device, however slow.
