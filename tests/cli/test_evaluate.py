@@ -106,7 +106,7 @@ def test_refused(
 
     assert "no such folder or file" in said(tmp_path / "nothing")
     assert "has no folders; it must be a folder with a folder for each class" in said(tmp_path)
-    assert "--output is 'z'; the model has" in said(arrays, "--output", "z")
+    assert "--output is 'z'; it must be one of" in said(arrays, "--output", "z")
     with np.load(arrays) as file:
         x, labels = file["x"], file["labels"]
     np.savez(tmp_path / "a.npz", x=x)

@@ -192,7 +192,7 @@ def test_wrong_bindings_are_refused(device: vkq.Device) -> None:
         binding.bind_cpu_input("nobody", np.zeros(1))
     with pytest.raises(vkq.ArgumentError, match="there is no output 'key'"):
         binding.bind_output("key")
-    with pytest.raises(vkq.DTypeError, match=r"'ids' is tensor\(int64\); the value is tensor\(float\)"):
+    with pytest.raises(vkq.DTypeError, match=r"'ids' is tensor\(float\); it must be tensor\(int64\)"):
         binding.bind_ortvalue_input("ids", value)
     with pytest.raises(vkq.ArgumentError, match="not the data_ptr"):
         binding.bind_input("ids", "cpu", 0, np.int64, [1], np.zeros(1).ctypes.data)

@@ -196,7 +196,7 @@ def test_refused(any_device: vkq.Device, path: str) -> None:  # noqa: F811
             "s",
             vkq.onnx.OrtValue(images(1)),
             vkq.ArgumentError,
-            r"\(1, 3, 5, 7\); the model's is float32 \(\)",
+            r"\(1, 3, 5, 7\); it must be float32 \(\)",
         ),
         ("s", 0.5, vkq.DTypeError, "must be an OrtValue"),
     ):

@@ -292,7 +292,7 @@ def test_16_bit_activations(any_device: vkq.Device) -> None:
     (got,) = session.run(None, {"x": np.array([[0.5, -15, 99, 15]], np.float32)})
     top = (2**15 - 1) / 2**11  # the largest int16, dequantized
     np.testing.assert_array_equal(got, np.float32([[0.5 + 2**-10, -15 - 2**-9, top, top]]))
-    with pytest.raises(UnsupportedModelError, match=r"vkq runs int16 activations .* with float inputs"):
+    with pytest.raises(UnsupportedModelError, match=r"int16 activations .* they must be float"):
         InferenceSession(sixteen(ends="int16"), any_device)
     with pytest.raises(UnsupportedModelError, match=r"SIGN #1: vkq does not know .* \(16x8\)"):
         InferenceSession(sixteen("SIGN"), any_device)

@@ -46,7 +46,7 @@ def run(graph: Graph, inputs: Mapping[str, Array], every: bool = False) -> dict[
     for node in graph.nodes:
         arrays = [values[name] if name else None for name in node.inputs]
         if node.op == "foreign":
-            raise ModelError(f"{node}: the oracle has no code for this operator")
+            raise ModelError(f"{node}: the reference cannot compute this operator")
         results = COMPUTE.get(node.op, compute)(node, arrays) or ()
         values.update((name, array) for name, array in zip(node.outputs, results, strict=False) if name)
     return values if every else {name: values[name] for name in graph.outputs}

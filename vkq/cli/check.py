@@ -182,7 +182,7 @@ def _debug(options: argparse.Namespace, checks: list[Check]) -> int:
         again += [f"--path={path}" for path in options.path or ()]
         argv = spawn.command("vkq.cli", *again)
         if argv is None:
-            raise DeviceError("--debug starts Python again, but this Python is embedded in a program")
+            raise DeviceError("--debug starts Python again, but it is embedded in a program: run vkq itself")
         environment = {**os.environ, shader_compile.DEBUG_VARIABLE: "1", "VKQ_VALIDATION": "printf"}
         return subprocess.run(argv, env=environment, check=False).returncode
     wrong = 0

@@ -121,7 +121,7 @@ def _judges(options: argparse.Namespace, model: Model, device: Device) -> list[J
     names = [argument.name for argument in model.outputs]
     output = options.output or names[0]
     if output not in names:
-        raise ArgumentError(f"--output is {output!r}; the model has {names}")
+        raise ArgumentError(f"--output is {output!r}; it must be one of {names}")
     kind = session_of(options.model)
     session, other = kind(options.model, device, kind.FALLBACK), referee(options.model, "vkq eval")
     found = [

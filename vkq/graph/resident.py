@@ -85,9 +85,9 @@ def check_target(name: str, device: Device, spec: Spec, target: Tensor) -> None:
             " they must be on one device, opened once"
         )
     if target.dtype != spec.dtype:
-        raise DTypeError(f"output {name!r} is {spec.dtype}; the tensor bound to it is {target.dtype}")
+        raise DTypeError(f"output {name!r} is bound to a {target.dtype} tensor; it must be {spec.dtype}")
     if target.shape != spec.shape:
-        raise ArgumentError(f"output {name!r} is {spec.shape}; the tensor bound to it is {target.shape}")
+        raise ArgumentError(f"output {name!r} is bound to a tensor {target.shape}; it must be {spec.shape}")
 
 
 def run(

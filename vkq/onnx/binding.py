@@ -49,7 +49,7 @@ class IOBinding:
         if name not in self._given:
             raise ArgumentError(f"there is no input {name!r}; there are {sorted(self._given)}")
         if isinstance(value, OrtValue) and value.data_type() != self._given[name]:
-            raise DTypeError(f"input {name!r} is {self._given[name]}; the value is {value.data_type()}")
+            raise DTypeError(f"input {name!r} is {value.data_type()}; it must be {self._given[name]}")
         self._inputs[name] = value
 
     @checked

@@ -49,7 +49,7 @@ def _tensor(onnx: Any, own: Any, array: Array) -> Any:
     if (list(made.dims), made.data_type) != (list(own.dims), own.data_type):
         kind = onnx.helper.tensor_dtype_to_np_dtype(own.data_type)
         raise ArgumentError(
-            f"initializer {own.name!r} is {array.dtype} {array.shape}; the model's is {kind}"
+            f"initializer {own.name!r} is given as {array.dtype} {array.shape}; it must be {kind}"
             f" {tuple(own.dims)}"
         )
     return made

@@ -87,7 +87,7 @@ class CpuPart:
         try:
             results: list[Array] = self.session.run(self.outputs, given)
         except Exception as error:  # ONNX Runtime's errors have no common base class
-            raise ModelError(f"ONNX Runtime cannot run its part: {str(error)[:500]}") from error
+            raise ModelError(f"ONNX Runtime cannot run its part of the model: {str(error)[:500]}") from error
         return dict(zip(self.outputs, results, strict=True))
 
 

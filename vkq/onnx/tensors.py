@@ -130,7 +130,7 @@ def _inside(folder: Path, location: str, what: str) -> Path:
     path = (base / location).resolve()
     if not location or os.path.isabs(location) or base not in path.parents:
         raise ModelError(
-            f"{what} has external data at {location!r}, outside the model's folder; that is refused"
+            f"{what} has external data at {location!r}, outside the model's folder; it must be inside"
         )
     if not path.is_file():
         raise ModelError(f"{what} has external data at {location!r}, which is not a regular file")

@@ -145,7 +145,7 @@ def at_address(address: int, element_type: Any, shape: Sequence[int]) -> OrtValu
         )
     said, own = (dtype_of(element_type), tuple(shape)), (value._dtype, tuple(value.shape()))
     if said != own:
-        raise ArgumentError(f"element_type and shape are {said}, the OrtValue at buffer_ptr has {own}")
+        raise ArgumentError(f"element_type and shape are {said}; the OrtValue at buffer_ptr needs {own}")
     return value
 
 

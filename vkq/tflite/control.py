@@ -23,7 +23,7 @@ def _subgraph(low: Lowering, number: int) -> Lowering:
         if number in (one.file.subgraph for one in (*low.above, low)):
             raise ModelError(f"{low.source}: subgraph {number} runs itself")
         if any(map(is_sixteen, file.tensors)):
-            raise Unsupported(f"subgraph {number} has int16 activations (16x8)")
+            raise Unsupported(f"subgraph {number} has int16 activations (16x8); only the first one may")
         low.below[number] = sub = Lowering(
             file, low.nodes, low.constants, low.specs, lower=low.lower, above=(*low.above, low)
         )
@@ -50,7 +50,7 @@ def _run(low: Lowering, operator: FileOperator, number: int, given: Sequence[str
     whole = (*low.above, low)[0]
     whole.ran += 1 + len(sub.file.operators)
     if whole.ran > MOST_OPERATORS:
-        raise Unsupported(f"all iterations together have more than {MOST_OPERATORS} operators")
+        raise Unsupported(f"it runs more than {MOST_OPERATORS} operators, the most that vkq unrolls")
     for one in sub.file.operators:
         sub.source = f"{one} in {low.source}"
         sub.lower(sub, one)
@@ -79,7 +79,7 @@ def repeat(low: Lowering, operator: FileOperator, activation: str) -> None:
         if not low.constants[go_on].all():
             return _given(low, operator, values)
         values = _run(low, operator, body, values)
-    raise Unsupported(f"it has more than {MOST_ITERATIONS} iterations")
+    raise Unsupported(f"it has more than {MOST_ITERATIONS} iterations, the most that vkq unrolls")
 
 
 def choose(low: Lowering, operator: FileOperator, activation: str) -> None:

@@ -256,7 +256,7 @@ def _stored(
     offset, size = buffer.number("offset"), buffer.number("size")
     if offset > OUTSIDE:
         if offset + size > len(data):
-            raise ModelError(f"buffer {number} is bytes {offset} to {offset + size} of {len(data)}")
+            raise ModelError(f"buffer {number} is bytes {offset} to {offset + size}; there are {len(data)}")
         raw = np.frombuffer(data, np.uint8, size, offset)
     if not raw.size:
         return None

@@ -120,7 +120,7 @@ class LitertPart:
                 name: np.array(self.interpreter.get_tensor(number)) for name, number in self.outputs.items()
             }
         except (ValueError, RuntimeError) as error:
-            raise ModelError(f"LiteRT cannot run its part: {str(error)[:500]}") from error
+            raise ModelError(f"LiteRT cannot run its part of the model: {str(error)[:500]}") from error
         for name, array in found.items():
             if array.shape != tuple(self.shapes[name]):
                 raise OtherShapeError(

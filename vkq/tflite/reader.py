@@ -194,7 +194,7 @@ def _lower(low: Lowering, operator: FileOperator) -> None:
         if number >= 0:
             low.tensor(number)
     if operator.op in CONTROL:
-        raise Unsupported(f"{operator.op} runs another subgraph of the file; vkq runs one")
+        raise Unsupported(f"{operator.op} runs another subgraph of the file; only WHILE and IF may")
     if rule is None:
         raise Unsupported(f"vkq does not know the operator {operator.op}")
     code = operator.options.get("fused_activation_function", 0)
@@ -206,7 +206,7 @@ def _lower(low: Lowering, operator: FileOperator) -> None:
 def _add(low: Lowering, operator: FileOperator, apart: bool) -> None:
     try:
         if apart:
-            raise Unsupported("a device cannot run this form of the operator")
+            raise Unsupported("a device cannot run the operator with these types or options")
         _lower(low, operator)
     except Unsupported as why:
         low.foreign(operator, str(why))
