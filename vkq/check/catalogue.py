@@ -269,7 +269,7 @@ def check_of(name: str) -> Check:
     """Return the check with this full name (``Check.name``). Raises ArgumentError for an invalid name."""
     problem, _, options = name.partition("/")
     if len(options) > MOST_LETTERS:
-        raise ArgumentError(f"check {name[:60]!r}...: {len(options)} letters of options, above {MOST_LETTERS}.")
+        raise ArgumentError(f"check {name[:60]!r}...: {len(options)} option letters (most: {MOST_LETTERS})")
     values: dict[str, Any] = {}
     for item in filter(None, options.split(",")):
         key, _, value = item.partition("=")
