@@ -524,7 +524,7 @@ def test_quantize_writes_nothing_it_should_not(
     assert main([*words, target, "--shape", "x=1x3x9x9"]) == 2
     assert "it must be ['N', 3, 8, 8]" in capsys.readouterr().err
     assert main([*words, target, "--shape", "x=0x3x8x8"]) == 2
-    assert "a picture needs (N, 3, H, W)" in capsys.readouterr().err
+    assert "a picture needs (N, C, H, W)" in capsys.readouterr().err
     assert main([*words, target, "--device", "none such"]) == 3
     assert not Path(target).exists()
     (tmp_path / "float.int8.onnx").mkdir()

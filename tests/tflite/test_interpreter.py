@@ -81,7 +81,7 @@ def test_misuse(any_device: vkq.Device) -> None:
         interpreter.set_tensor(2, A)
     with pytest.raises(ArgumentError, match="cannot become"):
         interpreter.resize_tensor_input(0, (3,))
-    with pytest.raises(ArgumentError, match="one of model_path and model_content"):
+    with pytest.raises(ArgumentError, match="give model_path or model_content"):
         Interpreter()
     with pytest.raises(ArgumentError, match="there is no signature 'x'"):
         interpreter.get_signature_runner("x")
