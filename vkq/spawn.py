@@ -42,18 +42,19 @@ Kind = Literal["done", "crashed", "ended", "late", "failed"]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended.
+    """How a child ended. The kinds are
 
-    ``kind``: "done" (exit code 0), "crashed" (by its own signal, or an exit code that vkq does not use),
-    "ended" (by a signal from outside), "late" (killed after the time limit), "failed" (exit code 1 or 2).
-    ``reason``: a text, empty for "done". ``started``: whether the child reached vkq's code; if not, its end
-    says nothing about a driver. ``said``: the JSON objects of its channel, in order.
+    - "done": exit code 0
+    - "crashed": by its own signal, or an exit code that vkq does not use
+    - "ended": by a signal from outside
+    - "late": killed after the time limit
+    - "failed": exit code 1 or 2
     """
 
     kind: Kind
-    reason: str
-    started: bool
-    said: Sequence[Mapping[str, Any]]
+    reason: str  # empty for "done"
+    started: bool  # whether the child reached vkq's code; if not, its end says nothing about a driver
+    said: Sequence[Mapping[str, Any]]  # the JSON objects of its channel, in order
 
 
 def in_child() -> bool:

@@ -91,8 +91,7 @@ def _scalar_kernel(device: Device, program: Program, what: str) -> Rate:
 
 def _matrix_rate(device: Device) -> float | None:
     """Return the rate of the fastest int8 matrix shape of subgroup scope. Return None if the device has no
-    such shape, or if every shape gives wrong results.
-    """
+    such shape, or if every shape gives wrong results."""
     rates = []
     for matrices in advertised(device.capabilities):
         program = _matrix_program(device, matrices)

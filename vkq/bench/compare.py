@@ -12,12 +12,11 @@ from vkq.errors import ArgumentError
 
 @dataclass(frozen=True)
 class Change:
-    """The change of one measurement between two runs. *ratio*: new median / old median, with a bootstrapped
-    95 % interval."""
+    """The change of one measurement between two runs."""
 
     old: Row
     new: Row
-    ratio: Ratio
+    ratio: Ratio  # new median / old median, with a bootstrapped 95 % interval
 
     def regressed(self, limit: float) -> bool:
         """Return True if the new run is slower by more than *limit* (a share: 0.1 is 10 %) and the ratio's
@@ -31,13 +30,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Changes:
-    """The result of `compare`. *changes*: the measurements that both runs have. *only_old*, *only_new*: the
-    rows that only one run has. *mismatches*: the cases with wrong results in the new run."""
+    """The result of `compare`."""
 
-    changes: list[Change]
-    only_old: list[Row]
-    only_new: list[Row]
-    mismatches: list[str]
+    changes: list[Change]  # of the measurements that both runs have
+    only_old: list[Row]  # the rows that only the old run has
+    only_new: list[Row]  # the rows that only the new run has
+    mismatches: list[str]  # the cases with wrong results in the new run
 
 
 def compare(

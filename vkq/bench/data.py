@@ -32,19 +32,14 @@ KINDS: dict[str, Any] = {"linear": Linear, "conv2d": Conv2d, "conv_transpose2d":
 
 @dataclass(frozen=True)
 class Weights:
-    """The constants of a layer.
+    """The constants of a layer."""
 
-    ``w``: the weight. ``scale``: its scales; 1 for a float weight. ``bias``: int32 or float32. ``x``,
-    ``y``: the quantization parameters of input and result; None for a float input or result. ``groups``:
-    the weight in groups along K; for the schemes that need it, the layer gets ``groups`` instead of ``w``.
-    """
-
-    w: npt.NDArray[Any]
-    scale: npt.NDArray[np.float32]
-    bias: Array
-    x: QParams | None
-    y: QParams | None
-    groups: GroupedWeight | None = None
+    w: npt.NDArray[Any]  # the weight
+    scale: npt.NDArray[np.float32]  # the weight's scales; 1 for a float weight
+    bias: Array  # int32 or float32
+    x: QParams | None  # the quantization parameters of the input; None: floats
+    y: QParams | None  # the quantization parameters of the result; None: floats
+    groups: GroupedWeight | None = None  # the weight in groups along K, for schemes that need it, not w
 
     @property
     def w_scale(self) -> npt.NDArray[np.float32] | None:
@@ -75,8 +70,7 @@ def weights(case: Case) -> Weights:
 
 def _grouped(case: Case, w: npt.NDArray[np.int8]) -> GroupedWeight | None:
     """Return a weight in groups for a linear layer of a scheme with groups; else None. The codes are the
-    bytes of *w* in groups of `largest_group` elements. Each group has a random float16 scale.
-    """
+    bytes of *w* in groups of `largest_group` elements. Each group has a random float16 scale."""
     if case.scheme not in GROUPED or case.op != "linear":
         return None
     bits, (n, k), group = GROUPED[case.scheme], w.shape, largest_group(w.shape[1])

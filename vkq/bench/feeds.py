@@ -37,8 +37,7 @@ def random_inputs(
 ) -> dict[str, Array]:
     """Return a random array for each input of the model. Floats are normally distributed. Integers are in
     the range that *ids* gives for the input. Without such a range they are valid row indices if the model
-    uses the input as indices; else they are 0 and 1.
-    """
+    uses the input as indices; else they are 0 and 1."""
     types = {argument.name: argument.dtype for argument in session.model.inputs}
     wrong = [name for name in ids if np.dtype(types.get(name, "float32")).kind not in "iu"]
     if wrong:

@@ -22,12 +22,11 @@ from vkq.runtime.device import Device
 
 @dataclass(frozen=True)
 class PeerArm:
-    """One case, run by a peer. *call*: the function to time. *ran*: a text with the library, its version, the
-    device and the type. *agreement*: a text that says whether the results agree with the reference."""
+    """One case, run by a peer."""
 
-    call: Callable[[], Any]
-    ran: str
-    agreement: str
+    call: Callable[[], Any]  # the function to time
+    ran: str  # the library, its version, the device and the type
+    agreement: str  # whether the results agree with the reference
 
 
 class Peer(Protocol):

@@ -110,8 +110,7 @@ class Failure:
 
 @dataclasses.dataclass
 class NodeTime:
-    """The times of one node of a model. ``kernels``: the node's kernels in order of dispatch. ``times_us``:
-    the time of each kernel.
+    """The times of one node of a model.
 
     ``floor_us``: the minimum possible time, which is the larger of (bytes / copy rate) and (operations /
     ceiling of the path). The copy rate and the ceiling were measured in the same run.
@@ -121,8 +120,8 @@ class NodeTime:
     node: str
     operator: str
     shapes: str
-    kernels: list[str]
-    times_us: list[float]
+    kernels: list[str]  # the node's kernels in order of dispatch
+    times_us: list[float]  # the time of each kernel
     floor_us: float
     operations: int
     bytes: int
@@ -136,8 +135,7 @@ class NodeTime:
 @dataclasses.dataclass
 class Total:
     """The time of a network on one path by one clock: the sum over its distinct layers of (median time) x
-    (count of the layer). ``missing``: the number of distinct layers without a time, which the sum leaves
-    out."""
+    (count of the layer)."""
 
     network: str
     scheme: str
@@ -145,7 +143,7 @@ class Total:
     path: str
     clock: str
     layers: int
-    missing: int
+    missing: int  # the number of distinct layers without a time, which the sum leaves out
     time_us: float  # the sum of the layers' median times
     operations: int
     compute_ceiling: str | None

@@ -25,11 +25,10 @@ PASSES = 10  # passes of a submission: one more pass is 10 % more work (INJECTED
 
 @dataclass(frozen=True)
 class Trials:
-    """The ratios that two kinds of trials measured. *equal*: both arms do the same work. *slower*: the second
-    arm does more work than the first."""
+    """The ratios that two kinds of trials measured."""
 
-    equal: list[stats.Ratio]
-    slower: list[stats.Ratio]
+    equal: list[stats.Ratio]  # of two arms that do the same work
+    slower: list[stats.Ratio]  # of a first arm and a second arm that does more work
 
     @property
     def right(self) -> tuple[int, int]:

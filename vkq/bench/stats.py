@@ -48,13 +48,12 @@ def summarize(samples: Sequence[float]) -> Summary:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of two arms' times, first / second; below 1, the first arm is faster. *value*: the estimate.
-    *low*, *high*: the confidence interval. *pairs*: the number of pairs of times."""
+    """The ratio of two arms' times, first / second; below 1, the first arm is faster."""
 
-    value: float
-    low: float
-    high: float
-    pairs: int
+    value: float  # the estimate
+    low: float  # the lower end of the confidence interval
+    high: float  # its upper end
+    pairs: int  # the number of pairs of times
 
     @property
     def verdict(self) -> str:

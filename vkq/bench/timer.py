@@ -21,17 +21,12 @@ CLOCKS = ("gpu", "submit", "call", "host")
 
 @dataclass(frozen=True)
 class Settings:
-    """How long to measure.
+    """How long to measure. Sampling ends when half the width of the interval of the arms' ratio is at most
+    *precision* times the ratio."""
 
-    ``time_s``: the maximum number of seconds for one clock of one case. ``samples``: the minimum number of
-    samples for each arm and clock; three are enough once ``time_s`` is over. ``submission_us``: the minimum
-    duration of a submission, which repeats the pass. ``precision``: sampling ends when half the width of the
-    interval of the arms' ratio is at most this share of the ratio.
-    """
-
-    samples: int = 10
-    submission_us: float = 50_000
-    time_s: float = 10.0
+    samples: int = 10  # minimum number for each arm and clock; three are enough once time_s is over
+    submission_us: float = 50_000  # minimum duration of a submission, which repeats the pass
+    time_s: float = 10.0  # maximum number of seconds for one clock of one case
     precision: float = 0.02
     enough_s: float = 0.25  # seconds for which an arm is sampled if it is the only arm
 
@@ -55,11 +50,10 @@ class Arm(Protocol):
 
 @dataclass(frozen=True)
 class Samples:
-    """*times*: the samples of each arm in microseconds, in the order of measurement. *warm*: for each arm,
-    whether the times of the warm-up became stable."""
+    """The samples of the arms."""
 
-    times: list[list[float]]
-    warm: list[bool]
+    times: list[list[float]]  # the samples of each arm in microseconds, in the order of measurement
+    warm: list[bool]  # for each arm, whether the times of the warm-up became stable
 
 
 def measure(arms: Sequence[Arm], clock: str, settings: Settings) -> Samples:
@@ -89,8 +83,7 @@ def measure(arms: Sequence[Arm], clock: str, settings: Settings) -> Samples:
 
 def _warm_up(arm: Arm, clock: str, limit_s: float) -> bool:
     """Sample the arm until five consecutive samples agree within 3 %. Return False if that takes longer
-    than *limit_s*. Return True after one pass if a single pass takes longer than *limit_s*.
-    """
+    than *limit_s*. Return True after one pass if a single pass takes longer than *limit_s*."""
     if getattr(arm, "pass_us", 0.0) > 1e6 * limit_s:  # `prepare` has run a pass already
         return True
     begin, seen = time.perf_counter(), [arm.sample(clock)]

@@ -45,8 +45,7 @@ class MemoryType:
 @dataclasses.dataclass(frozen=True)
 class Capabilities:
     """The capabilities that a device reports. The keys of ``features`` and ``properties`` are Vulkan's own
-    names; sizes are in bytes. vkq uses a feature only after the self-test verified it.
-    """
+    names; sizes are in bytes. vkq uses a feature only after the self-test verified it."""
 
     index: int
     name: str

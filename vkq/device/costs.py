@@ -71,11 +71,12 @@ class Costs:
     matrix_sum_cycles: Numbers
     # Cycles of an epilogue in which no other workgroup of the core computes.
     matrix_end_cycles: Numbers
-    # int8 convolutions in tiles of pixels. `step`: cycles of a step of 32 elements along K, divided by the
-    # square root of the tile's number of results. `chunk`: time to read the pixels of a chunk of channels,
-    # in steps. `strided`: factor for steps and reading with a stride above 1. `lone` and `end` are used
-    # only in the comparison with kernels that gather pixels: `lone` is the factor for workgroups that run
-    # alone on their cores, and `end` is added for each result.
+    # int8 convolutions in tiles of pixels:
+    # - step: cycles of a step of 32 elements along K, divided by the square root of the tile's results
+    # - chunk: time to read the pixels of a chunk of channels, in steps
+    # - strided: factor for steps and reading with a stride above 1
+    # - lone, end: only for the comparison with kernels that gather pixels. lone: factor for workgroups that
+    #   run alone on their cores. end: cycles for each result.
     matrix_conv_costs: Numbers
     # int8 convolutions that gather pixels. A tile has four numbers: its two costs, the cycles of a
     # workgroup outside the products, and the number of workgroups that start together on a core.
@@ -83,14 +84,16 @@ class Costs:
     matrix_gathered_part_cycles: tuple[float, ...]
     # Cycles that are added for the comparison with convolutions in tiles of pixels.
     matrix_gathered_once: float
-    # int8 products of an x that is not in the layout of matrix units. `dot`: the two costs of a step of dot
-    # products on x as it is, for a tile of DOT_TILE x DOT_TILE results. `repack`: the cycles of the
-    # dispatch that repacks a small x, and the additional cycles for each million bytes.
+    # int8 products of an x that is not in the layout of matrix units:
+    # - dot: the two costs of a step of dot products on x as it is, for a tile of DOT_TILE x DOT_TILE results
+    # - repack: the cycles of the dispatch that repacks a small x, and those for each further million bytes
     as_given_cycles: Tiles
     integer_tile_cycles: Tiles  # exact integer convolutions
-    # Exact integer convolutions. `tiles`: multiply-adds per cycle of a core's dot products. `multiply`:
-    # time of a 32-bit multiplication, in multiply-adds of dot products. `chunk`: cycles for each KiB of
-    # pixels loaded into shared memory. `part`: cycles for each int32 that split-K writes and reads again.
+    # Exact integer convolutions:
+    # - tiles: multiply-adds per cycle of a core's dot products
+    # - multiply: time of a 32-bit multiplication, in multiply-adds of dot products
+    # - chunk: cycles for each KiB of pixels loaded into shared memory
+    # - part: cycles for each int32 that split-K writes and reads again
     integer_costs: Numbers
     half_tile_cycles: Tiles  # products of float16 x and int8 weights
     # Products that load B directly from global memory. Tiles without an entry are not used.
@@ -177,13 +180,12 @@ DIRECT = ("straight_tile_cycles", "words_tile_cycles")
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """Costs measured on one device, for all devices of the same model. ``devices``: their ids VENDOR-DEVICE
-    in hexadecimal. ``driver``, ``cores``: those of the measured device. ``costs``: tables of `Costs`."""
+    """Costs measured on one device, for all devices of the same model."""
 
-    devices: tuple[str, ...]
-    driver: str
-    cores: int
-    costs: Mapping[str, Any]
+    devices: tuple[str, ...]  # their ids VENDOR-DEVICE in hexadecimal
+    driver: str  # the driver of the measured device
+    cores: int  # the cores of the measured device
+    costs: Mapping[str, Any]  # tables of `Costs`
 
     @classmethod
     def parse(cls, value: Any) -> Tuned:

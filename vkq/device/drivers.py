@@ -36,11 +36,10 @@ NAMED = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 
 @dataclasses.dataclass(frozen=True)
 class Refused:
-    """A driver that is not loaded. ``manifest``: the path of its manifest. ``reason``: how it failed in the
-    child process, or what is wrong with its manifest."""
+    """A driver that is not loaded."""
 
-    manifest: str
-    reason: str
+    manifest: str  # the path of the driver's manifest
+    reason: str  # how the driver failed in the child process, or what is wrong with its manifest
 
     def __str__(self) -> str:
         return f"the driver {self.manifest} is left out: {self.reason}"
@@ -48,11 +47,10 @@ class Refused:
 
 @dataclasses.dataclass(frozen=True)
 class Tried:
-    """The outcome of the trials. ``environment``: the variables that keep the loader from loading refused
-    drivers; empty if every driver is good. ``refused``: the drivers that are not loaded."""
+    """The outcome of the trials."""
 
-    environment: Mapping[str, str]
-    refused: tuple[Refused, ...]
+    environment: Mapping[str, str]  # the variables that keep the loader from loading refused drivers, if any
+    refused: tuple[Refused, ...]  # the drivers that are not loaded
 
 
 def tried() -> Tried:

@@ -30,8 +30,7 @@ PICKS = "picks"  # the key of a `preferred` block whose value `picks` returns
 @dataclasses.dataclass(frozen=True, eq=False)
 class Profile(costs.Costs):
     """How a device computes: the kernels, tiles and limits that it uses. profiles.yaml explains each field,
-    and `Costs` the cost tables. ``names``: the names of the rules that match the device. ``whys``: the
-    reasons and sources of these rules."""
+    and `Costs` the cost tables."""
 
     staged: str | None
     staged_conv: str | None
@@ -71,8 +70,8 @@ class Profile(costs.Costs):
     expanded_bytes: int
     attention_in_steps: bool
     grouped_tiles: tuple[tuple[str, float], ...]
-    names: tuple[str, ...]
-    whys: tuple[str, ...]
+    names: tuple[str, ...]  # the names of the rules that match the device
+    whys: tuple[str, ...]  # the reasons and sources of these rules
     timed: bool  # True if kernels were timed on a device of this model
     measured: bool  # True if measurements on this device override fields
 
@@ -108,15 +107,15 @@ class Profile(costs.Costs):
 
 @dataclasses.dataclass(frozen=True)
 class ProfileRule:
-    """A rule of profiles.yaml. ``device_type``, ``vendor_id``, ``device_ids``, ``facts``: the conditions on
-    a device; None: any. ``says``: the profile fields that the rule sets, with their values."""
+    """A rule of profiles.yaml. The fields from ``device_type`` to ``facts`` are its conditions on a device;
+    None: any."""
 
     name: str
     device_type: str | None
     vendor_id: int | None
     device_ids: range | None
     facts: Mapping[str, int]
-    says: Mapping[str, Any]
+    says: Mapping[str, Any]  # the profile fields that the rule sets, with their values
     why: str
     source: str
     timed: bool
@@ -135,12 +134,11 @@ class ProfileRule:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A family of kernels. ``problem``: the problem on which its candidates are timed, or None.
-    ``candidates``: {name of the candidate: profile fields that it overrides}."""
+    """A family of kernels."""
 
     name: str
-    problem: str | None
-    candidates: Mapping[str, Mapping[str, Any]]
+    problem: str | None  # the problem on which the candidates are timed
+    candidates: Mapping[str, Mapping[str, Any]]  # {name: profile fields that the candidate overrides}
 
 
 def profile(c: Capabilities) -> Profile:

@@ -15,17 +15,15 @@ from .capabilities import DOT_ACCELERATED
 
 @dataclasses.dataclass(frozen=True)
 class Struct:
-    """A struct. ``number``: its VkStructureType. ``words``: its number of 32-bit words. ``fields``: the
-    positions of the fields that vkq uses. ``core``: the first Vulkan version that includes the struct.
-    ``extension``: the extension that provides it in older versions. ``wide``: whether fields have 64 bits."""
+    """A struct of Vulkan."""
 
     name: str
-    number: int
-    words: int
-    fields: Mapping[str, int]
-    core: tuple[int, int] | None = None
-    extension: str | None = None
-    wide: bool = False
+    number: int  # the VkStructureType
+    words: int  # the size in 32-bit words
+    fields: Mapping[str, int]  # the positions of the fields that vkq uses
+    core: tuple[int, int] | None = None  # the first Vulkan version that includes the struct
+    extension: str | None = None  # the extension that provides it in older versions
+    wide: bool = False  # True if the fields have 64 bits
 
     def present(self, version: tuple[int, ...], extensions: frozenset[str]) -> bool:
         """Return True if a device of this version, with these extensions, supports the struct."""

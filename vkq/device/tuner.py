@@ -48,10 +48,11 @@ TILES = "tiles of matrix units"  # the name of the family under which the costs 
 
 Choice = Mapping[str, str]  # {kind: name}
 Rankings = dict[str, list[str]]  # {kind: names of its options, best first}
-# The outcome of a candidate: its time in microseconds, or the reason for its rejection. The outcome of a
-# tile (`TILES`): the times in nanoseconds of a step along K, for a workgroup that runs alone on a core and
-# for a workgroup that shares the core. The outcome of a repack: the nanoseconds for a small image, and the
-# additional nanoseconds for each million bytes.
+# The outcome
+# - of a candidate: its time in microseconds, or the reason for its rejection
+# - of a tile (`TILES`): the nanoseconds of a step along K, for a workgroup that runs alone on a core and for
+#   one that shares the core
+# - of a repack: the nanoseconds for a small image, and those for each further million bytes
 Outcome = float | tuple[float, float] | str
 T = TypeVar("T")
 
@@ -130,11 +131,10 @@ def current(family: Family, c: Capabilities) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """The measurement of a family of kernels. ``taken``: the name of the chosen candidate. ``outcomes``:
-    {name of each tried candidate: outcome}."""
+    """The measurement of a family of kernels."""
 
-    taken: str
-    outcomes: Mapping[str, Outcome]
+    taken: str  # the name of the chosen candidate
+    outcomes: Mapping[str, Outcome]  # {name of each tried candidate: outcome}
 
     def __str__(self) -> str:
         """Return a text such as ``64x64 through shared memory, 41.2 us (4x8 in registers 60.1 us; ...)``."""
@@ -155,11 +155,10 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """All measurements of a device. ``families``: {name of a family of kernels: its measurement}; None if
-    not measured. ``problems``: {`subject`: the choice that `vkq tune` stored for it}."""
+    """All measurements of a device."""
 
-    families: Mapping[str, Measured] | None = None
-    problems: Mapping[str, Choice] = dataclasses.field(default_factory=dict)
+    families: Mapping[str, Measured] | None = None  # {name: measurement}; None: not measured
+    problems: Mapping[str, Choice] = dataclasses.field(default_factory=dict)  # {`subject`: stored choice}
 
     @classmethod
     def parse(cls, value: Any) -> Store:
@@ -230,9 +229,13 @@ def subject(problem: str, scheme: str) -> str:
 def mode() -> str:
     """Return the value of VKQ_TUNE.
 
-    "auto" (the default): measure a device that neither a rule of profiles.yaml nor a file in ``tuned``
-    covers. "always": measure every device. "fresh": as "auto", but ignore the files in ``tuned``. "off":
-    measure nothing, and ignore the stored measurements of families. Raises ArgumentError for other values."""
+    - "auto" (the default): measure a device that neither a rule of profiles.yaml nor a file in ``tuned``
+      covers.
+    - "always": measure every device.
+    - "fresh": as "auto", but ignore the files in ``tuned``.
+    - "off": measure nothing, and ignore the stored measurements of families.
+
+    Raises ArgumentError for other values."""
     found = os.environ.get(VARIABLE) or "auto"
     if found not in MODES:
         raise ArgumentError(f"{VARIABLE} is {found!r}; it must be one of {', '.join(MODES)}")

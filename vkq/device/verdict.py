@@ -52,22 +52,18 @@ class Verdict:
     """The report of a probe.
 
     ``failures``: {failed test: error}. Tests are the dot forms, ``matrices``, ``matrices_half``,
-    ``requantize``, ``quantize``, ``open`` (opening the device), and others. ``soft_float``: whether shaders
-    must round floats in integer arithmetic. ``rates``, ``clock``: see `vkq.probe.rates.Rates`; empty if not
-    measured. ``isolated``: whether the probe ran in a child process. ``cores``: the measured number of
-    cores, or None. ``loop_limit``: the number of iterations after which the driver ends the loops of an
-    invocation; None if it never does. ``converts``: whether the device's instructions convert between
-    float16 and float32 with the right bits.
+    ``requantize``, ``quantize``, ``open`` (opening the device), and others. ``rates``, ``clock``: see
+    `vkq.probe.rates.Rates`; empty if not measured.
     """
 
     failures: Mapping[str, str]
-    soft_float: bool
+    soft_float: bool  # whether shaders must round floats in integer arithmetic
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
     clock: str = ""
-    isolated: bool = False
-    cores: int | None = None
-    loop_limit: int | None = None
-    converts: bool = False
+    isolated: bool = False  # whether the probe ran in a child process
+    cores: int | None = None  # the measured number of cores
+    loop_limit: int | None = None  # number of iterations after which the driver ends an invocation's loops
+    converts: bool = False  # whether the device converts between float16 and float32 with the right bits
 
     @property
     def refusal(self) -> str | None:

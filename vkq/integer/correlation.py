@@ -54,13 +54,12 @@ class Correlator(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Sums:
-    """The ranges of x, of w and of the sums of their products. Every range includes 0. ``wide``: whether the
-    sums need 64 bits."""
+    """The ranges of x, of w and of the sums of their products. Every range includes 0."""
 
     x_range: Range
     w_range: Range
     range: Range
-    wide: bool
+    wide: bool  # whether the sums need 64 bits
 
     @classmethod
     def of(cls, x_range: Range, w: npt.NDArray[Any], wide: bool) -> Sums:
@@ -71,13 +70,12 @@ class Sums:
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """Work that is computed at once: the images [first, last), and the result rows from *top* on. *rows*:
-    the vertical axis with only these rows."""
+    """Work that is computed at once: the images [first, last), and the result rows from *top* on."""
 
     first: int
     last: int
     top: int
-    rows: Axis
+    rows: Axis  # the vertical axis with only these rows
 
 
 class Correlation:

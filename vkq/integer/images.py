@@ -57,8 +57,8 @@ def words(x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """The stored part of each sub-image (`vkq.integer.phases`). ``x_rows``, ``x_words``: its size.
-    ``x_first_row``, ``x_first_word``: its first row, and the first word of a row."""
+    """The stored part of each sub-image (`vkq.integer.phases`): its size, its first row, and the first word
+    of a row."""
 
     x_rows: int
     x_words: int
@@ -80,14 +80,13 @@ class Stored:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The images that a kernel processes at once: *count* of the *images*, from index *first* on. ``rows``,
-    ``columns``: their vertical and horizontal axis."""
+    """The images that a kernel processes at once: *count* of the *images*, from index *first* on."""
 
     images: Images
     first: int
     count: int
-    rows: Axis
-    columns: Axis
+    rows: Axis  # the vertical axis of the images
+    columns: Axis  # the horizontal axis of the images
 
     def stored(self, digits: Digits) -> Stored:
         """Return the stored part of each sub-image. *digits*: their width determines the number of elements

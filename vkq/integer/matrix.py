@@ -42,16 +42,15 @@ def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabil
 
 @dataclasses.dataclass(frozen=True)
 class MatrixTiles:
-    """The division of a correlation among workgroups. ``variant``, ``matrices``: the tile, and the shape of
-    its matrices. ``rows``, ``words``: the chunk of a window that is summed at once. ``chunks_per_part``:
-    the number of chunks that a workgroup sums (a part). It is limited so that these sums fit into int32."""
+    """The division of a correlation among workgroups. A chunk is the *rows* x *words* of a window that are
+    summed at once."""
 
-    variant: Variant
-    matrices: Matrices
+    variant: Variant  # the tile
+    matrices: Matrices  # the shape of the tile's matrices
     rows: int
     words: int
     chunks: int  # number of chunks of all channels together
-    chunks_per_part: int
+    chunks_per_part: int  # chunks that a workgroup sums; few enough for sums in int32
 
     def __str__(self) -> str:
         return (

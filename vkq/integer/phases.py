@@ -22,15 +22,14 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """One axis of a correlation. ``size``: the image's size. ``taps``, ``out``: the number of taps and of
-    outputs. ``pad``: the padding before the image; a negative number crops the image."""
+    """One axis of a correlation."""
 
-    size: int
-    taps: int
-    out: int
+    size: int  # of the image
+    taps: int  # number of taps
+    out: int  # number of outputs
     stride: int = 1
     dilation: int = 1
-    pad: int = 0
+    pad: int = 0  # padding before the image; a negative number crops the image
 
     @property
     def common(self) -> int:

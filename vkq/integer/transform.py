@@ -40,12 +40,11 @@ R = 2**32  # modulus of Montgomery multiplication
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """The division of an image into blocks. *size*: (rows, columns) of a block. *step*: (rows, columns) of
-    the results of a block. *count*: the number of blocks (down, across)."""
+    """The division of an image into blocks."""
 
-    size: tuple[int, int]
-    step: tuple[int, int]
-    count: tuple[int, int]
+    size: tuple[int, int]  # (rows, columns) of a block
+    step: tuple[int, int]  # (rows, columns) of the results of a block
+    count: tuple[int, int]  # the number of blocks (down, across)
 
     @property
     def elements(self) -> int:

@@ -35,13 +35,12 @@ TEMPLATES = {"one": 1, "four": 4, "eight": 8}  # {value of the shader's axis `te
 
 @dataclasses.dataclass(frozen=True)
 class DigitArithmetic:
-    """The arithmetic of the sums. ``form``: a form of the dot product, or ``mul32`` (32-bit multiplies).
-    ``x``, ``w``: the digits of the operands. ``wide``: whether sums have 64 bits."""
+    """The arithmetic of the sums."""
 
-    form: str
+    form: str  # a form of the dot product, or mul32 (32-bit multiplies)
     x: Digits
     w: Digits
-    wide: bool
+    wide: bool  # whether sums have 64 bits
 
     def __str__(self) -> str:
         return f"x as {self.x}, w as {self.w}, multiplied as {self.form}"
@@ -178,19 +177,15 @@ def _even(total: int, most: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The elements of the whole result to which a plain correlation (`vkq.integer.phases`) writes.
+    """The elements of the whole result to which a plain correlation (`vkq.integer.phases`) writes. The
+    sub-images of a result image are interleaved to an image of *rows* x *columns*."""
 
-    *residues*: the numbers (vertical, horizontal) of sub-images of each result image. The sub-images are
-    interleaved to an image of *rows* x *columns*. *first*: the index of the first element. *channels*: the
-    number of all templates. *plane*: the distance in elements between the results of consecutive templates.
-    """
-
-    residues: tuple[int, int]
-    first: int
+    residues: tuple[int, int]  # the numbers (vertical, horizontal) of sub-images of each result image
+    first: int  # the index of the first element
     rows: int
     columns: int
-    channels: int
-    plane: int
+    channels: int  # the number of all templates
+    plane: int  # the distance in elements between the results of consecutive templates
 
     @property
     def push(self) -> dict[str, int | float]:
@@ -204,18 +199,13 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Division:
-    """The division of the reduction (the sum over a window) among workgroups.
+    """The division of the reduction (the sum over a window) among workgroups."""
 
-    *tiles*: the numbers of workgroups (across, down) that cover the result. *block*: the part of the window
-    in a step, as (channels, rows, words). *steps*: the number of steps, over all pairs of digits.
-    *per_split*: the number of steps of one workgroup; it is limited so that there are enough workgroups for
-    the device. *macs*: the multiply-adds of the dispatch."""
-
-    tiles: tuple[int, int]
-    block: tuple[int, int, int]
-    steps: int
-    per_split: int
-    macs: int
+    tiles: tuple[int, int]  # the numbers of workgroups (across, down) that cover the result
+    block: tuple[int, int, int]  # the part of the window in a step: (channels, rows, words)
+    steps: int  # the number of steps, over all pairs of digits
+    per_split: int  # the number of steps of one workgroup; few enough to occupy the device
+    macs: int  # the multiply-adds of the dispatch
 
     @classmethod
     def of(cls, s: Sizes, how: DigitArithmetic, busy: int) -> Division:

@@ -19,9 +19,12 @@ from ..runtime.plan import Memory, Resident
 from ..shader.spec import Value as Constant
 
 Words = npt.NDArray[np.int32]
-# Flags of the steps; their sum is the shader's constant AFTER. TABLE: one lookup table. ADD: a residual.
-# TABLES: a lookup table for each channel. DEQUANTIZED: float32 results. PARTS: quantization parameters for
-# each range of channels, without tables.
+# Flags of the steps; their sum is the shader's constant AFTER.
+# - TABLE: one lookup table
+# - ADD: a residual
+# - TABLES: a lookup table for each channel
+# - DEQUANTIZED: float32 results
+# - PARTS: quantization parameters for each range of channels, without tables
 TABLE, ADD, TABLES, DEQUANTIZED, PARTS = 1, 2, 4, 8, 16
 HEAD = 16  # bytes of the header before the channel parameters, with TABLES
 

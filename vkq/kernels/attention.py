@@ -39,16 +39,15 @@ class Strides:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSizes:
-    """The sizes of attention. heads: heads of the queries; groups: heads of the keys and values; depth:
-    elements of a query or key; width: elements of a value."""
+    """The sizes of attention."""
 
     batch: int
-    heads: int
-    groups: int
+    heads: int  # heads of the queries
+    groups: int  # heads of the keys and values
     queries: int
     keys: int
-    depth: int
-    width: int
+    depth: int  # elements of a query or key
+    width: int  # elements of a value
 
     @property
     def lines(self) -> int:
@@ -70,10 +69,11 @@ def attended(
 ) -> Value:
     """Add attention to a plan, and return the result.
 
-    q, k and v are float32 or float16. *strides*: the strides of q, k, v and y. *bias*: float32, added to
-    the scores. *places*: the positions of the queries among the keys, int32 (batch or 1, queries), at least
-    0; None: the positions of *seen*. With *places*, *seen* must be causal. *guarded*: a query with NaN
-    weights gets the result 0.
+    - *strides*: the strides of q, k, v and y. q, k and v are float32 or float16.
+    - *bias*: float32, added to the scores.
+    - *places*: the positions of the queries among the keys, int32 (batch or 1, queries), at least 0; None:
+      the positions of *seen*. With *places*, *seen* must be causal.
+    - *guarded*: a query with NaN weights gets the result 0.
 
     *y*: the spec of the result. If *y* is float16, the result is float32 nevertheless, unless a second
     dispatch combines parts and *width* is even."""

@@ -22,14 +22,12 @@ WORDS = ("first_group", "rows", "groups", "tokens", "total", "held", "span")
 
 @dataclasses.dataclass(frozen=True)
 class AppendForm:
-    """The compile-time properties of an append kernel. width: the number of elements of a vector. starts:
-    the kernel reads a buffer of start positions. follows: the kernel reads a buffer of past tokens. soft:
-    the kernel computes float arithmetic with integer instructions."""
+    """The compile-time properties of an append kernel."""
 
-    width: int
-    starts: bool
-    follows: bool
-    soft: bool
+    width: int  # elements of a vector
+    starts: bool  # the kernel reads a buffer of start positions
+    follows: bool  # the kernel reads a buffer of past tokens
+    soft: bool  # the kernel computes float arithmetic with integer instructions
 
     @property
     def lanes(self) -> int:

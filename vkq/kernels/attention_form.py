@@ -20,23 +20,19 @@ WORDS = (
 
 @dataclasses.dataclass(frozen=True)
 class AttentionForm:
-    """The compile-time properties of a kernel. span: the number of keys that a workgroup reads (0: all).
-    biased: the kernel adds a bias to the scores. guarded: a query with NaN weights gets the result 0.
-    apart: the kernel stores partial results (for each row the weighted sums, the largest score and the sum
-    of weights), which a second kernel combines. placed: the kernel reads the positions of the queries from
-    a buffer."""
+    """The compile-time properties of a kernel."""
 
     depth: int
     width: int
     tile: Tile
     types: tuple[str, str, str]  # dtypes of q, k and v
     causal: bool
-    biased: bool
-    guarded: bool
+    biased: bool  # add a bias to the scores
+    guarded: bool  # a query with NaN weights gets the result 0
     soft: bool
-    span: int
-    apart: bool
-    placed: bool
+    span: int  # keys that a workgroup reads; 0: all
+    apart: bool  # store partial results, which a second kernel combines
+    placed: bool  # read the positions of the queries from a buffer
 
     @property
     def part(self) -> int:
@@ -59,17 +55,15 @@ class AttentionForm:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """The layout of shared memory, as offsets in floats. Shared memory holds a part of the queries (some
-    elements of each query) at offset 0, and a part of the keys at *k*. Parts are transposed: element 0 of
-    all queries, PAD floats, element 1 of all queries, and so on. weights: the offset of the weights. rows:
-    the offset of an array with one value for each row. lanes: the offset of an array with one value for
-    each invocation. end: the total size."""
+    """The layout of shared memory, as offsets in floats. A part of the queries (some elements of each
+    query) is at offset 0. Parts are transposed: element 0 of all queries, PAD floats, element 1 of all
+    queries, and so on."""
 
-    k: int
-    weights: int
-    rows: int
-    lanes: int
-    end: int
+    k: int  # a part of the keys
+    weights: int  # the weights
+    rows: int  # an array with one value for each row
+    lanes: int  # an array with one value for each invocation
+    end: int  # the total size
 
     @classmethod
     def of(cls, tile: Tile, part: int) -> Places:

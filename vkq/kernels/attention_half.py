@@ -36,12 +36,11 @@ LOG2E = math.log2(math.e)
 
 @dataclasses.dataclass(frozen=True)
 class HalfAttention:
-    """Attention on float16 matrix units. constants: the shader's specialization constants. matrices: the
-    shape of the matrices."""
+    """Attention on float16 matrix units."""
 
     device: Device
-    constants: dict[str, Constant]
-    matrices: Matrices
+    constants: dict[str, Constant]  # the shader's specialization constants
+    matrices: Matrices  # the shape of the matrices
 
     @classmethod
     def of(

@@ -19,19 +19,14 @@ from .attention_int8_tiles import Int8AttentionKernel, Int8Form
 
 @dataclasses.dataclass(frozen=True)
 class Int8Operands:
-    """The operands of attention to an int8 cache.
+    """The operands of attention to an int8 cache."""
 
-    q: float32 (batch, queries, heads, width). k, v: (batch, groups, keys, words). lengths: int32 (batch,).
-    bias: None, or (a bias that broadcasts to (batch, heads, queries, keys), its strides). sink: None, or
-    (heads,).
-    """
-
-    q: Value
-    k: Value
-    v: Value
-    lengths: Value
-    bias: tuple[Value, Strides] | None = None
-    sink: Value | None = None
+    q: Value  # float32 (batch, queries, heads, width)
+    k: Value  # (batch, groups, keys, words)
+    v: Value  # (batch, groups, keys, words)
+    lengths: Value  # int32 (batch,)
+    bias: tuple[Value, Strides] | None = None  # broadcasts to (batch, heads, queries, keys); with its strides
+    sink: Value | None = None  # (heads,)
 
 
 def attended_int8(b: Builder, x: Int8Operands, rules: Int8Rules) -> Value:

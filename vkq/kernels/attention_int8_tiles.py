@@ -16,14 +16,12 @@ from .attention_parts import PartsKernel
 
 @dataclasses.dataclass(frozen=True)
 class Int8Form(AttentionForm):
-    """The compile-time properties of a kernel. ordered: `Int8Rules.causal`. follows, softcap: the fields of
-    `Int8Rules` with these names. ``causal`` and ``placed`` are always True, because the buffer of lengths
-    gives each row a last key. If *ordered* is False, the last key of every row is the newest in the cache,
-    at position length - 1."""
+    """The compile-time properties of a kernel. ``causal`` and ``placed`` are always True, because the
+    buffer of lengths gives each row a last key."""
 
-    ordered: bool
-    follows: bool
-    softcap: float
+    ordered: bool  # `Int8Rules.causal`; False: the last key of every row is the newest in the cache
+    follows: bool  # `Int8Rules.follows`
+    softcap: float  # `Int8Rules.softcap`
 
     @property
     def down(self) -> int:

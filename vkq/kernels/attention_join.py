@@ -21,15 +21,13 @@ JOIN_WORDS = (
 
 @dataclasses.dataclass(frozen=True)
 class JoinForm:
-    """The compile-time properties of a kernel. width: the number of elements of a value vector. sunk: the
-    kernel reads a buffer of sinks (heads,). guarded: a query with NaN weights gets the result 0. half: the
-    result is float16; then *width* and the strides of the result are even. soft, converts: as in
+    """The compile-time properties of a kernel. *soft*, *converts*: as in
     `vkq.shader.assembler.KernelWriter`."""
 
-    width: int
-    sunk: bool
-    guarded: bool
-    half: bool
+    width: int  # elements of a value vector
+    sunk: bool  # the kernel reads a buffer of sinks (heads,)
+    guarded: bool  # a query with NaN weights gets the result 0
+    half: bool  # the result is float16; then width and the strides of the result are even
     soft: bool
     converts: bool
 

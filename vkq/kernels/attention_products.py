@@ -13,15 +13,14 @@ from .chain_shader import element
 
 class Products:
     """The generator of the products of all queries of a tile with a tile of keys. Shared memory holds a
-    part of the queries and keys (some elements of each) at once. ``scores``: the rows and keys whose
-    products an invocation computes."""
+    part of the queries and keys (some elements of each) at once."""
 
     form: AttentionForm
     tile: Tile
     at: Places
     k: KernelWriter
     lane: Number
-    scores: Split
+    scores: Split  # the rows and keys whose products an invocation computes
     keys: Number
     key_matrix: Number
 

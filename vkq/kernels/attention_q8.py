@@ -52,19 +52,17 @@ def sizes_of(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> Atte
 
 @dataclasses.dataclass(frozen=True)
 class AttentionQ8:
-    """8-bit attention of given sizes in one dispatch. side_by_side: for q, k, v and the result, the number
-    of heads that are side by side in a row of the tensor. firsts: the first column of q, k and v in their
-    tensors. matrices: the shape of the matrices on matrix units; None: packed dot products."""
+    """8-bit attention of given sizes in one dispatch."""
 
     device: Device
     sizes: AttentionSizes
     steps: AttentionSteps
-    side_by_side: tuple[int, int, int, int]
+    side_by_side: tuple[int, int, int, int]  # for q, k, v and y: heads that are side by side in a row
     mask: tuple[int, ...] | None
     layout: str
     form: str  # the form of the dot product
-    firsts: tuple[int, int, int] = (0, 0, 0)
-    matrices: Matrices | None = None
+    firsts: tuple[int, int, int] = (0, 0, 0)  # the first column of q, k and v in their tensors
+    matrices: Matrices | None = None  # those of matrix units; None: packed dot products
 
     @classmethod
     def of(

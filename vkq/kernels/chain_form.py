@@ -18,13 +18,12 @@ Array = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """An operator of a chain. operands: the numbers of the values that it reads (see `Chain`). dtype: the
-    type of the operands. result: the type of the result."""
+    """An operator of a chain."""
 
     op: str
-    operands: tuple[int, ...]
-    dtype: str
-    result: str
+    operands: tuple[int, ...]  # the numbers of the values that it reads (see `Chain`)
+    dtype: str  # the type of the operands
+    result: str  # the type of the result
     attributes: tuple[tuple[str, Any], ...] = ()
 
 

@@ -30,14 +30,13 @@ START = 100  # cost of starting a workgroup, in the unit of `ExpansionTile.cost`
 
 @dataclasses.dataclass(frozen=True)
 class ExpansionTile:
-    """The results of one workgroup (rows, pixels of a row, blocks of four channels) and its number of
-    invocations. matrices: the matrix shape of the 1x1 convolution; None: dot products."""
+    """The results of one workgroup, and its number of invocations."""
 
-    h: int
-    w: int
-    blocks: int
+    h: int  # rows
+    w: int  # pixels of a row
+    blocks: int  # blocks of four channels
     invocations: int = INVOCATIONS
-    matrices: Matrices | None = None
+    matrices: Matrices | None = None  # for the 1x1 convolution; None: dot products
 
     def inside(self, p: Conv2dProblem) -> int:
         """Return the maximum number of words of 4 pixels that a tile reads of each channel of the expanded

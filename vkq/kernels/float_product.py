@@ -45,17 +45,15 @@ def slices(m: int, k: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Extents:
-    """The sizes of y = a @ b. matrices: the number of products. m, n: the rows and columns of y. k: the
-    columns of a. a_matrix, b_matrix: the strides in elements between the matrices of a and of b; 0 if all
-    products share the matrix. b_row: the stride in elements between the rows of b."""
+    """The sizes of y = a @ b. A stride between matrices is 0 if all products share the matrix."""
 
-    matrices: int
-    m: int
-    n: int
-    k: int
-    a_matrix: int
-    b_matrix: int
-    b_row: int
+    matrices: int  # number of products
+    m: int  # rows of y
+    n: int  # columns of y
+    k: int  # columns of a
+    a_matrix: int  # stride in elements between the matrices of a
+    b_matrix: int  # stride in elements between the matrices of b
+    b_row: int  # stride in elements between the rows of b
 
 
 def product(

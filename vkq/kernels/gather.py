@@ -14,12 +14,11 @@ from .weights import ceil4
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """A variant of gather_rows.comp and its sizes. width: the length of a row, in the words or vectors that
-    the variant copies. inner: the number of rows that an id selects."""
+    """A variant of gather_rows.comp and its sizes."""
 
     variant: str
-    width: int
-    inner: int = 1
+    width: int  # length of a row, in the words or vectors that the variant copies
+    inner: int = 1  # number of rows that an id selects
 
 
 def _form(x: Spec, y: Spec, axis: int) -> _Form | None:

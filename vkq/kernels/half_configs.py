@@ -25,14 +25,12 @@ STEP = 32  # elements along k for which a profile states the cycles of a tile
 
 @dataclasses.dataclass(frozen=True)
 class OperandKind:
-    """How the operands of matrices are loaded. form: the type of their elements. product: the shader for
-    products or convolutions; split: the shader with split-K. cycles: the profile's field with the cycles of
-    each tile."""
+    """How the operands of matrices are loaded."""
 
-    form: str
-    product: str
-    split: str
-    cycles: str
+    form: str  # the type of the elements
+    product: str  # the shader for products or convolutions
+    split: str  # the shader with split-K
+    cycles: str  # the profile's field with the cycles of each tile
 
     def of(self, known: Profile) -> Mapping[str, tuple[int, ...]]:
         """Return the profile's cycles of each tile."""

@@ -26,16 +26,14 @@ WORDS = ("first_group", "count", "tokens", "rows", "span", "turns")
 
 @dataclasses.dataclass(frozen=True)
 class HeadsForm:
-    """The compile-time properties of a kernel. columns, dtype: the number of columns and the dtype of x.
-    pairs: the number of pairs of elements of a head that are rotated. interleaved: whether a pair is two
-    neighbouring elements; False: elements i and i + *pairs*. soft, converts: as in
+    """The compile-time properties of a kernel. *soft*, *converts*: as in
     `vkq.shader.assembler.KernelWriter`."""
 
     parts: tuple[Part, ...]
-    columns: int
-    dtype: str
-    pairs: int
-    interleaved: bool
+    columns: int  # of x
+    dtype: str  # of x
+    pairs: int  # pairs of elements of a head that are rotated
+    interleaved: bool  # a pair is two neighbouring elements; False: elements i and i + pairs
     soft: bool
     converts: bool
 

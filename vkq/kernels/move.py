@@ -19,14 +19,12 @@ BLOCK = {IMAGE: 4, BLOCKED: 16}  # channels of a vector, by layout
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """One axis of the result of a copy. length: the number of elements along the axis. before: the number
-    of elements before the copied elements. size: the number of copied elements. stride: the distance
-    between them in the input, in elements."""
+    """One axis of the result of a copy."""
 
-    length: int
-    before: int
-    size: int
-    stride: int
+    length: int  # number of elements along the axis
+    before: int  # number of elements before the copied elements
+    size: int  # number of copied elements
+    stride: int  # distance between them in the input, in elements
 
     def joined(self, inner: Moved) -> Moved | None:
         """Return one axis for this axis and the next axis, *inner*, or None if their elements are not

@@ -28,13 +28,12 @@ Operands = Sequence[Sequence[Number]]
 
 @dataclasses.dataclass(frozen=True)
 class RowRun:
-    """RUN neighbouring elements of a row. ``index``: the index of the run in the row, ``low + turn *
-    lanes``. ``there``: for each element, whether it is inside the row; None: always."""
+    """RUN neighbouring elements of a row."""
 
     low: Number
     turn: int
-    index: Number
-    there: Sequence[Number | None]
+    index: Number  # the index of the run in the row: low + turn * lanes
+    there: Sequence[Number | None]  # for each element, whether it is inside the row; None: always
 
 
 class RowRuns:

@@ -20,14 +20,12 @@ PARAMETER_BYTES = 64  # bytes of `Arithmetic.channel_parameters` for a block of 
 
 @dataclasses.dataclass(frozen=True)
 class GemmWeight:
-    """The weight of a matrix product. *make*: a function that returns the int8 weight (G, N, K) of this
-    *shape* when a kernel needs it. *zero_point*: (G, N), in int8's range. *channels*: the number of output
-    channels without padding."""
+    """The weight of a matrix product."""
 
     shape: tuple[int, int, int]
-    make: Callable[[], Int8]
-    zero_point: Int32
-    channels: int
+    make: Callable[[], Int8]  # returns the int8 weight (G, N, K) of this shape, when a kernel needs it
+    zero_point: Int32  # (G, N), in int8's range
+    channels: int  # number of output channels without padding
 
 
 class Arithmetic(Protocol):

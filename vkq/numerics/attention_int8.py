@@ -22,26 +22,16 @@ from .steps import Array, Number, computed
 
 @dataclasses.dataclass(frozen=True)
 class Int8Rules:
-    """The rules of attention to an int8 cache.
+    """The rules of attention to an int8 cache. If *follows* is False, a query beyond the cache's length has
+    the position of the last token."""
 
-    width: the number of elements of a key and of a value.
-
-    causal: a query attends to the keys up to its own position, or only to the last *window* of them if
-    *window* is not 0. If causal is False, a query attends to all tokens in the cache.
-
-    follows: True: the queries are the last tokens of the cache. False: they are its first tokens, and a
-    query beyond the cache's length has the position of the last token.
-
-    softcap: if not 0, scores become softcap * tanh(score / softcap). guarded: replace NaN weights by 0. A
-    query has NaN weights if all keys have the bias -inf."""
-
-    width: int
+    width: int  # elements of a key and of a value
     scale: float
-    follows: bool
-    window: int = 0
-    softcap: float = 0.0
-    causal: bool = True
-    guarded: bool = False
+    follows: bool  # True: the queries are the last tokens of the cache. False: its first tokens
+    window: int = 0  # if not 0, causal queries attend to only the last `window` of their keys
+    softcap: float = 0.0  # if not 0, scores become softcap * tanh(score / softcap)
+    causal: bool = True  # a query attends to the keys up to its own position. False: to all in the cache
+    guarded: bool = False  # replace NaN weights by 0; a query has them if all its keys have the bias -inf
 
     def flags(self, lengths: Array, queries: int, keys: int) -> Array:
         """Return a Boolean array (batch, queries, keys): True if the query attends to the key."""

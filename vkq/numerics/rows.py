@@ -40,12 +40,9 @@ JOIN: dict[str, Callable[[Number, Number], Number]] = {
 
 @dataclasses.dataclass(frozen=True)
 class RowFunction:
-    """A function of rows, computed in passes over a row.
-
-    ``passes``: (reduction, f, then) of each pass. A pass reduces ``f(element, results of earlier passes)``
-    over the row; its result is ``then(reduced value, attributes)``. ``each``: computes the function's
-    result for an element; None for a reduction, which has one result for each row.
-    """
+    """A function of rows, computed in passes over a row. A pass reduces ``f(element, results of earlier
+    passes)`` over the row; its result is ``then(reduced value, attributes)``. ``each`` returns the
+    function's result for an element; without it, the function has one result for each row."""
 
     passes: tuple[tuple[str, Callable[[Number, Got], Number], Callable[[Number, Attributes], Number]], ...]
     each: Callable[[Number, Got], Number] | None = None

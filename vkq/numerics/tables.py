@@ -132,11 +132,10 @@ def exponentials_litert(scale: float) -> npt.NDArray[np.float32]:
 
 @dataclasses.dataclass(frozen=True)
 class SoftmaxTerms:
-    """The values that softmax_sum.glslh reads. terms: the 256 terms of the sum. steps: ``floor(1 /
-    y_scale)`` for ONNX Runtime's softmax, y_scale for LiteRT's."""
+    """The values that softmax_sum.glslh reads."""
 
-    terms: npt.NDArray[np.float32]
-    steps: float
+    terms: npt.NDArray[np.float32]  # the 256 terms of the sum
+    steps: float  # floor(1 / y_scale) for ONNX Runtime's softmax, y_scale for LiteRT's
 
     @classmethod
     def of(cls, litert: bool, x_scale: float, y_scale: float, count: int) -> SoftmaxTerms:

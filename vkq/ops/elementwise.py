@@ -46,9 +46,11 @@ def add(
 ) -> Any:
     """Return ``a + b`` in 8 bits: ``saturate(round_half_even(fma(a_q, ra, fma(b_q, rb, offset))))``.
 
-    a, b: int8 or uint8 of one type, NumPy arrays (with their qparams) or Tensors. Shapes broadcast as in
-    NumPy (at most four axes, where neighbouring axes that broadcast alike count as one). The result is an
-    array if both operands are arrays, else a Tensor. activation: None, "relu", "relu6" or (lo, hi).
+    Args:
+        a, b: int8 or uint8 of one type, NumPy arrays (with their qparams) or Tensors. Shapes broadcast as
+            in NumPy (at most four axes, where neighbouring axes that broadcast alike count as one). The
+            result is an array if both operands are arrays, else a Tensor.
+        activation: None, "relu", "relu6" or (lo, hi).
 
     ``ra = a_scale / y_scale``, ``rb = b_scale / y_scale``, ``offset = y_zp - fma(ra, a_zp, rb * b_zp)``,
     each rounded to float32. The zero point is part of the offset, so it is added before rounding to an

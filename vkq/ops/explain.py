@@ -36,9 +36,10 @@ def explain(
 ) -> Steps:
     """Return the dispatches of ``operator(*arguments, **options)``, recorded without running them.
 
-    operator: a function of vkq or a layer. arguments: the arguments of the call, with activations as
-    Tensors; the first may also be a NumPy array. The ``explain`` of a layer also gives the path and the
-    reason.
+    Args:
+        operator: a function of vkq or a layer. The ``explain`` of a layer also gives the path and the
+            reason.
+        arguments: those of the call, with activations as Tensors; the first may also be a NumPy array.
 
     >>> from vkq.ops.pool import max_pool2d
     >>> explain(max_pool2d, np.zeros((1, 4, 8, 8), np.int8), 2).variants

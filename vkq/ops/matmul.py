@@ -47,12 +47,18 @@ def matmul(
 ) -> Any:
     """Return ``a @ b`` of two 8-bit arrays. Sums are exact, and results have the bytes of ONNX QLinearMatMul.
 
-    a: (..., M, K), b: (..., K, N), int8 or uint8, NumPy arrays (with their qparams) or Tensors; the leading
-    axes broadcast as in NumPy. The result is an array if both operands are arrays, else a Tensor: 8-bit with
-    y_qparams, else float32. K is at most 33,025. A constant b is faster as the weight of a `Linear`.
+    Args:
+        a: (..., M, K), int8 or uint8, a NumPy array (with a_qparams) or a Tensor. K is at most 33,025.
+        b: (..., K, N), likewise. A constant b is faster as the weight of a `Linear`.
+        y_qparams: the parameters of an 8-bit result; None: the result is float32.
 
-    ``acc = sum_k (a - a_zp)(b - b_zp)`` in int32, then ``float(acc) * (a_scale * b_scale)``, or
-    ``saturate(round_half_even(float(acc) * ((a_scale * b_scale) / y_scale)) + y_zp)``.
+    The leading axes broadcast as in NumPy. The result is an array if both operands are arrays, else a
+    Tensor.
+
+    With ``acc = sum_k (a - a_zp)(b - b_zp)`` in int32, the result is
+
+    - float32: ``float(acc) * (a_scale * b_scale)``
+    - 8-bit: ``saturate(round_half_even(float(acc) * ((a_scale * b_scale) / y_scale)) + y_zp)``
 
     >>> q = QParams(0.5)
     >>> matmul(np.array([[2, 4]], np.int8), np.array([[1], [3]], np.int8), q, a_qparams=q, b_qparams=q)

@@ -44,14 +44,18 @@ def reduce_mean(
 ) -> Any:
     """Return the mean over some axes, by the formula of `global_avg_pool2d`, with an exact integer sum.
 
-    x: int8 or uint8 of any shape, a NumPy array or a Tensor; the result is of the same class. axes: the
-    reduced axes, None for all; negative axes count from the end. keepdims: keep the reduced axes with
-    length 1. n, the product of the reduced axes' lengths, is at most 2**23:
+    Args:
+        x: int8 or uint8 of any shape, a NumPy array or a Tensor. The result is of the same class.
+        axes: the reduced axes; None: all. Negative axes count from the end.
+        keepdims: keep the reduced axes with length 1.
+        y_qparams: by default the parameters of x.
+
+    n, the product of the reduced axes' lengths, is at most 2**23:
 
         y_q = saturate(round_half_even(float32(sum(x_q - x_zp)) * m) + y_zp),  m = x_scale / (y_scale * n)
 
-    y_qparams: by default the parameters of x. The ONNX form is ReduceMean between DequantizeLinear and
-    QuantizeLinear (https://onnx.ai/onnx/operators/onnx__ReduceMean.html); ONNX Runtime adds floats there.
+    The ONNX form is ReduceMean between DequantizeLinear and QuantizeLinear
+    (https://onnx.ai/onnx/operators/onnx__ReduceMean.html); ONNX Runtime adds floats there.
 
     Raises ArgumentError for an axis out of range, for no elements or too many, and for missing qparams;
     DTypeError for another type.

@@ -60,10 +60,12 @@ def max_pool2d(
 ) -> Any:
     """Return the maximum under a window that slides over x.
 
-    x: (N, C, H, W), int8 or uint8, a NumPy array or a Tensor; the result is of the same class, with the
-    same qparams. kernel, stride (by default the kernel), dilation: an int or (vertical, horizontal).
-    padding: also (top, left, bottom, right); padding is never the maximum. ceil_mode: round OH and OW up,
-    not down.
+    Args:
+        x: (N, C, H, W), int8 or uint8, a NumPy array or a Tensor. The result is of the same class, with
+            the same qparams.
+        kernel, stride, dilation: an int or (vertical, horizontal). By default, stride is the kernel.
+        padding: an int, (vertical, horizontal) or (top, left, bottom, right). It is never the maximum.
+        ceil_mode: round OH and OW up, not down.
 
     The results equal those of ONNX MaxPool (https://onnx.ai/onnx/operators/onnx__MaxPool.html) and
     torch.nn.functional.max_pool2d.
@@ -116,10 +118,12 @@ def avg_pool2d(
     """Return the mean under a window that slides over x, with the bytes of ONNX Runtime's
     com.microsoft.QLinearAveragePool.
 
-    ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32. sum
-    adds ``x_scale * (x_q - x_zp)`` in row-major order. With count_include_pad (the default, as in PyTorch
-    but not in ONNX), count is the kernel's size, else the number of elements inside the image. If the
-    kernel covers the whole image, the formula is that of `global_avg_pool2d`, as in ONNX Runtime.
+        y_q = saturate(round_half_even((sum / count) / y_scale + y_zp)), each step rounded to float32
+
+    - sum adds ``x_scale * (x_q - x_zp)`` in row-major order.
+    - count is the kernel's size. With ``count_include_pad=False`` (ONNX's default), it is the number of
+      elements inside the image.
+    - If the kernel covers the whole image, the formula is that of `global_avg_pool2d`, as in ONNX Runtime.
 
     x, kernel, stride, padding and ceil_mode: as for `max_pool2d`. y_qparams: by default the parameters of
     x.
@@ -184,9 +188,10 @@ def global_avg_pool2d(
     """Return the mean of each channel of x (N, C, H, W) as (N, C, 1, 1), with the bytes of ONNX Runtime's
     com.microsoft.QLinearGlobalAveragePool.
 
-    ``y_q = saturate(round_half_even(float32(sum(x_q - x_zp)) * m) + y_zp)``,
-    ``m = x_scale / (y_scale * H * W)``, with an exact sum and each float32 step rounded. y_qparams: by
-    default the parameters of x. H * W is at most 2**23.
+        y_q = saturate(round_half_even(float32(sum(x_q - x_zp)) * m) + y_zp),  m = x_scale / (y_scale * H * W)
+
+    The sum is exact, and each float32 step is rounded. y_qparams: by default the parameters of x. H * W is
+    at most 2**23.
 
     >>> import numpy as np
     >>> global_avg_pool2d(np.arange(8, dtype=np.int8).reshape(1, 2, 2, 2), x_qparams=QParams(1.0)).ravel()

@@ -28,10 +28,12 @@ def quantize(
 ) -> Any:
     """Return ``saturate(round_half_even(x / scale) + zero_point)``.
 
-    x: float32 of any shape, a NumPy array (the result is an array) or a Tensor. The result of a Tensor is a
-    Tensor in *layout*, by default kPackedInt8_4W4C for four dims, else kPackedInt8_4H4W. The division is
-    rounded correctly on every device. +-Inf saturates, NaN gives the lower bound, -0.0 is 0.
-    https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
+    Args:
+        x: float32 of any shape, a NumPy array or a Tensor. The result is of the same class.
+        layout: the layout of a Tensor, by default kPackedInt8_4W4C for four dims, else kPackedInt8_4H4W.
+
+    The division is rounded correctly on every device. +-Inf saturates, NaN gives the lower bound, -0.0 is
+    0. See https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
 
     Raises DTypeError if x is not float32.
 

@@ -39,10 +39,14 @@ def resize(
 ) -> Any:
     """Return an image resized, with the type and the qparams of x.
 
-    x: (N, C, H, W), int8 or uint8, a NumPy array or a Tensor; the result is of the same class. Give either
-    size, (OH, OW), or scale, a number or (vertical, horizontal): ``OH = floor(scale * H)``. mode: "nearest"
-    or "linear". coordinates: half_pixel, pytorch_half_pixel, asymmetric, align_corners. nearest_mode:
-    round_prefer_floor, round_prefer_ceil, floor, ceil. https://onnx.ai/onnx/operators/onnx__Resize.html
+    Args:
+        x: (N, C, H, W), int8 or uint8, a NumPy array or a Tensor. The result is of the same class.
+        size: (OH, OW). Give either size or scale.
+        scale: a number or (vertical, horizontal); ``OH = floor(scale * H)``.
+        mode: "nearest" or "linear".
+        coordinates: half_pixel, pytorch_half_pixel, asymmetric or align_corners, as in ONNX Resize
+            (https://onnx.ai/onnx/operators/onnx__Resize.html).
+        nearest_mode: round_prefer_floor, round_prefer_ceil, floor or ceil.
 
     linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the
     left. x11 to x22 are the neighbouring elements (row 1 or 2, column 1 or 2); dy1, dy2, dx1 and dx2 are

@@ -33,10 +33,12 @@ def concat(
 ) -> Any:
     """Concatenate the inputs along an axis. An input whose qparams differ from y_qparams is requantized.
 
-    xs: at least one int8 or uint8 operand, equal in rank and in all axes but *axis*. The result is a NumPy
-    array if all inputs are, else a Tensor in the layout of the first input. y_qparams: by default the
-    qparams of the inputs, which must then be equal. The results have the same bytes as ONNX Runtime's
-    com.microsoft.QLinearConcat.
+    Args:
+        xs: at least one int8 or uint8 operand, equal in rank and in all axes but *axis*.
+        y_qparams: by default the qparams of the inputs, which must then be equal.
+
+    The result is a NumPy array if all inputs are, else a Tensor in the layout of the first input. It has
+    the same bytes as ONNX Runtime's com.microsoft.QLinearConcat.
 
     Raises ArgumentError for shapes that differ along other axes and for missing qparams, DTypeError for mixed
     types without y_qparams.
@@ -100,9 +102,12 @@ def pad(
 ) -> Any:
     """Pad x with elements of one value.
 
-    pads: (before, after) for each axis, each 0 or more, as in numpy.pad. value: an integer of x's type; by
-    default the zero point, the code of 0.0 (from x_qparams or a Tensor's qparams). The result equals that
-    of ONNX Pad with the mode "constant".
+    Args:
+        pads: (before, after) for each axis, each 0 or more, as in numpy.pad.
+        value: an integer of x's type; by default the zero point, the code of 0.0 (from x_qparams or a
+            Tensor's qparams).
+
+    The result equals that of ONNX Pad with the mode "constant".
 
     >>> import numpy as np
     >>> pad(np.array([[1, 2]], np.int8), [(0, 1), (2, 0)], -7)

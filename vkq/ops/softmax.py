@@ -51,20 +51,24 @@ def softmax(
 ) -> Any:
     """Return ``exp(x) / sum(exp(x))`` along an axis.
 
-    x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor; the result is an array or a Tensor, like
-    x. Without y_qparams, the result is float32. With y_qparams, it is 8-bit: QuantizeLinear of the float32
-    result. QParams(1 / 256, -128) uses the whole range of int8.
+    Args:
+        x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor. The result is of the same class.
+        y_qparams: the parameters of an 8-bit result, QuantizeLinear of the float32 result. QParams(1 / 256,
+            -128) uses the whole range of int8. None: the result is float32.
+        onnxruntime: compute an 8-bit result with the bytes of ONNX Runtime's com.microsoft.QLinearSoftmax.
+            Floats are added in the order of ONNX Runtime's plain kernel
+            (`vkq.reference.softmax.softmax_onnxruntime`). Its kernels for AVX2 and AVX-512 add in other
+            orders and multiply by a reciprocal. If a quotient is a tie, as in rows of equal elements, their
+            results may differ by one from the plain kernel's and from each other.
 
-    ``e = round(exp(-(max - x_q) * x_scale) * 2**30)`` from a table, ``y = float32(e) * (1 /
-    float32(sum(e)))``. The integer sum is exact and each float32 step is rounded, so all devices return the
-    same bits. The error of the float32 result, against the real softmax of n numbers, is at most ``(n + 2)
-    * 2**-31 + 4 * 2**-24 * y``.
+    The result is computed from
 
-    onnxruntime: compute the bytes of ONNX Runtime's com.microsoft.QLinearSoftmax instead, for an 8-bit
-    result, in the order of float32 additions of ONNX Runtime's plain kernel
-    (`vkq.reference.softmax.softmax_onnxruntime`). ONNX Runtime's kernels for AVX2 and AVX-512 add in other
-    orders and multiply by a reciprocal. If a quotient is a tie, as in rows of equal elements, their results
-    may differ by one from the plain kernel's and from each other.
+        e = round(exp(-(max - x_q) * x_scale) * 2**30), from a table
+        y = float32(e) * (1 / float32(sum(e)))
+
+    The integer sum is exact and each float32 step is rounded, so all devices return the same bits. The
+    error of the float32 result, against the real softmax of n numbers, is at most
+    ``(n + 2) * 2**-31 + 4 * 2**-24 * y``.
 
     Raises ArgumentError for missing qparams and for an axis out of range.
 

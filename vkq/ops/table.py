@@ -29,9 +29,12 @@ def table_of(function: str | Function, x_qparams: QParams, y_qparams: QParams) -
     """Return the 256 results of a function of one quantized value, for `lookup`. Entry i is the result for
     the input ``qmin + i``.
 
-    function: relu, relu6, sigmoid, tanh, silu, gelu, hardsigmoid, hardswish, exp, abs, neg, identity, or a
-    callable that receives 256 float64 values and returns as many. An entry is computed by DequantizeLinear,
-    the function in float64, rounding to float32, and QuantizeLinear (round half even).
+    Args:
+        function: relu, relu6, sigmoid, tanh, silu, gelu, hardsigmoid, hardswish, exp, abs, neg, identity;
+            or a callable that receives 256 float64 values and returns as many.
+
+    An entry is computed by DequantizeLinear, the function in float64, rounding to float32, and
+    QuantizeLinear (round half even).
 
     Raises ArgumentError for an unknown name or a result that is not 256 real numbers.
 
@@ -52,11 +55,11 @@ def lookup(
 ) -> Any:
     """Return ``table[x - qmin]``, element by element.
 
-    x: int8 or uint8 of any shape, a NumPy array or a Tensor; the result is of the same class, in the same
-    layout.
-    table: 256 int8 or uint8 entries; the first is the result for -128 (0 for uint8). The result has the
-    table's dtype.
-    y_qparams: the quantization parameters of the result, stored if the result is a Tensor.
+    Args:
+        x: int8 or uint8 of any shape, a NumPy array or a Tensor. The result has the same class and layout.
+        table: 256 int8 or uint8 entries; the first is the result for -128 (0 for uint8). The result has the
+            table's dtype.
+        y_qparams: the quantization parameters of the result, stored if the result is a Tensor.
 
     Raises DTypeError if x is not 8-bit, ArgumentError if the table does not have 256 8-bit entries.
 
@@ -98,9 +101,12 @@ def unary(
 ) -> Any:
     """Return ``function(x)`` in 8 bits, from a table. `table_of` describes the functions and the rounding.
 
-    x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor. y_qparams: the result's parameters, by
-    default those of x. The results of a leaky ReLU equal those of ONNX Runtime's QLinearLeakyRelu. The
-    results of "sigmoid" may differ by one from those of QLinearSigmoid, which approximates exp.
+    Args:
+        x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor.
+        y_qparams: the result's parameters, by default those of x.
+
+    The results of a leaky ReLU equal those of ONNX Runtime's QLinearLeakyRelu. The results of "sigmoid" may
+    differ by one from those of QLinearSigmoid, which approximates exp.
 
     >>> unary("relu", np.array([-5, 0, 7], np.int8), x_qparams=QParams(0.1))
     array([0, 0, 7], dtype=int8)

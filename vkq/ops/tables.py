@@ -34,10 +34,12 @@ def lookup_axis(
     """Return ``table[c, x - qmin]`` for each element x of slice c along an axis: a separate function for
     each channel.
 
-    x: int8 or uint8, a NumPy array or a Tensor; the result is of the same class. table: (C, 256) for an
-    axis of length C, or (256,) for all slices; int8 or uint8 (the result has the layout of x), or float32.
-    The first entry is the result for -128 (0 for uint8). For example, a batch normalization between
-    quantized tensors is a table (C, 256).
+    Args:
+        x: int8 or uint8, a NumPy array or a Tensor. The result is of the same class.
+        table: (C, 256) for an axis of length C, or (256,) for all slices; int8 or uint8 (the result has the
+            layout of x), or float32. The first entry is the result for -128 (0 for uint8).
+
+    For example, a batch normalization between quantized tensors is a table (C, 256).
 
     Raises DTypeError for other types, ArgumentError for another shape.
 

@@ -43,10 +43,12 @@ def take(
     """Return ``x.ravel()[places]``: for each index in *places*, the element of x with this index in
     row-major order, or *fill* for index -1.
 
-    x: int8, uint8, float32, float16 or int32, a NumPy array or a Tensor. The result is of the same class,
-    with the shape of *places* and the qparams of x. places: integer indices in [-1, x.size). fill: a value
-    of x's type. For gather, tile, broadcast_to, roll or flip, apply NumPy's function to
-    ``np.arange(x.size).reshape(x.shape)``: the result is *places*.
+    Args:
+        x: int8, uint8, float32, float16 or int32, a NumPy array or a Tensor. The result is of the same
+            class, with the shape of *places* and the qparams of x.
+        places: integer indices in [-1, x.size). For gather, tile, broadcast_to, roll or flip, apply NumPy's
+            function to ``np.arange(x.size).reshape(x.shape)``.
+        fill: a value of x's type.
 
     Raises ArgumentError for an index or a fill value out of range, DTypeError for other types.
 

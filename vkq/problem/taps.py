@@ -24,14 +24,13 @@ NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @dataclass(frozen=True)
 class ResizedAxis:
-    """An axis of *given* elements that is resized to *size* elements by the factor *scale*. ``roi``: start
-    and end of the part that tf_crop_and_resize reads, as fractions of the axis."""
+    """An axis of *given* elements that is resized to *size* elements by the factor *scale*."""
 
     given: int
     size: int
     scale: float
     coordinates: str = "half_pixel"
-    roi: tuple[float, float] = (0.0, 1.0)
+    roi: tuple[float, float] = (0.0, 1.0)  # the part that tf_crop_and_resize reads, in shares of the axis
 
     def original(self) -> Float32:
         """Return the input coordinate of each result as float32, not clamped to the axis."""

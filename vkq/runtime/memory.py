@@ -25,12 +25,11 @@ _UNUSABLE = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class MemoryPlan:
-    """Indices of memory types. ``own``: the type for tensors; ``mapped``: whether the host can access it.
-    ``staging``: the type for copies."""
+    """Indices of memory types."""
 
-    own: int
-    mapped: bool
-    staging: int
+    own: int  # the type for tensors
+    mapped: bool  # whether the host can access tensors
+    staging: int  # the type for copies
 
 
 def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPlan:

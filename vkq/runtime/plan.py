@@ -26,22 +26,17 @@ from .program import Program
 
 @dataclass(frozen=True)
 class Step:
-    """A dispatch on slots, or (without ``program``) a fill of the only slot with the word ``value``.
-
-    ``push``: the packed push constants, with first_group = 0. ``grids``: (first workgroup, x, y) of each
-    vkCmdDispatch; together they run all workgroups. ``macs``: the multiply-adds. ``busy_ns``: the estimated
-    time; 0 if submissions need not be split (`vkq.device.watchdog`).
-    """
+    """A dispatch on slots, or (without ``program``) a fill of the only slot with the word ``value``."""
 
     slots: tuple[int, ...]
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     program: Program | None = None
-    push: bytes = b""
-    grids: tuple[tuple[int, int, int], ...] = ()
-    macs: int = 0
+    push: bytes = b""  # the packed push constants, with first_group = 0
+    grids: tuple[tuple[int, int, int], ...] = ()  # (first workgroup, x, y) of each vkCmdDispatch
+    macs: int = 0  # the multiply-adds
     value: int = 0
-    busy_ns: int = 0
+    busy_ns: int = 0  # the estimated time; 0 if submissions need not be split (`vkq.device.watchdog`)
 
 
 class Memory(Protocol):

@@ -31,15 +31,13 @@ PRINTED_SPILLS = re.compile(r"(\d+):(\d+) spills:fills")
 
 @dataclasses.dataclass(frozen=True)
 class PipelineExecutable:
-    """One program of a pipeline. ``statistics``: the values under the driver's own names. ``texts``: the
-    compiler's intermediate representations by name (the last is usually the machine code). ``seconds``: the
-    compilation time."""
+    """One program of a pipeline."""
 
     name: str
     subgroup_size: int
-    statistics: Mapping[str, int | float | bool]
-    texts: Mapping[str, str]
-    seconds: float
+    statistics: Mapping[str, int | float | bool]  # the values under the driver's own names
+    texts: Mapping[str, str]  # the compiler's intermediate representations; the last is usually machine code
+    seconds: float  # the compilation time
 
     def value(self, *words: str) -> int | None:
         """Return the first statistic whose name contains all *words*, ignoring case, or None."""
@@ -129,8 +127,7 @@ def _text(content: bytes) -> str:
 
 @contextlib.contextmanager
 def _stderr() -> Iterator[Any]:
-    """Context manager: capture the output of libraries on stderr. Yield a function that returns the output.
-    """
+    """Context manager: capture the output of libraries on stderr. Yield a function that returns the output."""
     with tempfile.TemporaryFile() as file:
         kept = os.dup(2)
         os.dup2(file.fileno(), 2)

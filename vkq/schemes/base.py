@@ -42,22 +42,19 @@ XParams = QParams | Literal["dynamic"] | None
 
 @dataclasses.dataclass(frozen=True)
 class Operands:
-    """The operands of a layer; each was checked separately. ``w_scale``, ``w_zero_point``: one for each
-    output channel; a `GroupedWeight` has its own for each group. ``bias``: int32 or float32, or None.
-    ``x``, ``y``: their quantization parameters. ``path``: the requested path. ``compute``: the arithmetic
-    of products (`COMPUTE`). ``overflow``: whether accumulators may exceed int32 (`OVERFLOW`)."""
+    """The operands of a layer; each was checked separately."""
 
     op: str
     weight: Any
-    w_scale: npt.NDArray[Any]
-    w_zero_point: Int32
-    bias: npt.NDArray[Any] | None
-    x: XParams
-    y: QParams | None
+    w_scale: npt.NDArray[Any]  # for each output channel; a `GroupedWeight` has its own for each group
+    w_zero_point: Int32  # likewise
+    bias: npt.NDArray[Any] | None  # int32 or float32
+    x: XParams  # the quantization parameters of x
+    y: QParams | None  # the quantization parameters of y
     activation: Activation
-    path: str
-    compute: str = COMPUTE[0]
-    overflow: str = OVERFLOW[0]
+    path: str  # the requested path
+    compute: str = COMPUTE[0]  # the arithmetic of products
+    overflow: str = OVERFLOW[0]  # whether accumulators may exceed int32
 
     @property
     def stored_weight(self) -> Int8:
@@ -82,8 +79,7 @@ class Product(Protocol):
     kernel: str  # "auto", or the name of the kernel to use
 
     def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
-        """Add the product to a plan. extra: further values that the scheme computes from x (`Scheme.take`).
-        """
+        """Add the product to a plan. extra: further values that the scheme computes from x (`Scheme.take`)."""
 
 
 class Scheme(ABC):

@@ -29,18 +29,13 @@ SAME = 1.05
 
 @dataclasses.dataclass(frozen=True)
 class Path:
-    """A path: one row of `TABLE`.
-
-    ``form``: the path's name in the shaders, the self-test and the rates. ``needs``: the Vulkan feature
-    that the path requires. ``flag``: the feature or property by which the driver claims that the path is
-    fast; it is used only without a measured rate. ``refusal``: returns any other reason why a device cannot
-    use the path, or None.
-    """
+    """A path: one row of `TABLE`. ``refusal`` returns any reason besides ``needs`` why a device cannot use
+    the path."""
 
     name: str
-    form: str
-    needs: str | None = None
-    flag: str | None = None
+    form: str  # the path's name in the shaders, the self-test and the rates
+    needs: str | None = None  # the required Vulkan feature
+    flag: str | None = None  # by which the driver claims a fast path; for paths without a measured rate
     refusal: Callable[[Device], str | None] = lambda device: None
 
 

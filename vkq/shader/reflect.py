@@ -57,22 +57,17 @@ _ACCESS = {(True, False): "read", (False, True): "write", (True, True): "read_wr
 
 @dataclass(frozen=True)
 class Reflection:
-    """The interface of a compute shader in its SPIR-V.
-
-    A name is empty where the compiler stripped it. ``local_size`` and ``shared_bytes``: for the
-    specialization given to `reflect`. ``local_size_ids``: the ``constant_id`` that sets x, y and z, or
-    None. ``loops``: the number of loops without an unroll hint.
-    """
+    """The interface of a compute shader in its SPIR-V. A name is empty where the compiler stripped it."""
 
     bindings: tuple[Binding, ...]
     push_constants: tuple[PushConstant, ...]
     specialization: Mapping[int, tuple[str, Constant]]
-    local_size: tuple[int, int, int]
-    local_size_ids: tuple[int | None, int | None, int | None]
-    shared_bytes: int
+    local_size: tuple[int, int, int]  # for the specialization given to `reflect`
+    local_size_ids: tuple[int | None, int | None, int | None]  # the constant_id that sets x, y and z
+    shared_bytes: int  # for the specialization given to `reflect`
     capabilities: frozenset[int]
     extensions: frozenset[str]
-    loops: int
+    loops: int  # the number of loops without an unroll hint
 
 
 def reflect(spirv: bytes, specialization: Mapping[int, Value] | None = None) -> Reflection:

@@ -83,23 +83,18 @@ class PushConstant:
 
 @dataclass(frozen=True)
 class Constant:
-    """A specialization constant: its ``constant_id``, its type and the variant's default.
+    """A specialization constant."""
 
-    ``overridden``: an axis of the variant set the default, so the GLSL's default may differ. ``declared``:
-    for a size, the default in the GLSL that `vkq.shader.sizes` generates.
-    """
-
-    id: int
+    id: int  # its constant_id
     type: str
-    default: Value
-    overridden: bool = False
-    declared: int | None = None
+    default: Value  # the variant's default
+    overridden: bool = False  # an axis of the variant set the default, so the GLSL's default may differ
+    declared: int | None = None  # for a size: the default in the GLSL that `vkq.shader.sizes` generates
 
 
 @dataclass(frozen=True, eq=False)  # by identity: a catalog holds each variant once
 class Variant:
-    """One combination of a shader's axis values. `vkq.shader.compile.spirv` compiles it to a SPIR-V module.
-    """
+    """One combination of a shader's axis values. `vkq.shader.compile.spirv` compiles it to a SPIR-V module."""
 
     shader: str
     name: str
@@ -260,17 +255,16 @@ class Written(Variant):
 
 @dataclass(frozen=True, eq=False)
 class Shader:
-    """One YAML: a GLSL source and its variants, in the order of the axes' product. ``combinations``: their
-    axis values. ``make``: makes the variant of one combination. Variants are made at their first use: a
-    network uses one of the many variants of most shaders."""
+    """One YAML: a GLSL source and its variants, in the order of the axes' product. Variants are made at
+    their first use: a network uses one of the many variants of most shaders."""
 
     name: str
     summary: str
     path: Path
     source: Path
     axes: Mapping[str, tuple[str, ...]]
-    combinations: tuple[Mapping[str, str], ...]
-    make: Callable[[Mapping[str, str]], Variant]
+    combinations: tuple[Mapping[str, str], ...]  # the axis values of each variant
+    make: Callable[[Mapping[str, str]], Variant]  # makes the variant of one combination
     _made: dict[tuple[str, ...], Variant] = field(default_factory=dict, init=False)
 
     def variant(self, combination: Mapping[str, str]) -> Variant:
