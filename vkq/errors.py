@@ -12,7 +12,7 @@ class VkqError(Exception):
 
 
 class ArgumentError(VkqError, ValueError):
-    """A value, shape or option that the operation does not support. The message has the sizes and the rule."""
+    """A value, shape or option that the operation does not support. The message names the sizes and rule."""
 
 
 class DTypeError(VkqError, TypeError):

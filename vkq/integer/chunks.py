@@ -1,4 +1,4 @@
-"""Compute exact integer correlations of arrays of any size, in chunks of templates, images and result rows."""
+"""Exact integer correlations of arrays of any size, in chunks of templates, images and result rows."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Tiles:
         return self.work(s).macs * each * (block + 1) / block
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
-        """Add the correlation of images to a plan. If `adds` is True, an earlier step must set *y* to zero."""
+        """Add the correlation of images to a plan. With `adds`, an earlier step must set *y* to zero."""
         how, work = self.how, self.work(s)
         push: dict[str, int | float] = {
             **work.push, **to.push, "groups": s.groups, "images": s.images, "blocks": s.blocks, "oh": s.oh,

@@ -68,7 +68,7 @@ class AutoProgram:
 
     @property
     def results(self) -> int | None:
-        """The number of results of an invocation of the shader; None for shaders that are not in `RESULTS`."""
+        """The number of results of an invocation of the shader; None for shaders not in `RESULTS`."""
         return RESULTS.get(self.variant.shader)
 
 
@@ -186,7 +186,7 @@ def _moved(device: Any) -> Iterator[tuple[str, Program]]:
 
 
 def _weight_only(device: Any) -> Iterator[tuple[str, Program]]:
-    """Yield the programs of layers with float activations: int8 weights, and 4-bit weights in groups of 32."""
+    """Yield the programs of layers with float activations: int8 weights, and 4-bit weights in groups."""
     for m, n, k in ((1, 4096, 4096), (49, 2048, 512)):
         yield f"float32 linear {m}x{n}x{k}", _float_gemm(device, n, k).program(m)
         codes, scale = np.zeros((n, k // 32, 16), np.uint8), np.ones((n, k // 32), np.float16)

@@ -225,7 +225,7 @@ def packed_points(weight: GroupedWeight) -> bool:
 
 
 def _fits_half(values: npt.NDArray[Any], least: float) -> bool:
-    """Return True if float16 represents every value as in `fits_half`. Magnitudes below *least* count as 0."""
+    """Return True if float16 represents every value as in `fits_half`. Values below *least* count as 0."""
     for some in (values.flat[:TRIED], values):  # a fast test of a few values refuses most weights
         size = np.abs(some)
         with np.errstate(over="ignore"):

@@ -58,7 +58,7 @@ def reduced_along(b: Builder, x: Value, kept: int, how: str) -> Value:
 
 
 def largest(b: Builder, x: Value, k: int, from_above: bool) -> tuple[Value, Value]:
-    """Add the k largest (or smallest) values of each row of x (rows, length), and their indices, to a plan."""
+    """Add the k largest (or smallest) values of each row of x (rows, length) and their indices to a plan."""
     lines, length = x.spec.shape
     y, places = b.new(Spec((lines, k), x.spec.dtype)), b.new(Spec((lines, k), "int32"))
     if y.spec.size:

@@ -182,7 +182,7 @@ class Layout(LayoutSpec):
             )
 
     def _digits(self) -> list[Part]:
-        """Return the parts of ``order``, sorted by dim, and the parts of a dim from outermost to innermost."""
+        """Return the parts of ``order``, sorted by dim; those of a dim from outermost to innermost."""
         return sorted(self.order, key=lambda part: (part.dim, -part.divisor))
 
     def _word_shape(self, shape: Sequence[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Quantization and dequantization in NumPy, with the same bits as ONNX QuantizeLinear and DequantizeLinear."""
+"""Quantization and dequantization in NumPy, with the bits of ONNX QuantizeLinear and DequantizeLinear."""
 
 from __future__ import annotations
 

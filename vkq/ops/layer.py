@@ -49,7 +49,7 @@ Build = TypeVar("Build", bound=Callable[..., Value])
 
 
 def as_tuned(build: Build) -> Build:
-    """Make a layer's ``build`` method use the kernels that were tuned for its problem (`vkq.device.tuner`)."""
+    """Make a layer's ``build`` method use the kernels tuned for its problem (`vkq.device.tuner`)."""
 
     @functools.wraps(build)
     def building(self: Any, b: Builder, x: Value, *rest: Any, **options: Any) -> Value:

@@ -127,7 +127,7 @@ def _text(content: bytes) -> str:
 
 @contextlib.contextmanager
 def _stderr() -> Iterator[Any]:
-    """Context manager: capture the output of libraries on stderr. Yield a function that returns the output."""
+    """Context manager: capture the output of libraries on stderr. Yield a function that returns it."""
     with tempfile.TemporaryFile() as file:
         kept = os.dup(2)
         os.dup2(file.fileno(), 2)

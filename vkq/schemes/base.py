@@ -79,7 +79,7 @@ class Product(Protocol):
     kernel: str  # "auto", or the name of the kernel to use
 
     def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
-        """Add the product to a plan. extra: further values that the scheme computes from x (`Scheme.take`)."""
+        """Add the product to a plan. extra: values that the scheme computes from x (`Scheme.take`)."""
 
 
 class Scheme(ABC):

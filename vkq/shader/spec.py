@@ -94,7 +94,7 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)  # by identity: a catalog holds each variant once
 class Variant:
-    """One combination of a shader's axis values. `vkq.shader.compile.spirv` compiles it to a SPIR-V module."""
+    """One combination of a shader's axis values. `vkq.shader.compile.spirv` compiles it to SPIR-V."""
 
     shader: str
     name: str

@@ -26,7 +26,7 @@ def write(path: Path, spirv: bytes) -> None:
 
 
 def read(path: Path) -> bytes | None:
-    """Return the module in *path*. Return None if there is no file, or (with one warning) if it is damaged."""
+    """Return the module in *path*. Return None if there is no file, or, with a warning, if it is damaged."""
     data = cache.read(path)
     if data is None:
         return None
