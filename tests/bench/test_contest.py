@@ -1,5 +1,5 @@
-"""Tests of ``vkq bench model.onnx --peer``: outputs are compared, calls are timed in turn, and the report
-states where each model ran."""
+"""Tests of ``vkq bench model.onnx --peer``: outputs are compared, the calls of both libraries are timed
+alternately, and the report states where each model ran."""
 
 from __future__ import annotations
 

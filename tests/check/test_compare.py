@@ -28,7 +28,7 @@ def test_random_checks_pass_on_every_path(device: Device) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "first", "step"),  # the two linear problems share the schemes and methods of the catalogue
+    ("name", "first", "step"),  # each linear problem takes every second of the catalogue's checks
     [
         ("linear[M=2,K=5000,N=3]", 0, 2),
         ("linear[M=33,K=1021,N=9]", 1, 2),

@@ -45,8 +45,8 @@ FAR = 2**31 - 1, 2**63 - 1, -(2**63)
 
 def test_slices_that_begin_and_end_outside(any_device: vkq.Device) -> None:
     """Slice gives ONNX Runtime's results for starts and ends outside the data: with a negative step, a
-    start before the data is clamped to the first element, and an end of the largest int32 or int64 means up
-    to the first."""
+    start before the data is clamped to the first element, and an end of the largest int32 or int64 means that
+    the first element is included."""
     x, nodes, constants = np.arange(1, 6, dtype=np.uint8), [], {"ax": np.array([0])}
     cases = list(itertools.product((-9, -5, 0, 2, 9), (-99, -6, -5, -1, 0, 3, 99, *FAR), (-1, -2, 1, 3)))
     for i, numbers in enumerate(cases):

@@ -72,7 +72,7 @@ def test_numbers_of_four_bits(device: vkq.Device, kind: str, points: bool) -> No
 
 def test_constant_ids(any_device: vkq.Device) -> None:
     """A table whose rows the model itself chooses (BERT's token types) is dequantized when the model is
-    prepared. ONNX Runtime cannot compute the node alone, because its 4-bit numbers were read as bytes."""
+    prepared. ONNX Runtime cannot compute the node alone, because vkq reads its 4-bit constants as bytes."""
     random = np.random.default_rng(2)
     constants = [
         helper.make_tensor("w", TensorProto.UINT4, (11, 48), random.integers(0, 16, 11 * 48)),

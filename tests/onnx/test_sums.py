@@ -99,10 +99,13 @@ def test_a_sum_and_its_bounds(
 
 
 def block(model: Quantized, x: str, width: int, kind: str) -> str:
-    """Add a LayerNormalization, a product and a residual sum. *kind*: "first" or "second": position of the
-    residual in the sum; "later" or "own": a later Mul, or the product itself, also reads the residual;
-    "biased": the product has a bias, which becomes a table for each channel; "flat": the product is between
-    two Reshapes."""
+    """Add a LayerNormalization, a product and a residual sum. *kind* has some of these words:
+
+    - "first", "second": the position of the residual in the sum
+    - "later": a later Mul also reads the residual
+    - "own": the product itself also reads the residual
+    - "biased": the product has a bias, which becomes a table for each channel
+    - "flat": the product is between two Reshapes"""
     ones = [model.constant(model.random.normal(1, 0.2, width).astype(np.float32)) for _ in range(2)]
     y = model.stored(model.op("LayerNormalization", x, *ones, axis=-1), 0.02, 3)
     if "flat" in kind:

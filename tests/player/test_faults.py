@@ -21,8 +21,8 @@ OK, DEVICE, MEMORY, LOST = 0, 3, 4, 5
 STATUS = {
     -1: MEMORY, -2: MEMORY, -4: LOST, -3: DEVICE, -5: DEVICE, -7: DEVICE, -8: DEVICE, -13: DEVICE, 2: DEVICE
 }  # fmt: skip
-OPENS, RUNS = 6, 3  # Vulkan calls of vkq_open and of a run
-LOADS = (57, 46, 45)  # Vulkan calls of a load, for each of the three `files`
+OPENS, RUNS = 6, 3  # number of Vulkan calls of vkq_open and of a run
+LOADS = (57, 46, 45)  # number of Vulkan calls of a load, for each of the three `files`
 CODES = [list(STATUS), list(STATUS), [-2, -4, -3]]  # injected error codes, for each of the three `files`
 MANY = 1 << 20
 Calls = Callable[[], int]

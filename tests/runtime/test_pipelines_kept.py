@@ -43,8 +43,8 @@ def use_others(device: vkq.Device) -> None:
 
 
 def test_unused_pipelines_are_released(fresh: vkq.Device) -> None:
-    """Of the unused pipelines, the device keeps the MOST (a number) that were requested last. A pipeline that
-    is requested again counts as requested last."""
+    """The device keeps at most MOST unused pipelines: those that were requested last. A second request of a
+    pipeline counts, too."""
     first, second, *others = variants()
     native = weakref.ref(fresh.program(first))
     for one in (second, others[0], first, others[1]):

@@ -84,8 +84,9 @@ def found(boxes: np.ndarray, scores: np.ndarray, regular: bool, each: int) -> li
     ("regular", "each", "least"), [(False, 1, 0.3), (False, 2, 0.3), (True, 1, 0.3), (True, 1, 0.98)]
 )
 def test_detections(regular: bool, each: int, least: float, device: vkq.Device) -> None:
-    """One selection over all classes, with one or two classes for each box, and one selection for each class.
-    Class 0 of the scores is the background. With a high threshold, the last results are 0."""
+    """Detections equal NumPy's for one selection over all classes, with one or two classes for each box, and
+    for a selection of each class (*regular*). Class 0 of the scores is the background. With a high threshold,
+    the last results are 0."""
     custom = options(use_regular_nms=regular, max_classes_per_detection=each)
     boxes, scores = arrays()
     if least > 0.3:
