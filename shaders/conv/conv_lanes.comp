@@ -24,7 +24,7 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LANES = 8;  // number of invocations, with int8 weights a multiple of four
-layout(constant_id = 4) const uint ASIDE = 0;  // X_TEXELS: the position of column -padding in its texel
+layout(constant_id = 4) const uint ASIDE = 0;  // X_TEXELS: lane of column -padding in its texel
 layout(constant_id = 9) const uint ROWS = 8;
 
 #include "float_numbers.glslh"
