@@ -102,8 +102,8 @@ def _check_words(w: Rewriting, i: int, at: Scores, width: int) -> None:
     if spec is not None and (spec.shape[:2], *spec.shape[3:]) != ((at.batch, at.kv_heads), words):
         raise ModelError(
             f"{w.node}: the cache {w.name(i)!r} has shape {spec.shape}; with kv_cache='int8' it must be"
-            f" ({at.batch}, {at.kv_heads}, keys, {words}): {words - 1} words for the codes of {width}"
-            " numbers and one for their scale, as earlier runs of such a session return it, or zeros"
+            f" ({at.batch}, {at.kv_heads}, keys, {words}), with {words - 1} words for the codes of {width}"
+            " numbers and one for their scale. Give a result of an earlier run with kv_cache='int8', or zeros"
         )
 
 

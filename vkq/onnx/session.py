@@ -117,7 +117,7 @@ class InferenceSession(Manners):
         self._source = model if self._fallback or self.model.overridable else None
         types = {argument.name: argument.dtype for argument in self.model.inputs}
         if unknown := [name for name in constant_inputs if name not in types]:
-            raise ArgumentError(f"constant_inputs are {unknown}; the model's inputs are {list(types)}")
+            raise ArgumentError(f"constant_inputs names {unknown}; the model's inputs are {list(types)}")
         self._constant = {x for x, d in types.items() if d not in ON_DEVICE or x in constant_inputs}
 
     def _try(self) -> None:

@@ -2,10 +2,13 @@
 file stores these weights once.
 
 The weight of a layer is a matrix of n output channels with k inputs each. A word (32 bits) holds four
-consecutive inputs of a channel. layouts/README.md defines the layouts. Kernels with dot products read words
-``[k][n]`` (kPackedInt8_4N4K). Kernels of matrix units read ``[k/4][n][k%4]`` (kPackedInt8_16K) or
-``[n/16][k/8][n%16][k%8]`` (kPackedInt8_32K); in these formulas k counts words. In a convolution, k is (tap,
-channel) for dot kernels, and (chunk of channels, tap, channel in the chunk) for matrix units."""
+consecutive inputs of a channel. In these orders of words (layouts/README.md), k counts words:
+
+- ``[k][n]`` (kPackedInt8_4N4K) for dot products
+- ``[k/4][n][k%4]`` (kPackedInt8_16K) or ``[n/16][k/8][n%16][k%8]`` (kPackedInt8_32K) for matrix units
+
+In a convolution, k is (tap, channel) for dot products, and (chunk of channels, tap, channel in the chunk) for
+matrix units."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def unary(low: Lowering, operator: FileOperator, activation: str) -> None:
 def _two(low: Lowering, operator: FileOperator) -> tuple[QParams, QParams]:
     x, y = low.q(operator.inputs[0]), low.q(operator.outputs[0])
     if x.dtype != y.dtype:
-        raise Unsupported(f"x is {x.dtype} and y {y.dtype}; they must be one type")
+        raise Unsupported(f"x is {x.dtype} and y {y.dtype}; both must have one type")
     return x, y
 
 

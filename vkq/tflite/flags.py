@@ -22,7 +22,7 @@ def compare(low: Lowering, operator: FileOperator, activation: str) -> None:
     if low.dtype(numbers[0]) in BYTES:
         a, b = (low.q(n) for n in numbers)
         if a.dtype != b.dtype:
-            raise Unsupported(f"its operands are {a.dtype} and {b.dtype}; they must be one type")
+            raise Unsupported(f"its operands are {a.dtype} and {b.dtype}; both must have one type")
         name = low.emit("lookup2", names, table=roots.compared(op, a, b))
         name = low.emit("Cast", [name], to="bool")
     else:

@@ -141,7 +141,7 @@ def _quantized(
     """Return the attributes of a layer on 8-bit values. Append the layer's bias to *inputs*."""
     x, y = low.q(operator.inputs[0]), low.q(operator.outputs[0])
     if x.dtype != y.dtype or weight.dtype.name != x.dtype:
-        raise Unsupported(f"x is {x.dtype}, its weight {weight.dtype} and y {y.dtype}; they must be one type")
+        raise Unsupported(f"x is {x.dtype}, w {weight.dtype} and y {y.dtype}; the types must be equal")
     scales, points = weight_scales(low, operator.inputs[1], channels := weight.shape[0], axis)
     with np.errstate(all="ignore"):
         multiplier = np.float32(x.scale) * scales / np.float32(y.scale)
@@ -296,5 +296,5 @@ def quantized_pair(low: Lowering, numbers: tuple[int, int], y: int) -> tuple[QPa
     """Return the parameters of two operands and their result. Raises Unsupported if their types differ."""
     a, b, result = low.q(numbers[0]), low.q(numbers[1]), low.q(y)
     if not a.dtype == b.dtype == result.dtype:
-        raise Unsupported(f"the operands are {a.dtype} and {b.dtype}, y is {result.dtype}; use one type")
+        raise Unsupported(f"operands are {a.dtype} and {b.dtype}, y {result.dtype}; types must be equal")
     return a, b, result
