@@ -304,7 +304,7 @@ def test_words_of_other_shapes(any_device: vkq.Device, shape: tuple[int, ...]) -
     session = vkq.onnx.InferenceSession(proto.SerializeToString(), any_device, kv_cache="int8")
     fed |= {x: np.zeros(shape, np.int32) for x in ("pk", "pv")}
     with pytest.raises(
-        vkq.ModelError, match=r"'pk' has shape .*must be \(2, 2, keys, 5\): 4 words for the codes"
+        vkq.ModelError, match=r"'pk' has shape .*must be \(2, 2, keys, 5\), with 4 words for the codes"
     ):
         session.run(None, fed)
     fed |= {x: np.zeros((2, KV_HEADS, 12, 5), np.int32) for x in ("pk", "pv")}
