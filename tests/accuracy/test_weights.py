@@ -199,3 +199,15 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"Conv .*weight.* is nan"):
         quantize_weights(tmp_path / "float.onnx", tmp_path / "w.onnx")
     assert not (tmp_path / "w.onnx").exists()
+
+
+def test_nothing_to_quantize(tmp_path: Path) -> None:
+    """A model whose weights are quantized already has no float weight."""
+    net = Net(3, opset=13)
+    onnx.save(net.model(net.head(net.conv("x", 6)), batch="N"), tmp_path / "float.onnx")
+    quantize_weights(tmp_path / "float.onnx", tmp_path / "w8.onnx")
+    with pytest.raises(
+        ModelError, match=r"w8\.onnx has no constant float weight of Conv"
+    ):
+        quantize_weights(tmp_path / "w8.onnx", tmp_path / "again.onnx")
+    assert not (tmp_path / "again.onnx").exists()

@@ -163,3 +163,21 @@ def test_ctrl_c_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     monkeypatch.setattr(cli.devices, "run", interrupted)
     assert cli.main(["devices"]) == 130
     assert capsys.readouterr().err == "vkq: interrupted\n"
+
+
+def test_inputs_are_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command refuses to write a file that it reads, also under another name, and does not begin."""
+    file, link = tmp_path / "a.json", tmp_path / "link"
+    file.write_text("kept")
+    link.symlink_to(file)
+    read, written = str(file), str(link)
+    for words in (
+        ["export", read, "-o", written], ["run", read, "-o", read], ["plot", read, "-o", written],
+        ["run", "m", "-i", f"x={read}", "-o", read], ["match", "i", "t", read, "-o", read],
+        ["match", read, "t", "-o", written], ["compare-layers", "m", read, "-i", "s", "--json", read],
+        ["bench", read, "--json", written], ["tune", read, "--export", written],
+        ["quantize", "m", "-c", f"x={read}", "-o", read],
+    ):  # fmt: skip
+        assert cli.main(words) == 2, words
+        assert "is an input of this command, too; name another file" in capsys.readouterr().err
+    assert file.read_text() == "kept"

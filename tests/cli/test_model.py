@@ -518,7 +518,7 @@ def test_quantize_writes_nothing_it_should_not(
     before = model.read_bytes()
     words = ["quantize", str(model), "-c", str(tmp_path / "pictures"), "-o"]
     assert main([*words, str(model)]) == 2
-    assert "is the float model itself; name another file" in capsys.readouterr().err
+    assert f"{model} is an input of this command, too; name another file" in capsys.readouterr().err
     assert model.read_bytes() == before
     target = str(tmp_path / "int8.onnx")
     assert main([*words, target, "--shape", "x=1x3x9x9"]) == 2

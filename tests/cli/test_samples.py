@@ -145,3 +145,10 @@ def test_sixteen_bits_survive_resizing(tmp_path: Path) -> None:
     (found,) = read(model(x=("float32", 1, 1, 4, 4)), str(tmp_path))
     assert len(np.unique(found["x"])) == 16
     assert np.abs(found["x"][0, 0] - wide.reshape(4, 2, 4, 2).mean((1, 3)) / 65535).max() < 0.04
+
+
+@pytest.mark.parametrize("shape", ["y=1x3x8x8", "x=1x5x8x8"])
+def test_wrong_shapes_are_refused_beside_arrays(tmp_path: Path, shape: str) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((1, 3, 8, 8), np.float32))
+    with pytest.raises(vkq.ArgumentError, match=r"--shape names \['y'\]|input 'x' has shape \(1, 5, 8, 8\)"):
+        read(ONE, str(tmp_path), words=("--shape", shape))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vkq import ArgumentError, Calibrator, DTypeError, QParams, quantize_weight
-from vkq.numerics.calibration import HALF_BINS, rounded_bias
+from vkq.numerics.calibration import HALF_BINS, rounded_bias, usable_samples
 
 
 @pytest.mark.parametrize(
@@ -103,3 +103,20 @@ def test_no_number_is_not_observed(value: float) -> None:
     with pytest.raises(ArgumentError, match=r"percentile is 50\.0"):
         calibrator.qparams(percentile=50.0)
     assert repr(calibrator) == "<vkq.Calibrator: 3 numbers in [1, 1]>"
+
+
+def test_samples_without_a_range_are_refused() -> None:
+    """Attention masks may hold -infinity, and the caches of a first token have no elements."""
+    good = {
+        "mask": np.array([0, -np.inf], np.float32),
+        "past": np.zeros((1, 0, 4), np.float16),
+        "ids": [1, 2],
+    }
+    assert list(usable_samples([good, good])) == [good, good]
+    for wrong in (np.nan, np.inf):
+        samples = usable_samples([good, {"x": np.array([1, wrong], np.float32)}])
+        assert next(samples) is good
+        with pytest.raises(ArgumentError, match=r"sample 1: input 'x' holds NaN or \+infinity"):
+            next(samples)
+    with pytest.raises(ArgumentError, match=r"sample 0 has no elements: its shapes are {'x': \(0, 3\)}"):
+        next(usable_samples([{"x": np.zeros((0, 3), np.float32)}]))

@@ -104,7 +104,7 @@ def test_command_line(
     assert main(["quantize", str(FLOAT)]) == 2
     assert "name a folder with -c" in capsys.readouterr().err
     assert main(["quantize", str(FLOAT), "--weights-only", "-o", str(FLOAT)]) == 2
-    assert "is the float model itself" in capsys.readouterr().err
+    assert "is an input of this command, too" in capsys.readouterr().err
 
 
 def test_weights_only(tool: type[Quantizer], tmp_path: Path) -> None:

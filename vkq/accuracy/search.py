@@ -14,6 +14,7 @@ from typing import Any
 from .. import files
 from ..errors import ArgumentError
 from ..graph.graph import Array
+from ..numerics.calibration import usable_samples
 from ..onnx.names import chosen
 from ..onnx.protobuf import package
 from ..onnx.quantize import CHANNELS, prepared, quantizer, refusals_told
@@ -136,7 +137,7 @@ class Search:
         until: float,
         progress: Callable[[str], None],
     ):
-        count = sum(1 for _ in samples())
+        count = sum(1 for _ in usable_samples(samples()))
         if not count:
             raise ArgumentError("there are no samples; there must be at least one")
         held = set(range(count)[held_out(count)])

@@ -78,6 +78,8 @@ def quantize_weights(
         remedy = "use 8 bits" if bits == 4 else "export it as float32"
         proto = onnx.load(prepared(model, folder, least, f"weights of {bits} bits", remedy))
         rows = WeightReplacement(proto, bits, block, set(chosen(proto, exclude))).rows()
+        if not rows:
+            raise ModelError(f"{os.fspath(model)} has no constant float weight of {', '.join(LAYERS)}")
         if proto.ByteSize() >= 1 << 31:
             raise ModelError(
                 f"the model still takes {proto.ByteSize()} bytes; one ONNX file holds less than 2**31: use"

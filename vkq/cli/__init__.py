@@ -30,7 +30,7 @@ from vkq.cli import (
     shaders,
     tune,
 )
-from vkq.cli.common import Parser, Parsers, show_help
+from vkq.cli.common import Parser, Parsers, refuse_overwriting, show_help
 from vkq.errors import NoDeviceError, VkqError, did_you_mean
 
 COMMANDS: list[Callable[[Parsers], None]] = [
@@ -108,6 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             warnings.formatwarning = lambda message, *_, **__: f"vkq: warning: {message}\n"
             options = _parsed(argv)
+            refuse_overwriting(options)
             return int(options.run(options))
         finally:
             # Restore Python's format of warnings only if *argv* is given, that is, for a caller in this

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from vkq.errors import did_you_mean
+from vkq.errors import ArgumentError, did_you_mean
 
 Item = TypeVar("Item")
 # A number followed by a word, such as its unit.
@@ -118,6 +118,19 @@ def output_file(text: str) -> Path:
 def output(text: str) -> Path:
     """Return the path of a file to write, or of ``-`` for standard output (an argparse type)."""
     return Path(text) if text == "-" else output_file(text)
+
+
+def refuse_overwriting(options: argparse.Namespace) -> None:
+    """Raise ArgumentError if a file to write is also an input of the command: a value of another option, or
+    the file in a value NAME=FILE."""
+    writes = {one.dest for one in options.parser._actions if one.type in (output, output_file)}
+    given = {name: value if isinstance(value, list) else [value] for name, value in vars(options).items()}
+    texts = [str(x) for name in given.keys() - writes - {"argv"} for x in given[name]]
+    names = [name for text in texts for name in (text, text.partition("=")[2])]
+    read = {os.path.realpath(name) for name in names if os.path.isfile(name)}
+    for path in [path for name in writes for path in given.get(name, []) if path]:
+        if os.path.realpath(path) in read:
+            raise ArgumentError(f"{path} is an input of this command, too; name another file to write")
 
 
 def counted(count: int, what: str, plural: str = "") -> str:

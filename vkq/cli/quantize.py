@@ -145,8 +145,6 @@ def run(options: argparse.Namespace) -> int:
         raise ArgumentError(f"{options.model} is quantized already ({done[0]}); give the float model")
     suffix = f".w{options.bits}.onnx" if options.weights_only else ".int8.onnx"
     target = options.output or output_file(str(Path(options.model).with_suffix(suffix)))
-    if target.exists() and target.samefile(options.model):
-        raise ArgumentError(f"-o {target} is the float model itself; name another file")
     samples = GivenSamples(model, options.calibrate, options) if options.calibrate else None
     if samples and samples.told():
         print(samples.told())

@@ -31,8 +31,6 @@ def run(options: argparse.Namespace) -> int:
         )
     suffix = f".w{options.bits}.tflite" if options.weights_only else ".int8.tflite"
     target = options.output or output_file(str(Path(options.model).with_suffix(suffix)))
-    if target.exists() and target.samefile(options.model):
-        raise ArgumentError(f"-o {target} is the float model itself; name another file")
     samples = GivenSamples(read(options.model), options.calibrate, options) if options.calibrate else None
     if samples is None and not options.weights_only:
         raise ArgumentError(

@@ -34,6 +34,8 @@ class GivenSamples:
 
     def __init__(self, model: Model, given: Sequence[str], options: argparse.Namespace):
         self.model, self.options = model, options
+        if options.shape:
+            shapes_of(model, options.shape)  # refuses a wrong --shape; arrays would not need it
         self.pictures = False
         self.makers: list[Callable[[], Sample]] = []
         if len(given) == 1 and (function := _function(given[0])):

@@ -18,7 +18,7 @@ from vkq.check.cases import FLOAT
 from vkq.check.catalogue import Check
 from vkq.check.measuring import measured_costs
 from vkq.check.tuning import Trial
-from vkq.cli.common import Parsers, add_command, columns, counted, device_argument, progress
+from vkq.cli.common import Parsers, add_command, columns, counted, device_argument, output_file, progress
 from vkq.device.profiles import profile
 from vkq.device.tuner import store, stored, subject
 from vkq.errors import ArgumentError
@@ -59,7 +59,7 @@ def register(commands: Parsers) -> None:
         help="time all choices, and print how much slower the default and the tuned one are than the best",
     )
     parser.add_argument(
-        "--export", type=Path, metavar="FILE",
+        "--export", type=output_file, metavar="FILE",
         help="measure the costs of the tiles of matrix units, and write a file for vkq/device/tuned",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="measure and print, but keep nothing")

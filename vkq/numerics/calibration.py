@@ -4,7 +4,8 @@ from observed ranges."""
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, overload
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,25 @@ from vkq.numerics.grouped import GroupedWeight, quantize_groups
 from vkq.numerics.qparams import SMALLEST_SCALE, QDType, QParams
 
 HALF_BINS = 2048  # a histogram has this many bins on each side of 0
+
+Sample = TypeVar("Sample", bound=Mapping[str, Any])
+
+
+def usable_samples(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Yield the calibration samples, which map the names of inputs to arrays. Raises ArgumentError for a
+    sample with NaN or +infinity, or without elements, because it has no range. Attention masks may hold
+    -infinity."""
+    for i, sample in enumerate(samples):
+        arrays = {name: np.asarray(array) for name, array in sample.items()}
+        for name, array in arrays.items():
+            if array.dtype.kind == "f" and not (array < np.inf).all():
+                raise ArgumentError(
+                    f"calibration sample {i}: input {name!r} holds NaN or +infinity; leave the sample out"
+                )
+        if not any(array.size for array in arrays.values()):
+            shapes = {name: array.shape for name, array in arrays.items()}
+            raise ArgumentError(f"calibration sample {i} has no elements: its shapes are {shapes}")
+        yield sample
 
 
 @overload

@@ -16,6 +16,7 @@ import numpy as np
 from .. import files
 from ..errors import ModelError, VkqError
 from ..graph.graph import Array
+from ..numerics.calibration import usable_samples
 from .names import chosen
 from .protobuf import package
 from .reader import Model, read
@@ -47,7 +48,7 @@ def quantize(
 
     class Samples(quantization.CalibrationDataReader):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
-            self.left = iter(samples)
+            self.left = usable_samples(samples)
 
         def get_next(self) -> Any:
             return next(self.left, None)

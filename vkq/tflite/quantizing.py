@@ -15,6 +15,7 @@ from typing import Any
 from ..errors import ArgumentError, ModelError
 from ..files import output as written
 from ..graph.graph import Array
+from ..numerics.calibration import usable_samples
 from .file import File
 from .lowering import names_of
 from .reader import parsed
@@ -84,6 +85,6 @@ def _given(file: File, samples: Iterable[Mapping[str, Array]]) -> Iterator[dict[
             " ai-edge-quantizer identifies inputs by their names in a signature"
         )
     ((key, (inputs, _)),) = file.signatures.items()
-    names, left = names_of(file), iter(samples)
+    names, left = names_of(file), usable_samples(samples)
     while some := list(itertools.islice(left, AT_ONCE)):
         yield {key: [{text: sample[names[n]] for text, n in inputs.items()} for sample in some]}
