@@ -26,9 +26,9 @@ class CapturedWork:
     """The dispatches of one call of *run*. They are captured once. A submission repeats them, on the
     original buffers or on copies of all buffers.
 
-    *work_bytes*: the number of bytes that one call must read and write. *rotate*: make enough copies of the
-    buffers to exceed the device's cache. Consecutive passes use different copies, so that each pass reads
-    its data from memory.
+    - *work_bytes*: the number of bytes that one call must read and write.
+    - *rotate*: make enough copies of the buffers to exceed the device's cache. Consecutive passes use
+      different copies, so that each pass reads its data from memory.
     """
 
     def __init__(self, device: Device, run: Callable[[], Tensor], work_bytes: int, rotate: bool):
@@ -96,9 +96,9 @@ class WorkArm:
     """A path of vkq as an arm. The clocks ``gpu``, ``submit`` and ``host`` time *work*; the clock ``call``
     times *call*.
 
-    *inject*: the number of extra passes, as a share of all passes (0.1: 10 % more). Extra passes run but
-    are not counted: the self-test uses them to make an arm appear slower. *least_passes*: the minimum
-    number of passes over each copy of the buffers in one submission.
+    - *inject*: the number of extra passes, as a share of all passes (0.1: 10 % more). Extra passes run but
+      are not counted: the self-test uses them to make an arm appear slower.
+    - *least_passes*: the minimum number of passes over each copy of the buffers in one submission.
     """
 
     def __init__(

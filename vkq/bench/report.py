@@ -53,10 +53,13 @@ _LEAST = 20  # minimum number of characters of a case's name
 class Table:
     """The table for a terminal. Each line is an arm: a path of vkq, or another library.
 
-    *cases*: the cases whose names are printed. *columns*: the width of the terminal; None: no limit. A name
-    that does not fit is printed above its rows (`Labels`). *clock*: the name of the clock in the head of
-    the table. Each line has the time of the first measured clock of gpu, submit, call and host. *wide*:
-    each line also has the times of every clock, all rates, and the command that repeats the measurement.
+    - *cases*: the cases whose names are printed.
+    - *columns*: the width of the terminal; None: no limit. A name that does not fit is printed above its
+      rows (`Labels`).
+    - *clock*: the name of the clock in the head of the table. Each line has the time of the first measured
+      clock of gpu, submit, call and host.
+    - *wide*: each line also has the times of every clock, all rates, and the command that repeats the
+      measurement.
     """
 
     def __init__(

@@ -177,9 +177,11 @@ def refusal(c: Capabilities) -> str | None:
 
 
 def verdict(results: Mapping[str, Any], failed: Mapping[str, str], isolated: bool) -> Verdict:
-    """Return the report of a probe. *results*: {completed stage: result}; the result of a test is an error
-    text, or None if it passed. *failed*: {stage that did not complete: reason}. *isolated*: whether the
-    probe ran in a child process."""
+    """Return the report of a probe.
+
+    - *results*: {completed stage: result}. The result of a test is an error text, or None if it passed.
+    - *failed*: {stage that did not complete: reason}.
+    - *isolated*: whether the probe ran in a child process."""
     own = (RATES, REQUANTIZE, SOFT, CONVERSIONS, LOOPS)
     failures = {name: str(said) for name, said in results.items() if said is not None and name not in own}
     failures |= {name: why for name, why in failed.items() if name not in own or name == LOOPS}

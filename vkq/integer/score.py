@@ -13,8 +13,12 @@ from .checks import Array, range_of, squares_fit
 
 
 def score(method: str, a: Array, w: Array, products: npt.NDArray[np.int64]) -> Array:
-    """Return the scores (T, OH, OW). *method*: "ssd" or "ccoeff_normed". *a*: the image (C, H, W). *w*: the
-    templates (T, C, h, w). *products*: the sums of products of image and templates."""
+    """Return the scores (T, OH, OW).
+
+    - *method*: "ssd" or "ccoeff_normed".
+    - *a*: the image (C, H, W).
+    - *w*: the templates (T, C, h, w).
+    - *products*: the sums of products of image and templates."""
     window = w.shape[-2:]
     count = math.prod(w.shape[1:])
     squares_fit("match_template", count, range_of(a), w)

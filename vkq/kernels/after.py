@@ -126,10 +126,12 @@ def with_sum(
     offset``, rounded and clamped to *bounds*. ``other`` is the byte that the destination of q already
     holds.
 
-    *formula* returns ra, rb, offset and two limits: one for devices with any rounding, one for devices that
-    round to nearest even. If the sum is farther from the nearest integer than the limit, the result is the
-    entry [other + 128][q + 128] of *table* instead. *formula* and *table* are called when the data are
-    packed."""
+    - *formula* returns ra, rb, offset and two limits: one for devices with any rounding, one for devices
+      that round to nearest even.
+    - If the sum is farther from the nearest integer than the limit, the result is the entry
+      [other + 128][q + 128] of *table* instead.
+
+    *formula* and *table* are called when the data are packed."""
 
     def words() -> Words:
         numbers = np.array(formula(), np.float32).view(np.int32)

@@ -118,9 +118,11 @@ def joined_parts(
     b: Builder, sums: Value, y: Value, sizes: AttentionSizes, form: tuple[int, bool], strides: Strides,
     sink: Value | None = None,
 ) -> None:  # fmt: skip
-    """Add the kernel that combines the parts of the keys (`join_module`) to a plan. *form*: (number of
-    parts, whether a query with NaN weights gets the result 0). *strides*: the strides of y. *sink*: float32
-    (heads,)."""
+    """Add the kernel that combines the parts of the keys (`join_module`) to a plan.
+
+    - *form*: (number of parts, whether a query with NaN weights gets the result 0).
+    - *strides*: the strides of y.
+    - *sink*: float32 (heads,)."""
     parts, guarded = form
     half, how = y.spec.dtype == "float16", (b.device.soft_float, b.device.converts)
     joined = JoinForm(sizes.width, sink is not None, guarded, half, *how)

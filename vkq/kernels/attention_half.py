@@ -51,9 +51,11 @@ class HalfAttention:
         sizes: AttentionSizes,
         rounds: bool = False,
     ) -> HalfAttention | str:
-        """Return the attention, or the reason why matrix units do not compute it. dtypes: those of q, k and
-        v. strides: those of q, k, v and y. rounds: whether float32 keys and values may be rounded to
-        float16."""
+        """Return the attention, or the reason why matrix units do not compute it.
+
+        - dtypes: those of q, k and v.
+        - strides: those of q, k, v and y.
+        - rounds: whether float32 keys and values may be rounded to float16."""
         half = dtypes[1:] == ("float16", "float16")
         if not half and not (rounds and dtypes[1] == dtypes[2]):
             return "keys and values are not float16"

@@ -65,9 +65,10 @@ def product(
     of: int = OF_COLUMNS,
     bounds: tuple[float, float] = (-np.inf, np.inf),
 ) -> None:
-    """Add y = a @ b + bias, clamped to *bounds*, to a plan. *operands*: a and b, each float32 or a float16
-    constant; y is float32. *of*: whether the bias has one number for each column (OF_COLUMNS) or for each
-    row (OF_ROWS) of y.
+    """Add y = a @ b + bias, clamped to *bounds*, to a plan. y is float32.
+
+    - *operands*: a and b, each float32 or a float16 constant.
+    - *of*: whether the bias has one number for each column (OF_COLUMNS) or for each row (OF_ROWS) of y.
 
     Each product and sum is rounded to nearest even. k is divided into `slices` parts. Each part is summed
     in order, and then the parts' sums are added in order. A part of more than LONGEST elements takes

@@ -90,9 +90,11 @@ class Matrices(Protocol):
 
 
 class FloatGemm:
-    """The product of float rows with int8 weights. *weight*: a function that returns the int8 weights (G,
-    N, K) of this *shape* when a kernel needs them. *zero_point*: (G, N), in int8's range. *channels*: the
-    number of output channels without padding."""
+    """The product of float rows with int8 weights.
+
+    - *weight*: a function that returns the int8 weights (G, N, K) of this *shape* when a kernel needs them.
+    - *zero_point*: (G, N), in int8's range.
+    - *channels*: the number of output channels without padding."""
 
     def __init__(
         self,

@@ -56,9 +56,11 @@ class Rows:
 
 
 class Int8Gemm:
-    """The int8 product in one dot form (`vkq.select.path.TABLE`). *weight*: a function that returns the
-    int8 weights (G, N, K) of this *shape* when a kernel needs them. *zero_point*: (G, N), in int8's range.
-    *channels*: the number of output channels without padding."""
+    """The int8 product in one dot form (`vkq.select.path.TABLE`).
+
+    - *weight*: a function that returns the int8 weights (G, N, K) of this *shape* when a kernel needs them.
+    - *zero_point*: (G, N), in int8's range.
+    - *channels*: the number of output channels without padding."""
 
     unit = 4  # rows of a block; kernels write whole blocks
 

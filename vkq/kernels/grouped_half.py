@@ -39,11 +39,13 @@ ALONE = ("1", "1_long")  # variants for one row; "1_long" loads more of k at onc
 # For one row: pairs (minimum number of columns for each multiprocessor, invocations of a workgroup). A
 # workgroup of 512 invocations computes 32 columns, and a multiprocessor runs one such workgroup at once.
 ALONE_SPLITS = ((96, 128), (33, 256), (0, 512))
-# Constants of AT_ONCE. CHUNK: elements along k of a subgroup. UNIT: elements along k of a group. CHUNKS:
-# maximum number of subgroups. LEAST: minimum number of weights for which AT_ONCE is faster than FEW.
-# WORKGROUPS: maximum number of workgroups for each multiprocessor. With an average of at least WAITING
-# workgroups for each multiprocessor, each subgroup starts about 20 * LATE cycles after the previous
-# subgroup.
+# Constants of AT_ONCE:
+# - CHUNK, UNIT: elements along k of a subgroup, of a group
+# - CHUNKS: maximum number of subgroups
+# - LEAST: minimum number of weights for which AT_ONCE is faster than FEW
+# - WORKGROUPS: maximum number of workgroups for each multiprocessor
+# - WAITING, LATE: with an average of at least WAITING workgroups for each multiprocessor, each subgroup
+#   starts about 20 * LATE cycles after the previous subgroup
 CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 20, 1 << 20, 2, 1.05, 4
 LONG_TURNS = 128  # maximum invocations of a workgroup with registers for longer loop iterations
 # {bits of a weight: {elements of a group: minimum number of weights for which one row uses matrix units}}

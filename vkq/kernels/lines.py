@@ -261,9 +261,12 @@ def per_result(
     name: str, inputs: str, results: str, words: tuple[str, ...], soft: bool, rounds: str,
     write: Callable[[KernelWriter, Number], None], fours: frozenset[int] = frozenset(),
 ) -> Written:  # fmt: skip
-    """Return a kernel with one invocation for each of ``count`` results. *write* generates the invocation's
-    code. inputs, results: the names of the buffers. words: the names of the push constants after ``count``.
-    fours: the indices of the buffers of vectors of four words."""
+    """Return a kernel with one invocation for each of ``count`` results.
+
+    - *write* generates the code of an invocation.
+    - inputs, results: the names of the buffers.
+    - words: the names of the push constants after ``count``.
+    - fours: the indices of the buffers of vectors of four words."""
     ways = [*((each, "read") for each in inputs.split()), *((each, "write") for each in results.split())]
 
     def module() -> bytes:

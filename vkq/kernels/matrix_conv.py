@@ -29,8 +29,8 @@ KIND = "tile of a convolution"  # the name of these tiles in the tuner's ranking
 
 
 class MatrixConv:
-    """A convolution on matrix units. *p*: one of the problems with the same `packing`, which share the
-    packed weight."""
+    """A convolution on matrix units. Problems with the same `packing` share the packed weight; *p* is any
+    of them."""
 
     def __init__(self, device: Device, p: Conv2dProblem, weight: Callable[[], Int8], arithmetic: Arithmetic):
         self.device = device

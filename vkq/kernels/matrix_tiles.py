@@ -131,8 +131,11 @@ def tilings(
     summed: bool = False,
 ) -> tuple[Tiling, ...]:
     """Return the tilings that support a product with *rows* rows, *n* outputs in each group and this k:
-    those without a loop over k, then all others, each sorted by estimated time. *split*: include tilings
-    with several parts. *wide*: include slice-K tilings. *summed*, *gathered*: see `Tiling.cycles`."""
+    those without a loop over k, then all others, each sorted by estimated time.
+
+    - *split*: include tilings with several parts.
+    - *wide*: include slice-K tilings.
+    - *summed*, *gathered*: see `Tiling.cycles`."""
     short, k = k <= SHORT_MOST and groups == 1, k + -k % TURN
     names = SPLIT_TILES if gathered else [one for one in tile_names() if one in known.matrix_tile_cycles]
     found = [Tiling(tile) for tile in names]

@@ -45,9 +45,11 @@ def move(
     along: int | None = None,
     order: Sequence[int] | None = None,
 ) -> None:
-    """Add a copy of x into y to a plan. *axes*: a `Moved` for each axis of y. Elements of y that are not
-    copied from x get *fill*. *along*: write only the range of this axis that x covers; None: write all of
-    y. *order*: the order of axes of a transposition; None: no transposition."""
+    """Add a copy of x into y to a plan.
+
+    - *axes*: a `Moved` for each axis of y. Elements of y that are not copied from x get *fill*.
+    - *along*: write only the range of this axis that x covers; None: write all of y.
+    - *order*: the order of axes of a transposition; None: no transposition."""
     if order is None and _whole_pixels(x.spec, y.spec, axes, along):
         return _move_pixels(b, x, y, axes, fill, along is not None)
     if order is not None and len(order) == 4 and order[1] != 1 and y.spec.layout in PIXELS:

@@ -58,9 +58,11 @@ def rows_of(
     ends: Ends = PLAIN, operands: Sequence[Value] = (), layout: str = MATRIX,
 ) -> Value:  # fmt: skip
     """Add a function of rows to a plan, and return its result. A row is the elements along *count* axes of
-    x from *axis* on. The result has the shape of x; a reduction removes the axes of the row. 8-bit arrays
-    have one of LAYOUTS, and their rows are along the last axis. *operands*: the inputs of the chain except
-    the function's result. *layout*: the layout of an 8-bit result."""
+    x from *axis* on. 8-bit arrays have one of LAYOUTS, and their rows are along the last axis. The result
+    has the shape of x; a reduction removes the axes of the row.
+
+    - *operands*: the inputs of the chain except the function's result.
+    - *layout*: the layout of an 8-bit result."""
     return rows_after(b, name, [x, *operands], x.spec.shape, axis, count, attributes, ends, layout)[0]
 
 

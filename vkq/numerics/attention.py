@@ -121,10 +121,14 @@ def attention(
 ) -> Array:  # fmt: skip
     """Return softmax(q k^T * scale + bias) v, (B, H, S, e), in the steps of the devices.
 
-    q (B, H, S, d), k (B, G, T, d) and v (B, G, T, e) are float32, for B batch elements, H heads, G heads of
-    keys (H is a multiple of G), S queries and T keys. bias broadcasts to (B, H, S, T). guarded: replace NaN
-    weights by 0; a query that attends to no key has NaN weights. places: int32 (B or 1, S), the positions
-    of the queries; with a causal *seen*, they replace seen.start."""
+    The operands are float32, for B batch elements, H heads, G heads of keys (H is a multiple of G), S
+    queries and T keys.
+
+    - q (B, H, S, d), k (B, G, T, d), v (B, G, T, e).
+    - bias: broadcasts to (B, H, S, T).
+    - guarded: replace NaN weights by 0; a query that attends to no key has NaN weights.
+    - places: int32 (B or 1, S), the positions of the queries; with a causal *seen*, they replace seen.start.
+    """
     (batch, heads, queries, d), (groups, keys) = q.shape, k.shape[1:3]
     lines, count = heads // groups * queries, batch * groups
     flags = (seen or Seen()).flags(queries, keys, places).reshape(-1, 1, 1, queries, keys)

@@ -122,9 +122,11 @@ RULES |= {
 def check_scales(scale: npt.ArrayLike, channels: int, what: str) -> npt.NDArray[np.float32]:
     """Return the per-channel scales of a tensor as float32 of shape (channels,).
 
-    scale: one number, or an array (1,) or (channels,). what: the name in error messages ("linear:
-    w_scale"). Raises DTypeError if the values are not real numbers. Raises ArgumentError, with the channel,
-    for a wrong length or for a scale that is not finite or is below 2**-126 as a float32.
+    - scale: one number, or an array (1,) or (channels,).
+    - what: the name in error messages ("linear: w_scale").
+
+    Raises DTypeError if the values are not real numbers. Raises ArgumentError, with the channel, for a wrong
+    length or for a scale that is not finite or is below 2**-126 as a float32.
 
     >>> check_scales(0.5, 3, "w_scale")
     array([0.5, 0.5, 0.5], dtype=float32)
@@ -149,9 +151,10 @@ def check_zero_points(
 ) -> npt.NDArray[np.int32]:
     """Return the per-channel zero points of a tensor of ``dtype`` (int8 or uint8), as int32 (channels,).
 
-    zero_point: an integer, an array (1,) or (channels,), or None for 0. Raises DTypeError if the values are
-    not integers or have an 8-bit dtype other than ``dtype``; ArgumentError for a wrong length or a value
-    outside the range of ``dtype``.
+    zero_point: an integer, an array (1,) or (channels,), or None for 0.
+
+    Raises DTypeError if the values are not integers or have an 8-bit dtype other than ``dtype``. Raises
+    ArgumentError for a wrong length or a value outside the range of ``dtype``.
 
     >>> check_zero_points(-3, 2, np.int8, "w_zero_point")
     array([-3, -3], dtype=int32)
@@ -173,8 +176,8 @@ def check_bias(bias: npt.NDArray[Any], channels: int, float_output: bool, what: 
     """Return the bias of an int8 operation as int32 or float32 (channels,), in native byte order.
 
     An int32 bias has the scale ``x_scale * w_scale`` and the zero point 0. A float32 bias must be finite,
-    and is allowed only if the output is float32. Raises DTypeError or ArgumentError; *what*: the name of
-    the bias in error messages ("linear: bias").
+    and is allowed only if the output is float32. *what*: the name of the bias in error messages ("linear:
+    bias"). Raises DTypeError or ArgumentError.
     """
     allowed: tuple[str, ...] = ("int32", "float32") if float_output else ("int32",)
     if bias.dtype.name not in allowed:

@@ -45,11 +45,17 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         groups: divides IC and OC.
         y_qparams, bias, w_zero_point, activation, path, overflow, device: as for `Linear`, with OC for N.
 
-    The height of the result is ``OH = (H - 1)*stride - top - bottom + dilation*(KH - 1) + output_padding +
-    1``; the width is computed in the same way, with left, right and KW. The formulas of `Linear` hold, where
-    acc[n, oc, stride*h + dilation*kh - top, stride*w + dilation*kw - left] sums (x[n, ic, h, w] -
-    x_zero_point) * (weight[ic, oc, kh, kw] - w_zero_point[oc]). ONNX's form is ConvTranspose between
-    DequantizeLinear and QuantizeLinear (https://onnx.ai/onnx/operators/onnx__ConvTranspose.html).
+    The height of the result is
+
+        OH = (H - 1)*stride - top - bottom + dilation*(KH - 1) + output_padding + 1
+
+    and the width likewise, with left, right and KW. The formulas of `Linear` hold, where
+
+        acc[n, oc, stride*h + dilation*kh - top, stride*w + dilation*kw - left]
+            sums (x[n, ic, h, w] - x_zero_point) * (weight[ic, oc, kh, kw] - w_zero_point[oc])
+
+    ONNX's form is ConvTranspose between DequantizeLinear and QuantizeLinear
+    (https://onnx.ai/onnx/operators/onnx__ConvTranspose.html).
 
     >>> import numpy as np
     >>> weight, q = np.array([[[[10, 20, 30]]]], np.int8), QParams(1.0)

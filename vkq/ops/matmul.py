@@ -80,13 +80,14 @@ def multiplied(
     heads: Heads = ONE_EACH,
     layout: str | None = None,
 ) -> Value:
-    """Add `matmul` to a plan. With the overflow "wrap", K may have any size, and sums are modulo 2**32.
-    *rows*: z is the transpose of the operand b, (..., N, K).
+    """Add `matmul` to a plan.
 
-    *heads*: the number of heads of x, of z (only with *rows*) and of the result that are stored side by
-    side. If it is above 1, the tensor (B, heads, rows, columns) is stored as (B, rows, heads * columns).
-    *layout*: the wanted layout of a result with heads. A tensor that the kernel cannot read or write in
-    this order is copied, possibly into another layout."""
+    - *overflow*: with "wrap", K may have any size, and sums are modulo 2**32.
+    - *rows*: z is the transpose of the operand b, (..., N, K).
+    - *heads*: the number of heads of x, of z (only with *rows*) and of the result that are stored side by
+      side. If it is above 1, the tensor (B, heads, rows, columns) is stored as (B, rows, heads * columns). A
+      tensor that the kernel cannot read or write in this order is copied, possibly into another layout.
+    - *layout*: the wanted layout of a result with heads."""
     if max(heads) > 1:
         whole = _whole_blocks(b.device, x.spec.shape, z.spec.shape, heads, yq)
         x, of_x = _apart(b, x, heads[0], whole)
@@ -142,9 +143,10 @@ def _apart(b: Builder, x: Value, heads: int, whole: bool) -> tuple[Value, int]:
 def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Value:
     """Add the int32 sums of a product, modulo 2**32, to a plan: ONNX MatMulInteger.
 
-    x_zero, z_zero: zero points on the device, of the operands' types. z_zero has one element, or one for each
-    column of z. x_zero has one element, one for each row of a matrix of x, or one for each row of all
-    matrices of x."""
+    The zero points are on the device and have the types of the operands.
+
+    - z_zero: one element, or one for each column of z.
+    - x_zero: one element, one for each row of a matrix of x, or one for each row of all matrices of x."""
     zeros = [reshaped(b, zero, (zero.spec.size,), MATRIX) for zero in (x_zero, z_zero)]
     push = {"a_zeros": x_zero.spec.size, "b_zeros": z_zero.spec.size}
     kernel = catalog().find("matmul_q8_int32__row"), push

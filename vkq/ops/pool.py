@@ -205,10 +205,11 @@ def globally_averaged(
     b: Builder, x: Value, y_qparams: QParams | None, x_qparams: QParams | None, layout: str | None = None,
     excite: Excite | None = None, litert: str = "",
 ) -> Value:  # fmt: skip
-    """Add `global_avg_pool2d` to a plan. *layout*: the wanted layout of the result; if the kernel cannot
-    write it, the result has the layout of x. A result in kPackedInt8_4H4W has shape (N, C). *excite*:
-    compute the gates of the channels from the means and return the gates, which have no qparams. *litert*:
-    compute LiteRT's "mean" or "sum" (`offset_of_mean`)."""
+    """Add `global_avg_pool2d` to a plan. A result in kPackedInt8_4H4W has shape (N, C).
+
+    - *layout*: the wanted layout of the result; if the kernel cannot write it, the layout of x.
+    - *excite*: compute the gates of the channels from the means and return them; gates have no qparams.
+    - *litert*: compute LiteRT's "mean" or "sum" (`offset_of_mean`)."""
     op = "global_avg_pool2d"
     operand.check_image(op, x.spec.shape)
     xq = operand.meaning(op, "x", x.spec, x_qparams)

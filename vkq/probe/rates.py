@@ -36,9 +36,11 @@ class Rates:
     """Operations per second of each dot form and of ``fma`` (a multiply-add counts as two operations), and
     bytes per second (read plus written) of ``copy``.
 
-    ``clock``: "gpu" (timestamps), "host", or "cpu": this process's processor time, for devices that run on
-    the CPU. Processor time excludes other programs; its rates are those of one processor. Rates that could
-    not be measured are missing. ``cores``: see `measured_cores`.
+    - ``clock``: "gpu" (timestamps), "host", or "cpu": this process's processor time, for devices that run on
+      the CPU. It excludes other programs; its rates are those of one processor.
+    - ``cores``: see `measured_cores`.
+
+    Rates that could not be measured are missing.
     """
 
     per_second: Mapping[str, float]

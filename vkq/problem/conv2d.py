@@ -27,10 +27,13 @@ from vkq.problem.sizes import ConvSizes
 class Conv2dProblem(ConvSizes):
     """Sizes of a 2-D convolution: x (N, IC, H, W), weight (OC, IC/groups, KH, KW), y (N, OC, OH, OW).
 
-    stride, dilation: (vertical, horizontal), each 1 or more. padding: (top, left, bottom, right), each 0 or
-    more; the order of ONNX ``pads``. groups divides IC and OC. N, IC, H, W and OC may be 0, but OH and OW
-    must be at least 1: ``OH = (H + top + bottom - dilation*(KH - 1) - 1) // stride + 1``, and the same for
-    OW. Raises ArgumentError otherwise. `of` accepts PyTorch's arguments, such as an int for a pair.
+    - stride, dilation: (vertical, horizontal), each 1 or more.
+    - padding: (top, left, bottom, right), each 0 or more; the order of ONNX ``pads``.
+    - groups: divides IC and OC.
+
+    N, IC, H, W and OC may be 0, but OH and OW must be at least 1, else ArgumentError is raised:
+    ``OH = (H + top + bottom - dilation*(KH - 1) - 1) // stride + 1``, and OW likewise. `of` accepts PyTorch's
+    arguments, such as an int for a pair.
 
     >>> p = Conv2dProblem.of((1, 3, 8, 8), (16, 3, 3, 3), stride=2, padding=1)
     >>> p.y_shape, p.gemm_m, p.gemm_k, p.macs

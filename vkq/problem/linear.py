@@ -15,9 +15,11 @@ class LinearProblem:
     """Sizes of ``y = x @ weight.T``: x (*lead, K), weight (N, K), y (*lead, N), with M the product of
     ``lead``.
 
-    m: rows (batch x tokens), n: output features, k: reduction length; each 0 or more. With K = 0, y is the
-    bias. lead: the leading dims of x and y; None: (m,). It is () for a single vector x (K,). Raises
-    ArgumentError for a negative size, or a ``lead`` whose product is not m.
+    - m, n, k: rows (batch x tokens), output features, reduction length; each 0 or more. With K = 0, y is the
+      bias.
+    - lead: the leading dims of x and y; None: (m,). It is () for a single vector x (K,).
+
+    Raises ArgumentError for a negative size, or a ``lead`` whose product is not m.
 
     >>> p = LinearProblem.of((2, 5, 64), (32, 64))
     >>> p.m, p.y_shape, p.name

@@ -49,10 +49,13 @@ class ConvOptions:
         """Return the options of a convolution with a weight of shape (OC, IC/groups, KH, KW). Every error
         text begins with *op*.
 
-        stride, dilation: an int, or (vertical, horizontal). padding: an int, (vertical, horizontal), (top,
-        left, bottom, right), "valid" (no padding), or "same" (OH = H and OW = W, for stride 1 only). If
-        "same" needs an odd number of pixels, the extra pixel is at the bottom and right, as in PyTorch and
-        ONNX SAME_UPPER. groups divides OC. Raises ArgumentError; DTypeError if a number is not an integer.
+        - stride, dilation: an int, or (vertical, horizontal).
+        - padding: an int, (vertical, horizontal), (top, left, bottom, right), "valid" (no padding), or
+          "same" (OH = H and OW = W, for stride 1 only). If "same" needs an odd number of pixels, the extra
+          pixel is at the bottom and right, as in PyTorch and ONNX SAME_UPPER.
+        - groups: divides OC.
+
+        Raises ArgumentError; DTypeError if a number is not an integer.
         """
         w = shape_of(weight_shape)
         if len(w) != 4:

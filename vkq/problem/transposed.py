@@ -78,10 +78,13 @@ class TransposedOptions:
 class TransposedConv2dProblem(ConvSizes):
     """Sizes of a transposed convolution: x (N, IC, H, W), weight (IC, OC/groups, KH, KW), y (N, OC, OH, OW).
 
-    stride, dilation, output_padding: (vertical, horizontal). padding: (top, left, bottom, right), cropped
-    from the output. ``OH = (H - 1)*stride - top - bottom + dilation*(KH - 1) + output_padding + 1 >= 1``, and
-    the same for OW; output_padding is less than the stride or the dilation (PyTorch's rule). groups divides
-    IC and OC. Raises ArgumentError otherwise. `of` accepts PyTorch's arguments, such as an int for a pair.
+    - stride, dilation: (vertical, horizontal).
+    - padding: (top, left, bottom, right), cropped from the output.
+    - output_padding: (vertical, horizontal), less than the stride or the dilation (PyTorch's rule).
+    - groups: divides IC and OC.
+
+    ``OH = (H - 1)*stride - top - bottom + dilation*(KH - 1) + output_padding + 1 >= 1``, and OW likewise.
+    Raises ArgumentError otherwise. `of` accepts PyTorch's arguments, such as an int for a pair.
 
     >>> p = TransposedConv2dProblem.of((1, 32, 8, 8), (32, 16, 3, 3), stride=2, padding=1, output_padding=1)
     >>> p.y_shape, p.macs

@@ -73,9 +73,11 @@ def linear_dynamic(
     activation: Activation = None,
     overflow: str = "refuse",
 ) -> Float32:
-    """Return ``activation(x @ w.T + bias)`` as float32 (..., N), bit for bit. x: float32 (..., K). wq: int8
-    or uint8 (N, K). overflow: "refuse" raises an error if int32 may overflow; "wrap" gives sums modulo
-    2**32.
+    """Return ``activation(x @ w.T + bias)`` as float32 (..., N), bit for bit.
+
+    - x: float32 (..., K).
+    - wq: int8 or uint8 (N, K).
+    - overflow: "refuse" raises an error if int32 may overflow; "wrap" gives sums modulo 2**32.
 
     >>> linear_dynamic(np.array([[0.0, 255.0]], np.float32), np.array([[1, 2], [3, 4]], np.int8), 0.5)
     array([[255., 510.]], dtype=float32)

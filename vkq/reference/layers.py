@@ -51,8 +51,10 @@ def linear_acc(
     """Return the exact accumulator of a linear layer (see the module), int64 (..., N). overflow: "refuse"
     raises an error if int32 may overflow; "wrap" gives sums modulo 2**32.
 
-    xq: (..., K) of dtype ``x.dtype``. wq: (N, K), int8 or uint8. bias: int32 (N,). w_zero_point: a number or
-    (N,).
+    - xq: (..., K) of dtype ``x.dtype``.
+    - wq: (N, K), int8 or uint8.
+    - bias: int32 (N,).
+    - w_zero_point: a number or (N,).
     """
     problem = LinearProblem.of(xq.shape, wq.shape)
     weight, added = _centred_weight("linear", xq, wq, x, bias, w_zero_point, overflow)
@@ -75,10 +77,14 @@ def linear(
     """Return ``activation(x @ w.T + bias)`` of int8 or uint8 data, (..., N): the scheme q8ta_q8csw_q8to, or
     q8ta_q8csw (float32 result) if y is None.
 
-    xq: (..., K) of dtype ``x.dtype``. wq: (N, K), int8 or uint8. w_scale: a number or (N,). bias: (N,), int32
-    with scale ``x.scale * w_scale``; if y is None, it may also be finite float32. w_zero_point: a number or
-    (N,), 0 if not given. overflow: as `linear_acc`. Raises ArgumentError, DTypeError or
-    AccumulatorOverflowError for invalid operands.
+    - xq: (..., K) of dtype ``x.dtype``.
+    - wq: (N, K), int8 or uint8.
+    - w_scale: a number or (N,).
+    - bias: (N,), int32 with scale ``x.scale * w_scale``; if y is None, it may also be finite float32.
+    - w_zero_point: a number or (N,), 0 if not given.
+    - overflow: as `linear_acc`.
+
+    Raises ArgumentError, DTypeError or AccumulatorOverflowError for invalid operands.
 
     >>> w = np.array([[1, 2], [3, 4]], np.int8)
     >>> linear(np.array([[10, 20]], np.int8), w, x=QParams(0.5), w_scale=0.5, y=QParams(1.0, 3))
@@ -131,9 +137,11 @@ def conv2d(
     """Return the 2-D convolution of int8 or uint8 data, (N, OC, OH, OW), as ONNX QLinearConv does: int8 or
     uint8, or float32 if y is None.
 
-    xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (OC, IC/groups, KH, KW), int8 or uint8. stride, padding,
-    dilation, groups: as `vkq.problem.Conv2dProblem.of`. w_scale, bias and w_zero_point (one number, or one
-    for each output channel), overflow and errors: as `linear`.
+    - xq: (N, IC, H, W) of dtype ``x.dtype``.
+    - wq: (OC, IC/groups, KH, KW), int8 or uint8.
+    - stride, padding, dilation, groups: as `vkq.problem.Conv2dProblem.of`.
+    - w_scale, bias and w_zero_point: one number, or one for each output channel.
+    - overflow and errors: as `linear`.
     """
     problem = Conv2dProblem.of(xq.shape, wq.shape, stride, padding, dilation, groups)
     scales = check_scales(w_scale, problem.oc, "conv2d: w_scale")

@@ -230,8 +230,11 @@ def native_plan(
     scratch: Mapping[int, tuple[int, int]],
     scratch_bytes: int,
 ) -> Any:
-    """Return the extension's object for a plan. *slots*, *inputs*: the numbers of slots and of inputs.
-    *outputs*: the results' slots. *scratch*: {slot: (offset, bytes)} in scratch memory."""
+    """Return the extension's object for a plan.
+
+    - *slots*, *inputs*: the numbers of slots and of inputs.
+    - *outputs*: the results' slots.
+    - *scratch*: {slot: (offset, bytes)} in scratch memory."""
     # Shaders access the last, partial vector of an array as a whole vector. A driver may drop an access
     # partly outside of its binding, so `vkq.runtime.offsets` leaves room for the whole vector.
     bound = [(slot, offset, whole_vectors(size)) for slot, (offset, size) in scratch.items()]

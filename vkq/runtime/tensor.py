@@ -35,11 +35,13 @@ reshaped: Callable[[Tensor, Sequence[int]], Tensor] = _no_operators
 class Tensor(OfOneProcess):
     """An array in device memory.
 
-    ``shape`` is the logical shape; ``dtype`` is "int8", "uint8", "float32", "int32" or "float16".
-    ``layout`` is the name of a packed layout for 8-bit data, or "contiguous" (row-major) for other data:
-    kPackedInt8_4W4C for images (N, C, H, W), kPackedInt8_4H4W for matrices (..., K), kPackedInt8_16C for
-    images and matrices (an array of four axes is an image). ``qparams`` are the parameters of 8-bit values,
-    if known; a layer refuses an input with other parameters than its own.
+    - ``shape``: the logical shape.
+    - ``dtype``: "int8", "uint8", "float32", "int32" or "float16".
+    - ``layout``: "contiguous" (row-major), or for 8-bit data the name of a packed layout: kPackedInt8_4W4C
+      for images (N, C, H, W), kPackedInt8_4H4W for matrices (..., K), kPackedInt8_16C for images and matrices
+      (an array of four axes is an image).
+    - ``qparams``: the parameters of 8-bit values, if known. A layer refuses an input with other parameters
+      than its own.
 
     uint8 data are stored as int8: 128 is subtracted from the values and from the zero point, so they stand
     for the same real numbers.

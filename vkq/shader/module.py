@@ -19,10 +19,13 @@ def put(to: list[int], op: int, *operands: int) -> None:
 
 
 class ModuleWriter:
-    """The writer of a 1-D compute shader. *buffers*: for each buffer of 32-bit words, whether the shader
-    writes it. *words*: the number of push constants, of which first_group is the first. *local*: the number
-    of invocations of a workgroup. *shared*: the number of floats in a workgroup's shared memory. *fours*:
-    the numbers of the buffers of vectors of four words."""
+    """The writer of a 1-D compute shader.
+
+    - *buffers*: for each buffer of 32-bit words, whether the shader writes it.
+    - *words*: the number of push constants, of which first_group is the first.
+    - *local*: the number of invocations of a workgroup.
+    - *shared*: the number of floats in a workgroup's shared memory.
+    - *fours*: the numbers of the buffers of vectors of four words."""
 
     def __init__(
         self,
