@@ -4,8 +4,8 @@
     python examples/train_scenes.py [segment] [detect] [classify]
 
 segment    MobileNetV3-like (hardswish, squeeze-and-excite): each pixel is photograph, digit or disc
-detect     YOLO-like (SiLU, C2f, SPPF, a Concat of boxes and scores): where digits are, bright or dark
-classify   EfficientNet-like (SiLU, squeeze-and-excite): which digit
+detect     YOLO-like (SiLU, C2f, SPPF, a Concat of boxes and scores): boxes of bright and of dark digits
+classify   EfficientNet-like (SiLU, squeeze-and-excite): the value of a digit
 
 The scenes show digits of scikit-learn on photographs of scikit-image (scenes.py). Training does not use the
 digits in models/digits.npz. Each network takes less than three minutes on two cores."""

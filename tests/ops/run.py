@@ -17,7 +17,7 @@ PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 def run(
     data: Data, y: vkq.QParams | None, device: vkq.Device, path: str = "auto", **changes: Any
 ) -> npt.NDArray[Any]:
-    """Return the layer's result for the operands, which must equal ``data.expected(y)``."""
+    """Return the layer's result for the operands. Callers compare it with ``data.expected(y)``."""
     op = vkq.linear if isinstance(data.problem, LinearProblem) else vkq.conv2d
     arguments: dict[str, Any] = {
         "x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "w_zero_point": data.w_zero_point,
