@@ -30,7 +30,7 @@ NEAR = 6.4
 
 
 class Squeeze(nn.Module):
-    """Squeeze-and-excite."""
+    """Squeeze-and-excite: multiply each channel by a gate, computed from the means of all channels."""
 
     def __init__(self, channels: int, gate: type[nn.Module], inner: type[nn.Module]):
         super().__init__()
