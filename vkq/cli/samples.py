@@ -170,7 +170,7 @@ def _called(function: tuple[str, str], text: str) -> Iterator[Any]:
         made = getattr(importlib.import_module(function[0]), function[1])
     except (ImportError, AttributeError) as error:
         raise ArgumentError(
-            f"-c {text}: there is no such function ({error}); write FILE.py:FUNCTION"
+            f"{text}: there is no such function ({error}); write MODULE:FUNCTION"
         ) from error
     finally:
         sys.path.remove("")

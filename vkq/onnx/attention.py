@@ -46,7 +46,7 @@ def multi_head_attention(w: Rewriting) -> bool:
 def plain(w: Rewriting, most: int, mask: int, heads: object, integers: Sequence[int] = ()) -> bool:
     """Return True if vkq supports the types and shapes of the node's inputs:
 
-    - there are at most *most* inputs, and inputs 0 to 3 are not empty
+    - there are at most *most* inputs, inputs 0 to 3 are not empty, and *heads* is a positive integer
     - input *mask* has integers
     - all other inputs, except those with an index in *integers*, have the same float type"""
     given = w.given

@@ -39,7 +39,7 @@ NEVER = (
 
 class BatchCheck:
     """Callable that raises ArgumentError if axis 0 of a result is not the batch; call it before the batch
-    runs. It checks each set of input shapes once."""
+    runs. It checks each set of input shapes once, whatever the batch size."""
 
     def __init__(self, model: Model, output: str, constant: Container[str]):
         self.model, self.output, self.constant = model, output, constant

@@ -101,7 +101,7 @@ def _rounds(inside: _Inside, node: Node, arrays: Sequence[Array | None]) -> Body
     """Inline all iterations of a Loop. Return None in these cases:
 
     - the condition may become false
-    - the number of iterations is unknown, or above MOST_ROUNDS
+    - the number of iterations is unknown, 0, or above MOST_ROUNDS
     - all iterations together have more than MOST_NODES nodes"""
     graph, count = node.attributes["attributes"]["body"], arrays[0] if arrays else None
     names, first = [v.name for v in graph.input], node.inputs[2 : inside.count]

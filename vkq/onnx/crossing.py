@@ -30,8 +30,8 @@ def staying(outputs: str) -> Collection[str] | None:
 
 
 def asked_alone(options: Any, names: Collection[str], outputs: Sequence[Argument]) -> frozenset[str] | None:
-    """Return the outputs that a run must compute. These are the requested outputs *names* if the run option
-    ``only_execute_path_to_fetches`` is set. Otherwise return None, which stands for all *outputs*."""
+    """Return the outputs that a run must compute: *names* if the run option ``only_execute_path_to_fetches``
+    is set and *names* are fewer than *outputs*. Otherwise return None: all outputs."""
     few = getattr(options, "only_execute_path_to_fetches", False) and len({*names}) < len(outputs)
     return frozenset(names) if few else None
 

@@ -20,8 +20,8 @@ def gather_block_quantized(w: Rewriting) -> bool:
     """Rewrite GatherBlockQuantized. Return False if vkq does not support its attributes or inputs.
 
     Its inputs are a table, indices, scales and zero points. Its result is (code - zero point) * scale,
-    computed in float32 and converted to the type of the scales. On the device a byte holds two 4-bit codes;
-    2-bit codes are widened to 4 bits."""
+    computed in float32 and converted to the type of the scales. On the device, a byte holds two codes if all
+    codes fit 4 bits and a row has an even number of them; else a byte holds one."""
     a, ids = w.node.attributes, w.spec(1)
     table, scales, points = (w.arrays[i] if i < len(w.arrays) else None for i in (0, 2, 3))
     if (

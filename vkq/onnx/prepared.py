@@ -35,7 +35,7 @@ from .tensors import Argument
 ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16", "int32", "int64")
 # Types of inputs whose values count as constants only if the device cannot run the nodes that read them.
 MAY_BE_CONSTANT = ("float16", "bool", "int32", "int64")
-KEPT_SHARE = 8  # all cached shapes but the newest may use 1 / KEPT_SHARE of the device's memory
+KEPT_SHARE = 8  # all cached shapes together may use 1 / KEPT_SHARE of the device's memory
 MOST_KEPT = 4096  # maximum number of cached shapes, because a cached shape also uses host memory
 
 
@@ -64,7 +64,7 @@ class Executables:
         self.constant = constant  # names of the inputs whose values count as constants
         self._fallback, self._progress = fallback, progress
         heap = max(kind.heap_bytes for kind in device.capabilities.memory_types)
-        # Maximum bytes of all cached shapes but the newest, without weights that the newest shape uses.
+        # Maximum bytes of all cached shapes, without the weights of the newest, which always stays.
         self.limit = heap // KEPT_SHARE
         self._lock = Turns("preparing a model")  # acquire this lock before the lock of `layers`
 
@@ -104,7 +104,7 @@ class Executables:
         LOG.info("%s prepared for %s in %.3f s", self.model.name or "model", shapes, seconds)
 
     def _forget(self) -> None:
-        """Drop the least recently used shapes until all but the newest use at most `limit` bytes."""
+        """Drop the least recently used shapes until all use at most `limit` bytes. Keep the newest."""
         newest = next(reversed(self.kept.values()))
         weights = {id(x) for x in _memory(newest)[1]}  # the weights of the newest shape do not count
         known, total, sizes = set(weights), 0, list[int]()

@@ -74,8 +74,9 @@ def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None
     rounded half away from zero, but vkq rounds half to even.
 
     So vkq scales the sum by slightly more than 1. This factor moves every tie away from zero, and moves no
-    other value so far that it is rounded differently. The float32 steps before the rounding are exact for up
-    to MOST_TAPS elements; larger windows are summed and divided in integers.
+    other value so far that it is rounded differently. The float32 steps before the rounding are exact.
+    Windows of more than MOST_TAPS elements that do not cover the image are summed and divided in integers
+    instead.
     """
     if low.dtype(operator.inputs[0]) not in BYTES:
         return _pool(low, operator, "AveragePool", activation, count_include_pad=0)
