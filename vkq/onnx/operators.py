@@ -84,8 +84,10 @@ def _resize(reading: Reading, node: Node) -> None:
 
 
 def _normalization(reading: Reading, node: Node) -> None:
-    """Read BatchNormalization. Drop its results other than the first, which exist only in training."""
-    reading.nodes.append(Node(node.op, node.inputs, node.outputs[:1], node.attributes, node.source))
+    """Read BatchNormalization. Drop its results other than the first, which exist only in training, and the
+    inputs that training mode ignores."""
+    inputs = node.inputs[:3] if node.attributes.get("training_mode", 0) else node.inputs
+    reading.nodes.append(Node(node.op, inputs, node.outputs[:1], node.attributes, node.source))
 
 
 # ------------------------------------------------------------------------------ quantized operators as QDQ

@@ -215,18 +215,21 @@ def normalization(node: Node, x: Sequence[Array]) -> tuple[Array, Array]:
 
 
 def _batch_normalization(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """Return (x - mean) / sqrt(var + epsilon) * scale + bias, in the dtype of x."""
+    """Return (x - mean) / sqrt(var + epsilon) * scale + bias, in the dtype of x. In training mode, mean and
+    variance are those of x."""
     given = there(x[0])
     parameters = [there(v).reshape(-1, *(1,) * (given.ndim - 2)) for v in x[1:5]]
+    if node.attributes.get("training_mode", 0):
+        rows = np.moveaxis(given, 1, 0).reshape(given.shape[1], -1).astype(np.float64)
+        own = (rows.mean(1).astype(given.dtype), rows.var(1).astype(given.dtype))
+        parameters[2:] = (v.reshape(parameters[0].shape) for v in own)
     factor, addend = normalization(node, parameters)
     with np.errstate(all="ignore"):
         return one((given * factor + addend).astype(given.dtype))
 
 
 def _like_normalized(x: Inputs) -> list[Spec]:
-    spec, *_ = (x.spec(i) for i in range(5))
-    if x.node.attributes.get("training_mode", 0):
-        raise ModelError(f"{x.node}: training_mode is 1; a model for inference must have 0")
+    spec, *_ = (x.spec(i) for i in range(3 if x.node.attributes.get("training_mode", 0) else 5))
     return [spec]
 
 

@@ -18,7 +18,7 @@ from ..operators.operator import Inputs, OpenShape, UnsupportedForm
 from ..operators.table import TABLE, compute, infer
 from .lines import as_image
 from .plain import in_plain_words
-from .sweep import Sweep
+from .sweep import Sweep, alive
 
 LARGEST_FOLDED_BYTES = 1 << 28  # a node whose results have more bytes is not folded
 HELD = {"bool": "uint8"}  # maps a type to the type in which a device stores it
@@ -46,13 +46,14 @@ def fold_constants(graph: Graph, otherwise: Otherwise | None = None) -> Graph:
 
     ``otherwise(node, reason)`` returns the replacement for a node in an unsupported form. Raises OpenShape
     if a shape depends on values that exist only at run time."""
-    sweep = Sweep(graph)
+    sweep = Sweep(_alive(graph))
     return sweep.run(lambda sweep, node: _visit(sweep, node, otherwise))
 
 
 def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph, Rest]:
     """Fold the part of the graph that can be planned now. Return this part and the rest. The results of the
     part include the inputs of the rest."""
+    graph = _alive(graph)
     sweep, rest, unknown = Sweep(graph), Rest(), set[str]()
 
     def visit(sweep: Sweep, node: Node) -> bool:
@@ -80,6 +81,11 @@ def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph,
         if name not in graph.constants and (name not in made or name in found):
             results[name] = None
     return sweep.finish([name for name in results if name not in unknown]), rest
+
+
+def _alive(graph: Graph) -> Graph:
+    """Return the graph without nodes that no result needs, so that their results are not computed."""
+    return dataclasses.replace(graph, nodes=alive(graph.nodes, graph.outputs)[0])
 
 
 def read_by(nodes: Sequence[Node]) -> set[str]:

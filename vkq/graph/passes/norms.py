@@ -1,5 +1,5 @@
-"""Rewrites normalizations with several results and normalizations along other axes than the last ones. Also
-rewrites Dropout."""
+"""Rewrites normalizations with several results, of whole batches, and along other axes than the last ones.
+Also rewrites Dropout."""
 
 from __future__ import annotations
 
@@ -46,6 +46,23 @@ def layer_normalization(w: Words) -> bool:
         root = w.emit("Sqrt", [w.emit("Add", [variance, w.constant(epsilon, "float32")])])
         w.emit("Reciprocal", [root], w.node.outputs[2])
     assert count
+    return True
+
+
+def batch_normalization(w: Words) -> bool:
+    """Rewrite a BatchNormalization in training mode, which normalizes each channel of the whole batch."""
+    x, spec = w.node.inputs[0], w.spec(0)
+    if not w.attributes.get("training_mode", 0) or spec.dtype not in FLOATS or len(spec.shape) < 2:
+        return False
+    wide, axes = w.wide(x), w.constant([0, *range(2, len(spec.shape))], "int64")
+    apart = w.emit("Sub", [wide, w.emit("ReduceMean", [wide, axes])])
+    variance = w.emit("ReduceMean", [w.emit("Mul", [apart, apart]), axes])
+    more = w.emit("Add", [variance, w.constant(w.attributes.get("epsilon", 1e-5), "float32")])
+    channels = (-1, *(1,) * (len(spec.shape) - 2))
+    scale, bias = (w.reshape(w.wide(name), channels) for name in w.node.inputs[1:3])
+    factor = w.emit("Div", [scale, w.emit("Sqrt", [more])])
+    found = w.emit("Add", [w.emit("Mul", [apart, factor]), bias])
+    w.cast(found, spec.dtype, w.node.outputs[0])
     return True
 
 

@@ -16,6 +16,7 @@ RULES: dict[str, Callable[[Words], bool]] = {
     "ArgMax": orders.arg_max,
     "ArgMin": orders.arg_max,
     "AveragePool": volumes.pool,
+    "BatchNormalization": norms.batch_normalization,
     "Conv": unfolded.convolution,
     "ConvTranspose": volumes.transposed_convolution,
     "DFT": fourier.dft,

@@ -4,7 +4,7 @@ replaces each of them. The pass can look up the node that computes an input."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -200,16 +200,21 @@ def swept(graph: Graph, visit: Visit, *ops: str) -> Graph:
     return Sweep(graph).run(visit, frozenset(ops))
 
 
-def without_dead(graph: Graph) -> Graph:
-    """Return the graph without nodes and constants on which no result depends."""
-    needed = set(graph.outputs)
-    kept = []
-    for node in reversed(graph.nodes):
+def alive(nodes: Sequence[Node], outputs: Iterable[str]) -> tuple[list[Node], set[str]]:
+    """Return (the nodes on which *outputs* depend, the names of all values that these nodes read and of
+    *outputs*)."""
+    needed, kept = set(outputs), []
+    for node in reversed(nodes):
         if any(name in needed for name in node.outputs if name):
             kept.append(node)
             needed.update(name for name in node.inputs if name)
+    return kept[::-1], needed
+
+
+def without_dead(graph: Graph) -> Graph:
+    """Return the graph without nodes and constants on which no result depends."""
+    nodes, needed = alive(graph.nodes, graph.outputs)
     constants = {name: array for name, array in graph.constants.items() if name in needed}
-    nodes = kept[::-1]
     made = {name for node in nodes for name in node.outputs if name}
     specs = {name: graph.specs[name] for name in (*graph.inputs, *constants, *made)}
     return Graph(graph.inputs, graph.outputs, nodes, constants, specs, graph.bounds, graph.arithmetic)
