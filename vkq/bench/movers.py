@@ -158,7 +158,6 @@ def second_operand(p: Mover) -> Array:
 
 
 def expected(p: Mover, x: Array) -> Array:
-    """Return the reference's result."""
     return np.ascontiguousarray(OPERATIONS[p.op].expected(p, x, second_operand(p)))
 
 

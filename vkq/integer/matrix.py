@@ -177,7 +177,6 @@ class Matrix:
         return self.how.x.count * t.splits * s.groups * s.images * places * columns
 
     def describe(self, s: Sizes) -> str:
-        """Return a text on the tiling."""
         return str(self._chosen(s))
 
     def cost(self, s: Sizes) -> float:
@@ -188,7 +187,6 @@ class Matrix:
         )
 
     def numbers(self) -> str:
-        """Return a text on the arithmetic."""
         return str(self.how)
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:

@@ -33,7 +33,6 @@ class Tiles:
         return "32-bit multiplies" if self.how.form == "mul32" else f"the dot product {self.how.form}"
 
     def numbers(self) -> str:
-        """Return a text on the arithmetic."""
         return str(self.how)
 
     def scratch_bytes(self, part: Part, s: Sizes) -> int:
@@ -41,7 +40,6 @@ class Tiles:
         return 4 * part.words(self.how.x)
 
     def describe(self, s: Sizes) -> str:
-        """Return a text on the kernel."""
         return str(self)
 
     def cost(self, s: Sizes) -> float:

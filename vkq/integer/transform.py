@@ -96,7 +96,6 @@ class Transform:
         self._bias = Resident(device, numbers.nbytes, lambda: numbers)
 
     def describe(self, s: Sizes) -> str:
-        """Return a text on the kernel."""
         blocks = blocks_for(s)
         assert blocks is not None
         return f"number-theoretic transforms of {blocks.number} blocks of {blocks.size[0]}x{blocks.size[1]}"

@@ -138,7 +138,6 @@ class Direct:
         return int(64 * blocks * self.kh * self.kw * self.span)
 
     def push(self, v: Sweep) -> dict[str, int | float]:
-        """Return the push constants."""
         return {
             "lines": v.images * v.oh, "oh": v.oh, "ow": v.ow, "x_c4": ceil4(v.ic), "h": v.h, "w": v.w,
             "kh": self.kh, "kw": self.kw, "span": self.span, "stride_h": v.stride[0], "stride_w": v.stride[1],

@@ -70,7 +70,6 @@ class Float16Gemm:
         return profile(facts).float16_words or not facts.features["storageBuffer16BitAccess"]
 
     def writes(self, x: Value, rows: int = 0) -> str:
-        """Return the dtype of the results."""
         return "float32" if self.words else x.spec.dtype
 
     def program(self, y: str, *, pixels: bool, padded: bool) -> Program:
@@ -103,7 +102,6 @@ class Float16Gemm:
         self._dispatch(b, program, operand, y, push, rows)
 
     def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        """Add a convolution to a plan."""
         operand = halves(b, x, p.n, p.groups, self.channels, p.h * p.w, "images", K_TOGETHER)
         push: dict[str, int | float] = {
             "lines": p.n * p.oh, "oh": p.oh, "ow": p.ow, "plane": p.oh * p.ow, "x_plane": p.h * p.w, "h": p.h,
@@ -148,7 +146,6 @@ class Float16Convolution:
         self.product = product
 
     def writes(self, x: Value) -> str:
-        """Return the dtype of the results."""
         return self.product.writes(x)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:

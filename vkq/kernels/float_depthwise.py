@@ -55,7 +55,6 @@ class FloatDepthwise:
         return profile(facts).lane_loads and small and viewable(facts, most_bytes)
 
     def writes(self, x: Value) -> str:
-        """Return the dtype of the results."""
         return "float32" if self.floats else result_dtype(self.device, x)
 
     def program(self, p: Conv2dProblem, dtype: str = "float32") -> Program:

@@ -115,7 +115,6 @@ class FloatDirect:
         return self.device.program(variant, kind | (self.affine.constants if last else {}))
 
     def writes(self, x: Value) -> str:
-        """Return the dtype of the results."""
         return "float32" if self.floats or self.parts else result_dtype(self.device, x)
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:

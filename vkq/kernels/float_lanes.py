@@ -34,7 +34,6 @@ class FloatLanes:
         return 3 * gemm.n4 >= 2 * size * -(-gemm.n4 // size)
 
     def writes(self, x: Value) -> str:
-        """Return the dtype of the results."""
         return result_dtype(self.gemm.device, x)
 
     def program(self, p: Conv2dProblem, dtype: str) -> Program:

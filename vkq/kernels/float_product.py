@@ -129,7 +129,6 @@ class FloatProduct:
         self.bias = Resident(device, bias.nbytes, lambda: bias)
 
     def writes(self, x: Value, m: int) -> str:
-        """Return the dtype of the results."""
         return "float32"
 
     def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
@@ -158,7 +157,6 @@ class HalfProduct(FloatProduct):
         return self.kernel == "auto" and self.k > 0 and self.matrices.worth(m, self.n, dtype)
 
     def writes(self, x: Value, m: int) -> str:
-        """Return the dtype of the results."""
         taken = self._worth(m, x.spec.dtype)
         return self.matrices.writes(x, m) if taken else super().writes(x, m)
 

@@ -60,7 +60,6 @@ class FloatShared:
         return n4 > 1 and loops and _columns(p) <= MOST_READS * size and viewable(device.capabilities, *sizes)
 
     def writes(self, x: Value) -> str:
-        """Return the dtype of the results."""
         return "float32"
 
     def program(self, p: Conv2dProblem) -> Program:

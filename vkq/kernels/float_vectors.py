@@ -46,7 +46,6 @@ class FloatVectors:
         self.weights = Resident(self.device, 4 * oc * length, packed)
 
     def writes(self, x: Value) -> str:
-        """Return the dtype of the results."""
         return self.direct.writes(x)
 
     def takes(self, p: Conv2dProblem, dtype: str) -> bool:

@@ -185,7 +185,6 @@ class FloatGemm:
         return self.device.program(variant, {**constants, **self.affine.constants})
 
     def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
-        """Add the product to a plan."""
         m = rows.count
         if matrices := self._matrices(x, m):
             matrices.build(b, x, y, m)
@@ -245,11 +244,9 @@ class FloatImplicit:
         return staged_tile(capabilities, CONV_STAGED, p.gemm_m, p.oc // p.groups, p.groups) is not None
 
     def writes(self, x: Value) -> str:
-        """Return the dtype of the results."""
         return "float32"
 
     def program(self, p: Conv2dProblem) -> Program:
-        """Return the pipeline for this problem."""
         gemm = self.gemm
         found = staged_tile(gemm.device.capabilities, CONV_STAGED, p.gemm_m, gemm.n, gemm.groups)
         variant = catalog().find(CONV_STAGED, tile=self.tile or found or SMALLEST_STAGED)

@@ -51,7 +51,6 @@ class Rows:
 
     @property
     def push(self) -> dict[str, int | float]:
-        """The push constants."""
         return {"lines": self.lines, "oh": self.oh, "ow": self.ow, "ow_padded": self.ow_padded}
 
 

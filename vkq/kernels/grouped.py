@@ -170,7 +170,6 @@ class GroupedGemm:
         return {"LOCAL_X": max(1, min(64 // parts, ceil4(self.n))), "LOCAL_Y": parts}
 
     def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
-        """Add the product to a plan."""
         if matrices := self._matrices(x, rows.count):
             matrices.build(b, x, y, rows.count)
             return

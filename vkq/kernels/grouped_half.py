@@ -135,7 +135,6 @@ class GroupedMatrices:
         return x.spec.dtype
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
-        """Add the product to a plan."""
         gemm, config = self.gemm, self.config(rows)
         assert config is not None
         shared, steps = config.sharing(b, self.counters, rows, gemm.n, gemm.k, 1)

@@ -214,7 +214,6 @@ class HalfMatrices:
         return [b.constant(weights), b.constant(self.parameters(of))]
 
     def parameters(self, of: OperandKind) -> Resident:
-        """Return the parameters of the epilogue."""
         return self.loaders.parameters(of in (STRAIGHT, WORDS))
 
     def program(self, variant: Variant, matrices: Matrices) -> Program:

@@ -77,7 +77,6 @@ class PartsConvolution:
         self.planes = Planes(self.gathered)
 
     def writes(self, x: Value) -> str:
-        """Return the dtype of the results."""
         return "float32"
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:

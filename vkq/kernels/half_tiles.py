@@ -172,7 +172,6 @@ class HalfConvolution:
         return {**units, **self.gemm.affine.constants, **size}
 
     def writes(self, x: Value) -> str:
-        """Return the dtype of the results."""
         return result_dtype(self.device, x)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:

@@ -27,7 +27,6 @@ class Implicit:
         return staged_tile(capabilities, pixel_rows(p, 4).blocks, p.oc // p.groups // 4, True) is not None
 
     def program(self, p: Conv2dProblem) -> Program:
-        """Return the pipeline for this problem."""
         gemm = self.gemm
         found = staged_tile(gemm.device.capabilities, pixel_rows(p, 4).blocks, gemm.n4, True)
         name, tile = "conv2d_q8ta_q8csw__staged", self.tile or found or SMALLEST_STAGED

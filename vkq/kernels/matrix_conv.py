@@ -51,7 +51,6 @@ class MatrixConv:
         return shader.sizes["CH"], turn(shader), matrices.form
 
     def push(self, p: Conv2dProblem, shader: Variant) -> dict[str, int | float]:
-        """Return the push constants."""
         defines, w = {name: int(shader.sizes[name]) for name in ("TH", "TW", "BN", "CH", "BK")}, self.packed
         channels, tiles_h, tiles_w = p.ic // p.groups, -(-p.oh // defines["TH"]), -(-p.ow // defines["TW"])
         return {

@@ -57,7 +57,6 @@ class MatrixStem:
         b.dispatch(program, w.slots(b, x, y), push, w.macs(p.gemm_m), in_place)
 
     def push(self, p: Conv2dProblem, shader: Variant) -> dict[str, int | float]:
-        """Return the push constants."""
         w, tile_h, tile_w = self.packed, int(shader.sizes["TH"]), int(shader.sizes["TW"])
         return {
             **w.push, "rows": p.gemm_m, "pixels": p.oh * p.ow, "oh": p.oh, "ow": p.ow, "k16": 2,

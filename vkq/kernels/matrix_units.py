@@ -71,7 +71,6 @@ class Pixels:
 
     @property
     def push(self) -> dict[str, int | float]:
-        """The push constants."""
         return {
             "rows": self.rows, "pixels": self.pixels, "ow": self.ow, "x_rows": self.x_rows,
             "x_pixels": self.x_pixels, "x_w": self.x_w, "stride_h": self.stride[0],

@@ -56,7 +56,6 @@ class Expansion:
         return f"{image} stays in shared memory, which is faster up to {most} bytes"
 
     def build(self, b: Builder, x: Value) -> Value:
-        """Add the dispatch to a plan."""
         x, _ = self.first._scheme.take(b, x, self.layout)
         y = b.new(self.second._scheme.result(self.problem.y_shape, self.layout))
         self.kernel.build(b, self.problem, x, y, self.tile)

@@ -49,7 +49,6 @@ class LruCache(Generic[V]):
         return found
 
     def clear(self) -> None:
-        """Clear the cache."""
         with self._lock:
             self._values.clear()
 

@@ -279,7 +279,6 @@ class Shader:
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """All variants."""
         return tuple(map(self.variant, self.combinations))
 
     def check(self) -> None:
