@@ -120,9 +120,9 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[Path]:
 
 
 def output(path: Path) -> contextlib.AbstractContextManager[Path]:
-    """Return a context manager like `replacing`, for a file that the user names: of a link, the target is
-    replaced. A file that is not regular, belongs to a process (``/dev/stdout``) or is in a read-only folder
-    is written in place."""
+    """Return a context manager like `replacing`, for a file that the user names. If it is a link, its
+    target is replaced. A file that is not regular, belongs to a process (``/dev/stdout``) or is in a
+    read-only folder is written in place."""
     target = Path(os.path.realpath(path))
     if not path.exists():
         return replacing(target, 0o666)

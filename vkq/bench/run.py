@@ -117,8 +117,8 @@ class Runner:
         """Return the reference's result. *made*: the cache of results for these weights.
 
         With few rows, the reference spends most of its time on reading the weights. So one result with
-        `FEW_ROWS` rows is computed for all linear cases with at most that many rows.
-        A case uses its first rows."""
+        `FEW_ROWS` rows is computed for all linear cases with at most that many rows. A case uses its first
+        rows."""
         sums = float_sums(self.device, CHANNELS.get(case.scheme, "float32"))
         if case.op != "linear" or case.layer.gemm_m > FEW_ROWS:
             return data.expected(case, weights, x, sums)

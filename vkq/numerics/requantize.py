@@ -117,9 +117,12 @@ def check_accumulator(
     """Raise AccumulatorOverflowError, with the worst channel, if the int32 accumulator of a linear layer or
     a convolution may overflow.
 
-    weight: int8 or uint8, output channels first. x: parameters of the activation. bias: int32 (channels,).
-    w_zero_point: one integer, or one for each channel; None: 0. Channel n may overflow if this bound is at
-    least 2**31:
+    - weight: int8 or uint8, output channels first.
+    - x: the parameters of the activation.
+    - bias: int32 (channels,).
+    - w_zero_point: one integer, or one for each channel; None: 0.
+
+    Channel n may overflow if this bound is at least 2**31:
 
         max(|qmin - x.zero_point|, |qmax - x.zero_point|) * sum_k |w[n,k] - w_zero_point[n]| + |bias[n]|
 

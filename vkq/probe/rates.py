@@ -22,7 +22,7 @@ LOCAL = 64  # invocations of a workgroup: the shader's LOCAL_X
 # Microseconds of one run, by clock: longer for less exact clocks. Runs are short, because other programs
 # only make a run longer: the shortest of several short runs was hardly disturbed.
 TARGET_US = {"gpu": 500.0, "host": 4_000.0, "cpu": 4_000.0}
-# Microseconds of all samples of a rate together, by clock; minimum and maximum number of samples.
+# the time of all samples of a rate together, in microseconds, by clock
 SAMPLED_US = {"gpu": 20_000.0, "host": 80_000.0, "cpu": 40_000.0}
 LEAST_SAMPLES, MOST_SAMPLES = 8, 80
 # attempts to sample a rate; each has more iterations, in case other programs delayed the short runs
