@@ -145,9 +145,11 @@ def expected(case: Case, data: Weights, x: Array, sums: str = "float32") -> Expe
     """Return the expected result of `vkq.reference`, computed image by image to keep the float64 copies
     small.
 
-    Results of weight-only schemes may differ by (K + 4) units of roundoff times (sum |x| |w| scale +
-    |bias|): the error bound of a sum in any order. *sums*: the type in which the device adds (see
-    `vkq.select.path.float_sums`).
+    Results of weight-only schemes may differ by the error bound of a sum in any order:
+
+        (K + 4) * unit of roundoff * (sum |x| |w| scale + |bias|)
+
+    *sums*: the type in which the device adds (see `vkq.select.path.float_sums`).
     """
     if isinstance(case.problem, Mover):
         return Expected(movers.expected(case.problem, x))

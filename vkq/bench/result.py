@@ -112,8 +112,8 @@ class Failure:
 class NodeTime:
     """The times of one node of a model.
 
-    ``floor_us``: the minimum possible time, which is the larger of (bytes / copy rate) and (operations /
-    ceiling of the path). The copy rate and the ceiling were measured in the same run.
+    ``floor_us``: the minimum possible time. It is the larger of bytes / (copy rate) and operations /
+    (ceiling of the path), with the copy rate and the ceiling measured in the same run.
     """
 
     case: str

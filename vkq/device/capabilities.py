@@ -20,8 +20,9 @@ DOT_ACCELERATED = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class CooperativeMatrix:
-    """One entry of the result of vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR, for the product D[m,n]
-    = A[m,k] B[k,n] + C[m,n]. a, b, c, d: the element types of the matrices."""
+    """A shape of cooperative matrices, for the product D[m,n] = A[m,k] B[k,n] + C[m,n], as
+    vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR lists it. a, b, c, d: the element types of the
+    matrices."""
 
     m: int
     n: int

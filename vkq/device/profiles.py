@@ -86,7 +86,7 @@ class Profile(costs.Costs):
 
     @property
     def reason(self) -> str:
-        """A text with the last matching rule, the tile and the reason, as in ``Arm Mali: tiles of 4x4 in
+        """A text with the last matching rule, the tile and the reason, such as ``Arm Mali: tiles of 4x4 in
         registers; <why> (<source>)``."""
         where = f"{self.staged} through shared memory" if self.staged else f"{self.tile} in registers"
         where += ", operands as texels" if self.texels else ""

@@ -1,10 +1,14 @@
 """Rewrite a correlation with stride and dilation as plain correlations (without them) on sub-images,
 separately for each axis.
 
-Output o reads, for each tap k, the position ``o*stride + k*dilation - pad``. Let g be the greatest common
-divisor of stride and dilation, s = stride / g and d = dilation / g. With o = r + d*m and k = s*a + b (r <
-d, b < s), the position is ``g*s*d * (m + a) + g*(s*r + d*b) - pad``. So each pair of a residue r and a
-phase b gives a plain correlation over a sub-image: every (g*s*d)-th position.
+Output o reads, for each tap k, the position ``o*stride + k*dilation - pad``. Let
+
+    g = greatest common divisor of stride and dilation
+    s = stride / g,  d = dilation / g
+    o = r + d*m,  k = s*a + b            with residue r < d and phase b < s
+
+Then the position is ``g*s*d * (m + a) + g*(s*r + d*b) - pad``. So each pair of a residue r and a phase b
+gives a plain correlation over a sub-image: every (g*s*d)-th position.
 
 The results of residues are independent, like those of images. The results of phases are added, like those
 of channels. No position is in two sub-images, because s and d have no common divisor.

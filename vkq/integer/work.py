@@ -18,9 +18,10 @@ LONGEST = 60_000
 # Maximum number of words of a window in one step: with at most 256, the sums of float lanes are below
 # 2**24.
 STEP_WORDS = 256
-# The number of words after which a kernel adds its partial sum to the total, and sets the partial sum to 0.
-# It keeps the partial sum exact. FLUSH_WIDE: int32 partial sums of a 64-bit total (4096 * 4 * 255**2 <
-# 2**31). FLUSH_FLOAT: partial sums of float lanes (256 * 4 * 2**14 = 2**24).
+# The number of words after which a kernel adds its exact partial sum to the total, and sets the partial sum
+# to 0.
+# - FLUSH_WIDE: int32 partial sums of a 64-bit total; 4096 * 4 * 255**2 < 2**31
+# - FLUSH_FLOAT: partial sums of float lanes; 256 * 4 * 2**14 = 2**24
 FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
     4096,
     256,

@@ -122,8 +122,8 @@ def with_sum(
     formula: Callable[[], tuple[float, ...]], bounds: tuple[int, int], y: QParams,
     table: Callable[[], npt.NDArray[np.int8]],
 ) -> After:  # fmt: skip
-    """Return the epilogue that adds a residual: it replaces each result q by ``q * ra + other * rb +
-    offset``, rounded and clamped to *bounds*. ``other`` is the byte that the destination of q already
+    """Return the epilogue that adds a residual. It replaces each result q by ``q * ra + other * rb +
+    offset``, rounded and clamped to *bounds*, where ``other`` is the byte that the destination of q already
     holds.
 
     - *formula* returns ra, rb, offset and two limits: one for devices with any rounding, one for devices

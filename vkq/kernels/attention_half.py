@@ -1,7 +1,10 @@
 """Attention on float16 matrix units (shaders/matmul/attention_coopmat.comp).
 
 Operands and weights are rounded to float16, and sums are float32. The error of a result is at most
-(2^-10 + 2 d + (keys + 4 tiles) 2^-23) A + keys 2^-24 V. If v is float32, 2^-9 replaces 2^-10.
+
+    (2^-10 + 2 d + (keys + 4 tiles) 2^-23) A + keys 2^-24 V
+
+If v is float32, 2^-9 replaces 2^-10.
 
 - A: the sum of the magnitudes of the result's terms weight * v.
 - V: the largest magnitude of v.

@@ -157,10 +157,11 @@ class AttentionQ8:
 
     @property
     def _largest_sum(self) -> float:
-        """A bound of the magnitudes of the int32 sums of both products: q k^T, and weights times v. The
-        weights of a row, minus their zero point, sum to at most 255 * keys. If no lookup table is between
-        the softmax and the second product, this sum is also at most 1 / scale + keys, because each rounding
-        adds at most 1."""
+        """A bound of the magnitudes of the int32 sums of both products: q k^T, and weights times v.
+
+        The weights of a row, minus their zero point, sum to at most 255 * keys. If no lookup table is
+        between the softmax and the second product, this sum is also at most 1 / scale + keys, because each
+        rounding adds at most 1."""
         sizes, weights = self.sizes, self.steps.softmax[1]
         total = 255.0 * sizes.keys
         if self.steps.table is None and self.steps.results[0].zero_point == weights.zero_point:

@@ -124,8 +124,8 @@ def _first_wrong(
 def stored_table(
     op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation
 ) -> npt.NDArray[np.int8]:
-    """Return the stored result for every pair of stored values: int8 (256, 256), indexed [b + 128][a +
-    128]."""
+    """Return the stored result for every pair of stored values, as int8 (256, 256). The index is [b +
+    128][a + 128]."""
     low, high = activation_bounds(activation, y)
     return np.clip(_table(op, a, b, y), low - shift(y.dtype), high - shift(y.dtype))
 

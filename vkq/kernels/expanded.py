@@ -50,10 +50,12 @@ class ExpansionTile:
         return p.n * -(-p.oh // self.h) * -(-p.ow // self.w) * -(-ceil4(p.oc) // self.blocks)
 
     def cost(self, p: Conv2dProblem, k4: int, cores: int) -> float:
-        """Return the estimated time, in units of the time to requantize one expanded word. The product adds
-        k4 / 8 units for each expanded word (k4 / 32 on matrix units), and each result word costs kh / 3
-        units. On matrix units, idle lanes of a subgroup cost as much as lanes that requantize a word. Up to
-        two workgroups run on a core at the same time."""
+        """Return the estimated time, in units of the time to requantize one expanded word.
+
+        - Product: k4 / 8 units for each expanded word, or k4 / 32 on matrix units.
+        - Results: kh / 3 units for each word.
+        - On matrix units, idle lanes of a subgroup cost as much as lanes that requantize a word.
+        - Up to two workgroups run on a core at the same time."""
         k, lanes_a_word = k4 / 8, 1.0
         if self.matrices:
             k = k4 / 32

@@ -18,8 +18,10 @@ FEW_ROWS, MOST_OF_MANY = 2, 256
 # columns, more invocations share the sum over k, so that workgroups fill the whole device. Two neighbouring
 # blocks of weights are a memory sector of 32 bytes; eight are a cache line of 128 bytes.
 COLUMNS = ((2048, 8), (1024, 4), (0, 2))
-# The kernel that prefetches weights. AHEAD_PARTS: the number of parts of k in a workgroup. AHEAD_COLUMNS:
-# pairs as in COLUMNS. LEAST_AHEAD: the minimum number of blocks of k.
+# The kernel that prefetches weights:
+# - AHEAD_PARTS: number of parts of k in a workgroup
+# - AHEAD_COLUMNS: pairs as in COLUMNS
+# - LEAST_AHEAD: minimum number of blocks of k
 AHEAD_PARTS, AHEAD_COLUMNS, LEAST_AHEAD = 64, ((1024, 8), (0, 4)), 256
 BLOCKS_PER_PART = 4  # minimum number of blocks of k that an invocation sums
 

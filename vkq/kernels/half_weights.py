@@ -59,6 +59,7 @@ def matrices_of(w: Halves) -> Int32:
 
 def in_runs(w: Int8) -> Int8:
     """Reorder weights (G, N, K) along K, so that the matrices of `packed_pairs` or `packed_signs` match x.
+
     The kernel (shaders/gemm/gemv_q8csw_runs_coopmat.comp) reads x in runs of 8 elements (four words). Words
     0 and 1 of a run belong to one matrix, at positions 8 elements apart. Words 2 and 3 belong to the next
     matrix."""

@@ -88,8 +88,8 @@ def arccosine(x: Number) -> Number:
 
 
 def _arcs(x: Number) -> tuple[Pair, Pair]:
-    """Return two pairs: asin(x), valid for |x| <= 1/2; and asin(sqrt((1 - |x|) / 2)), which is acos(|x|) /
-    2, valid for larger |x|."""
+    """Return two pairs: asin(x), valid for |x| <= 1/2; and asin(sqrt((1 - |x|) / 2)), valid for larger |x|.
+    The second is half of acos(|x|)."""
     z = clamped((magnitude(x) * -0.5) + 0.5, 0.0, 0.25)
     s = pair_root((z, z.of(0.0)))
     return (x, _tail(x, ASIN)), (s[0], s[1] + _tail(s[0], ASIN))

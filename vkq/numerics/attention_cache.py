@@ -11,8 +11,8 @@ number are 0. The last word is the float32 scale.
 
 The scale of a vector with a NaN or an infinity is NaN, and so are the results of attention to it.
 
-**Bound.** |x - x'| <= scale (1/2 + 2^-16), or 2^-119 if the scale is 0. Rounding to an integer changes x /
-scale by at most 1/2; rounding the quotient and the product, by at most 127 * 2^-24 each.
+**Bound.** |x - x'| <= scale (1/2 + 2^-16), or 2^-119 if the scale is 0. Rounding x / scale to an integer
+changes it by at most 1/2; rounding the quotient and the product, by at most 127 * 2^-24 each.
 """
 
 from __future__ import annotations

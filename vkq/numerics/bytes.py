@@ -88,8 +88,8 @@ class Quantizer:
     def _nearest(self, x: Number) -> Number:
         """Return ``round_half_even(x / scale)``, clamped to [-512, 512], without a division.
 
-        Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2, and the difference x
-        - (k + 1/2) * scale is exact if it is small. Let u be half an ulp of the tie. The float32 quotient
+        Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2. The difference ``x -
+        (k + 1/2) * scale`` is exact if it is small. Let u be half an ulp of the tie. The float32 quotient
         equals the tie if the magnitude of the difference is below u * scale.
 
         The difference cannot equal +-u * scale. Otherwise x would be (tie +- u) * scale, where tie +- u is

@@ -120,8 +120,8 @@ def quantize_weight(
 def rounded_bias(
     bias: npt.NDArray[np.float32], x_scale: float, w_scale: npt.NDArray[np.float32], what: str
 ) -> npt.NDArray[np.int32]:
-    """Return a float32 bias as int32 with the scale ``x_scale * w_scale``: ``round_half_even(bias /
-    (x_scale * w_scale))``, in float32 as in ONNX Runtime's quantizer.
+    """Return a float32 bias as int32 with the scale ``x_scale * w_scale``, computed in float32 as in ONNX
+    Runtime's quantizer: ``round_half_even(bias / (x_scale * w_scale))``.
 
     Raises ArgumentError with the channel if a result exceeds int32. *what*: the name of the tensor in
     errors.

@@ -79,8 +79,9 @@ def _finished(x: Number, quarter: Number, r: Pair, sign: Number) -> Number:
 def _reduced(x: Number) -> tuple[Number, Pair]:
     """Return (k, r) with |x| = r + k * pi / 2 modulo 2 pi. r is a pair in [-pi / 4, pi / 4]."""
     exponent = (x.u >> 23) & 255
-    # Let m be the significand of x, and 0.WORDS the binary fraction with the bits of WORDS. Then |x| * 2 /
-    # pi is m * 2^(exponent - 150) * 2^32 * 0.WORDS. Bits of 2 / pi that add only whole turns are skipped.
+    # Let m be the significand of x, and 0.WORDS the binary fraction with the bits of WORDS. Then
+    #     |x| * 2 / pi = m * 2^(exponent - 150) * 2^32 * 0.WORDS.
+    # Bits of 2 / pi that add only whole turns are skipped.
     skip = (exponent < 120).where(0, exponent - 120)
     parts = [_word(skip >> 5, i) for i in range(4)]
     shift = skip & 31
@@ -89,7 +90,7 @@ def _reduced(x: Number) -> tuple[Number, Pair]:
         for high, low in itertools.pairwise(parts)
     )
     m = (x.u & FRACTION) | HIDDEN
-    # a, b and c are the words of a 96-bit integer. m * (a, b, c) modulo 2^96 is |x| * 2 / pi * 2^94 without
+    # a, b and c are the words of a 96-bit integer. m * (a, b, c) modulo 2^96 is |x| * (2 / pi) * 2^94 without
     # whole turns. Only its upper 64 bits are computed.
     low = b * m
     mid = low + c.high(m)

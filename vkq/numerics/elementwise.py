@@ -120,7 +120,7 @@ def swaps(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
 
 
 def binary_table(op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation = None) -> Array:
-    """Return the results of `binary` for all pairs of values, (256, 256), indexed [b_q - b_qmin][a_q -
+    """Return the results of `binary` for all pairs of values, (256, 256). The index is [b_q - b_qmin][a_q -
     a_qmin]. The operands are not swapped (`swaps`)."""
     a_all, b_all = (np.arange(q.qmin, q.qmax + 1).astype(q.dtype) for q in (a, b))
     return binary(op, a_all[np.newaxis], b_all[:, np.newaxis], a, b, y, activation)
@@ -173,12 +173,13 @@ def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
 
 
 def offset_of_mean(pixels: int, xq: QParams, yq: QParams, total: bool = False) -> tuple[float, float]:
-    """Return (m, offset) of LiteRT's mean ``round_half_even(sum(x_q) * m + offset)``, with each step
-    rounded to float32: ``m = (x_scale / y_scale) * (1 / pixels)`` and ``offset = y_zp - (x_zp * pixels) *
-    m``.
+    """Return (m, offset) of LiteRT's mean ``round_half_even(sum(x_q) * m + offset)``, each step rounded
+    to float32:
 
-    *total*: return m and offset of a sum, where ``m = x_scale / y_scale``. Return (0, y_zp) if m is
-    subnormal."""
+        m = (x_scale / y_scale) * (1 / pixels)
+        offset = y_zp - (x_zp * pixels) * m
+
+    *total*: for a sum instead of a mean, ``m = x_scale / y_scale``. Return (0, y_zp) if m is subnormal."""
     with np.errstate(over="ignore", under="ignore"):
         m = np.float32(xq.scale) / np.float32(yq.scale)
         m = m if total else m * (np.float32(1) / np.float32(pixels))

@@ -112,8 +112,8 @@ def exponentials(scale: float) -> npt.NDArray[np.int32]:
 
 @functools.lru_cache(maxsize=64)
 def exponentials_onnxruntime(scale: float, count: int) -> npt.NDArray[np.float32]:
-    """Return the 256 terms of ONNX Runtime's QLinearSoftmax as float32. Term i is ``exp((i - 255) * scale)
-    * min((2**32 - 1) / count, 2**23 - 1)``, computed in float64."""
+    """Return the 256 terms of ONNX Runtime's QLinearSoftmax as float32. Term i, computed in float64, is
+    ``exp((i - 255) * scale) * min((2**32 - 1) / count, 2**23 - 1)``."""
     factor = min(float(2**32 - 1) / count, float(0x7FFFFF))
     table = np.array([factor * math.exp((i - 255) * scale) for i in range(256)]).astype(np.float32)
     table.flags.writeable = False

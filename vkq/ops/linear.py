@@ -87,10 +87,10 @@ class Linear(Layer[LinearProblem]):
     w_scale`` below 2**-126 counts as 0.
 
     Float activations (q8csw): ``(sum_k x (w - w_zero_point)) * w_scale + bias`` in float32, then quantized
-    with y_qparams if given. x may be float32 or float16; the result has the type of x, and sums are
-    float32. The method decides the order of the sum, which is the same in every run. The error is at most
-    (K + 4) * 2**-24 times the sum of the terms' magnitudes. With compute="float16" it is about 2**-10 times
-    this sum, or without matrix units about 1.8 % of it (`vkq.reference.floats` has the bounds).
+    with y_qparams if given. x may be float32 or float16; the result has the type of x, and sums are float32.
+    The method decides the order of the sum, which is the same in every run. The error is a share of the sum
+    of the terms' magnitudes (`vkq.reference.floats` has the bounds):
+        (K + 4) * 2**-24; with compute="float16" about 2**-10, or about 1.8 % without matrix units
 
     With a GroupedWeight, the result is
         ``sum over groups g of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g)  [+ bias]``

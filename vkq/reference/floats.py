@@ -2,17 +2,21 @@
 
     y = (sum_k x (w - w_zero_point)) * w_scale + bias
 
-The functions return the exact result or, with ``magnitude=True``, M = sum |x| |w - w_zero_point| w_scale +
-|bias|. The error bounds below use M; M1, which is M for an x of ones; and u = 2**-24. They hold as long as
-nothing overflows.
+With ``magnitude=True``, the functions return M instead of y:
+
+    M = sum |x| |w - w_zero_point| w_scale + |bias|
+
+The error bounds below hold as long as nothing overflows. They use M, M1 (which is M for an x of ones), and
+u = 2**-24.
 
 **Float32.** A device adds in float32, in any order, and rounds every product and sum once. The error of its
 result is at most (K + 4) u M.
 
 **compute="float16" on matrix units.** x is first rounded to float16, to nearest or toward zero. The error
 of x is at most 2**-10 |x|, or 2**-14 if |x| < 2**-14; beyond 65504, x becomes infinite. Products are then
-exact. Matrix units may round up to four times for each k. So the error is at most (4 (K + 4) u + 2**-10) M
-+ 2**-14 M1.
+exact. Matrix units may round up to four times for each k. So the error is at most
+
+    (4 (K + 4) u + 2**-10) M + 2**-14 M1
 
 A float32 weight is rounded to float16 on the host, to nearest. This adds 2**-11 M, and 2**-25 times the M
 of a weight of ones.
@@ -22,12 +26,16 @@ float16 as above, and integer weights are multiplied by 2**-5. For each tap, gro
 in float16, and their sums in float32. Each float16 step has an error of at most 2**-10 of its result, and
 results below 2**-14 may become 0.
 
-So the error is at most ((1 + 2**-10)**18 - 1 + (K + 4) u) M, which is 1.8 % of M, plus (2**-8 + 2**-14) M1.
-On a device that rounds to nearest, the first term is half as large. Measured errors are a tenth of the
-bound, because rounding errors rarely have the same sign. Nothing overflows if every |x| is at most 500.
+So the error is at most
 
-A float weight is rounded to float16, to nearest, and not scaled. The factor of M is then (1 + 2**-10)**19 -
-1. A device may replace an element of x or of the weight below 2**-14 by 0: this adds 2**-14 times the
+    ((1 + 2**-10)**18 - 1 + (K + 4) u) M + (2**-8 + 2**-14) M1
+
+The factor of M is 1.8 %. On a device that rounds to nearest, this term is half as large. Measured errors are
+a tenth of the bound, because rounding errors rarely have the same sign. Nothing overflows if every |x| is at
+most 500.
+
+A float weight is rounded to float16, to nearest, and not scaled. The power in the factor of M is then 19,
+not 18. A device may replace an element of x or of the weight below 2**-14 by 0: this adds 2**-14 times the
 magnitude of the other factor of each product to the bound. Each product adds a further 2**-13, because the
 product and its sum may each be replaced by 0.
 """

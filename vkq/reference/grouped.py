@@ -19,13 +19,14 @@ def linear_grouped(
     activation: Activation = None,
     magnitude: bool = False,
 ) -> npt.NDArray[np.float64]:
-    """Return ``y[m,n] = sum_g scale[n,g] * sum_{k in g} x[m,k] (q[n,k] - zero_point[n,g])  + bias[n]``, (...,
-    N). x is (..., K), float.
+    """Return y (..., N) for float x (..., K):
+
+        y[m,n] = sum_g scale[n,g] * sum_{k in g} x[m,k] (q[n,k] - zero_point[n,g])  + bias[n]
 
     With *magnitude*, return M = sum |x| |scale| |q - zero_point| + |bias|. The error of a float32 result is
-    at most (K + 4) * 2**-24 * M in any order of the additions. At most K + 4 roundings apply to each of the
-    K products: the difference, if the zero point is a fraction; the product; the sums in its group and over
-    the groups; the scale; the bias.
+    at most (K + 4) * 2**-24 * M in any order of the additions. At most K + 4 roundings apply to each
+    product: of the difference (if the zero point is a fraction), the product, the sums in its group and
+    over the groups, the scale, and the bias.
 
     For float16 x, matrix units may compute the products. These are exact, because a code minus its zero
     point is exact in float16. The sums of a group have up to four roundings for each k; scales and the sum

@@ -55,10 +55,12 @@ def max_pool2d(x: Array, window: Window) -> Array:
 def avg_pool2d(x: Array, window: Window, xq: QParams, yq: QParams, count_include_pad: bool) -> Array:
     """Return the mean of each window, as ONNX Runtime's QLinearAveragePool does.
 
-    ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32. sum
-    adds ``x_scale * (x_q - x_zp)`` in row-major order. count is the number of the window's elements inside
-    the image or, with *count_include_pad*, the kernel's size. If the kernel has the size of the image, the
-    formula is that of `global_avg_pool`.
+    ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32.
+
+    - sum adds ``x_scale * (x_q - x_zp)`` in row-major order.
+    - count is the number of the window's elements inside the image or, with *count_include_pad*, the kernel's
+      size.
+    - If the kernel has the size of the image, the formula is that of `global_avg_pool`.
     """
     if window.whole:
         return global_avg_pool(x, xq, yq)
@@ -124,8 +126,8 @@ def mean_of_table(x: Array, table: npt.NDArray[np.float32], yq: QParams) -> Arra
     """Return the mean over the pixels of each channel of ``table[x - qmin]``, (N, C, 1, 1), quantized to yq.
 
     table: float32, (256,) or (C, 256). Its entries are rounded to fixed point, in steps of 2**-29 to 2**-28
-    of the largest entry, so that their sum is exact. ``y_q = saturate(round_half_even(float32(sum) * m) +
-    y_zp)``, where ``m`` is `vkq.numerics.tables.mean_multiplier`.
+    of the largest entry, so that their sum is exact. With ``m`` from `vkq.numerics.tables.mean_multiplier`,
+    ``y_q = saturate(round_half_even(float32(sum) * m) + y_zp)``.
     """
     numbers, exponent = fixed_point(table)
     which = np.arange(len(numbers) if table.ndim == 2 else 1).reshape(1, -1, 1, 1)

@@ -18,8 +18,10 @@ Array = npt.NDArray[Any]
 def softmax(x: Array, xq: QParams, axis: int = -1, yq: QParams | None = None) -> Array:
     """Return ``exp(x - max) / sum`` along an axis, as float32; or quantized to yq if given.
 
-    The integers ``e = exponentials(x_scale)[max(x_q) - x_q]`` have the exact sum S. ``y = float32(e) * (1 /
-    s)`` with ``s = float32(S)``, each step rounded to float32. With yq, QuantizeLinear follows.
+        e = exponentials(x_scale)[max(x_q) - x_q], integers
+        y = float32(e) * (1 / float32(sum(e)))
+
+    The sum is exact, and each float32 step is rounded. With yq, QuantizeLinear follows.
 
     >>> [round(float(v), 3) for v in softmax(np.array([3, 3, 1], np.int8), QParams(0.5))]
     [0.422, 0.422, 0.155]
@@ -36,9 +38,11 @@ def softmax(x: Array, xq: QParams, axis: int = -1, yq: QParams | None = None) ->
 def softmax_onnxruntime(x: Array, xq: QParams, axis: int, yq: QParams) -> Array:
     """Return softmax with the bytes of ONNX Runtime's com.microsoft.QLinearSoftmax (its generic kernel).
 
-    ``e = exponentials_onnxruntime(x_scale, n)[255 - max + x_q]``. ``s`` is the float32 sum of e from the
-    first to the last element. ``y_q = saturate(round_half_even((e * floor(1 / y_scale)) / s) + y_zp)``, each
-    step rounded to float32.
+        e = exponentials_onnxruntime(x_scale, n)[255 - max + x_q]
+        s = float32 sum of e, from the first to the last element
+        y_q = saturate(round_half_even((e * floor(1 / y_scale)) / s) + y_zp)
+
+    Each step is rounded to float32.
     """
     if x.size == 0:
         return np.zeros(x.shape, yq.dtype)
@@ -53,9 +57,11 @@ def softmax_onnxruntime(x: Array, xq: QParams, axis: int, yq: QParams) -> Array:
 def softmax_litert(x: Array, xq: QParams, axis: int, yq: QParams) -> Array:
     """Return softmax with the bytes of LiteRT's own 8-bit kernel.
 
-    ``e = exponentials_litert(x_scale)[255 - max + x_q]``. ``s`` is the float32 sum of e from the first to the
-    last element. ``y_q = saturate(round_half_even(e * (1 / (s * y_scale))) + y_zp)``, each step rounded to
-    float32.
+        e = exponentials_litert(x_scale)[255 - max + x_q]
+        s = float32 sum of e, from the first to the last element
+        y_q = saturate(round_half_even(e * (1 / (s * y_scale))) + y_zp)
+
+    Each step is rounded to float32.
     """
     if x.size == 0:
         return np.zeros(x.shape, yq.dtype)

@@ -1,8 +1,8 @@
 """The exact NumPy oracle of transposed convolutions: an ordinary convolution, with the kernel rotated by
 180 degrees, of the input with zeros between its pixels.
 
-    acc[n, oc, s*h + d*kh - top, s*w + d*kw - left] += (x[n, ic, h, w] - x_zp) * (w[ic, oc, kh, kw] -
-    w_zp[oc])
+    acc[n, oc, s*h + d*kh - top, s*w + d*kw - left] +=
+        (x[n, ic, h, w] - x_zp) * (w[ic, oc, kh, kw] - w_zp[oc])
 """
 
 from __future__ import annotations
