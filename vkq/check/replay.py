@@ -27,10 +27,10 @@ TIMES = 200
 SECONDS = 30.0  # seconds for all replays; large workloads are replayed as often as this time allows
 GARBAGE = (0xA5, 0x5C)  # bytes written to results and scratch memory before a replay, alternately
 LEAST = 2 * INPUTS  # minimum number of runs of each workload, however slow it is
-POWER_S = 1.0  # the load, and also the rest, last this many seconds
-POWERED = 2  # number of large workloads that are replayed after the load and after the rest
+POWER_S = 1.0  # for this many seconds the device is kept busy, and then as long idle
+POWERED = 2  # number of large workloads that are replayed again after the busy and after the idle time
 # Shares of the time at which the small workloads (some hundred) and the large workloads must have ended. The
-# remaining time is for the runs after the load and after the rest.
+# remaining time is for the runs after the busy and after the idle time.
 SMALL, LARGE = 0.5, 0.75
 # The share of the remaining time that one workload may use, as (small workload, large workload).
 SHARE = 1 / 30, 1 / 4
@@ -58,9 +58,9 @@ class Replay:
 def replays(
     device: Device, paths: Sequence[str], times: int = TIMES, seconds: float = SECONDS, texels: bool = True
 ) -> Iterator[Replay]:
-    """Replay every workload on every path, each at most *times* times. Then replay some large workloads after
-    a load and after a rest. All this takes about *seconds*; large workloads for which no time is left are
-    skipped. *texels*: include kernels that read texels."""
+    """Replay every workload on every path, each at most *times* times. Then keep the device busy, replay some
+    large workloads, leave the device idle, and replay them again. All this takes about *seconds*; large
+    workloads for which no time is left are skipped. *texels*: include kernels that read texels."""
     start = time.monotonic()
     powered: list[Replayer] = []
     for work in works(device, paths, texels):

@@ -69,7 +69,7 @@ LARGE = (
     ),
 )
 TEXTURED = (REPLAYED[0], REPLAYED[2], REPLAYED[5])  # the workloads that also run with uniform texel buffers
-# The profile fields with which kernels that read uniform texel buffers are chosen.
+# Profile fields with which vkq chooses kernels that read uniform texel buffers.
 TEXELS = {"texels": True, "lane_loads": True, "staged": None}
 
 

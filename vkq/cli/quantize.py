@@ -92,7 +92,8 @@ def search_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--target-agreement", type=percent, metavar="PERCENT",
-        help="keep layers float until the largest element is the float model's in this share of rows (99%%)",
+        help="keep layers float until this share of rows (99%%) has its largest element at the same index as"
+        " in the float model",
     )  # fmt: skip
     parser.add_argument(
         "--target", metavar="SCRIPT",

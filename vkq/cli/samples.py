@@ -169,9 +169,7 @@ def _called(function: tuple[str, str], text: str) -> Iterator[Any]:
     try:
         made = getattr(importlib.import_module(function[0]), function[1])
     except (ImportError, AttributeError) as error:
-        raise ArgumentError(
-            f"{text}: there is no such function ({error}); write MODULE:FUNCTION"
-        ) from error
+        raise ArgumentError(f"{text}: there is no such function ({error}); write MODULE:FUNCTION") from error
     finally:
         sys.path.remove("")
     return itertools.islice(iter(made()), 10_000)

@@ -219,7 +219,7 @@ class Executable:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the results by name. Calls from several threads run one after another."""
-        # This raises an error in a forked child, before the child acquires a lock that it could not release.
+        # Raises an error in a forked child, where a thread that the child lacks may hold a lock forever.
         self.device.queue.check_between()
         with self._lock:
             self.start(inputs)

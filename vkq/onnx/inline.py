@@ -32,7 +32,9 @@ def inlined(proto: Any) -> Any:
             return 1 + inside
         if key in within or len(within) == DEEPEST:
             chain = " calls ".join(name for _, name in (*within[-5:], key))
-            raise ModelError(f"the model's functions call each other in a circle or {DEEPEST} deep: {chain}")
+            raise ModelError(
+                f"the model's functions call themselves, or are nested more than {DEEPEST} deep: {chain}"
+            )
         if key not in sizes:
             sizes[key] = size(bodies[key], (*within, key))
         return sizes[key] + inside

@@ -74,7 +74,7 @@ class Executables:
         """Return the executable for the types and shapes of *arrays*; make it if it is not cached.
         *lowered*: the graph for these shapes, if the caller has it. *only*: the outputs to compute (None:
         all outputs)."""
-        # In a forked child, raise an error before a lock is acquired, which the child could never release.
+        # Raises an error in a forked child, where a thread that the child lacks may hold a lock forever.
         self.device.queue.check_between()
         with self._lock:
             while True:

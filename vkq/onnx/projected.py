@@ -62,7 +62,8 @@ def _widths(w: Rewriting, given: Sequence[int] | None) -> tuple[int, ...] | None
 
 
 def _attended(w: Rewriting, y: str, rest: _Rest) -> bool:
-    """Emit the attention of q, k and v, which are consecutive columns of y."""
+    """Emit the attention of q, k and v, which are consecutive columns of y. Return False, and emit nothing,
+    if vkq cannot compute this attention."""
     (batch, tokens, _), heads, widths = w.given[0].shape, w.node.attributes["num_heads"], rest.widths
     past = w.spec(rest.past)
     if past and (len(past.shape) != 5 or widths[0] != widths[2]):

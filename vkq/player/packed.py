@@ -67,7 +67,7 @@ def unpacked(stored: bytes, size: int, packing: int) -> bytes:
     except zlib.error as error:
         raise ModelError(f"the file is damaged: a packed part cannot be unpacked ({error})") from None
     if len(data) != size or not stream.eof:
-        raise ModelError("the file is damaged: a packed part differs from its recorded size")
+        raise ModelError("the file is damaged: a packed part does not unpack to its recorded size")
     return _of_columns(data) if packing == IN_COLUMNS else data
 
 

@@ -182,7 +182,7 @@ def contents(data: bytes) -> Contents:
         sizes.append((stored, length))
         total += length
         if total > size + MOST_UNPACKED:
-            raise ModelError(f"the file has {size} bytes, and its packed parts more than {MOST_UNPACKED}")
+            raise ModelError(f"the file unpacks to {total} bytes; at most {size + MOST_UNPACKED} are allowed")
         body.blobs.append(unpacked(data[at : at + stored], length, packing))
     sets = [body.shaped() for _ in range(body.count(12))]
     if len({_signature(one) for one in sets}) != 1:

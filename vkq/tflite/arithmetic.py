@@ -95,9 +95,10 @@ def product_table(a: QParams, b: QParams, y: QParams) -> Array:
 
 
 def product_scales(a: QParams, b: QParams, y: QParams) -> Iterator[tuple[QParams, QParams, QParams]]:
-    """Yield parameters (of a, b, y) with which vkq's product may equal `product_table`, although vkq rounds
-    after adding the zero point: the file's; then a_scale * b_scale / y_scale as a's scale, changed by at
-    most 3 * 2^-23 (relative), because such a change can decide how ties are rounded."""
+    """Yield parameters (of a, b, y) with which vkq's product may equal `product_table`. They need not,
+    because vkq rounds after adding the zero point. The first are the file's. In the others, a's scale is
+    a_scale * b_scale / y_scale, changed by at most 3 * 2^-23 (relative): such a change can decide how ties
+    are rounded."""
     yield a, b, y
     scale = _product_scale(a, b, y)
     for step in (1, -1, 2, -2, 3, -3):

@@ -189,9 +189,9 @@ def _by_class(low: Lowering, ends: str, scores: str, options: Options) -> list[s
 def _results(
     low: Lowering, ends: str, places: str, labels: str, values: str, there: str, count: int
 ) -> list[str]:
-    """Emit the four results: boxes, classes, scores and the number of detections. *places*, *labels*,
-    *values*: the box, class and score of each detection, (detections, classes of a detection). *there*: the
-    flags of the detections that exist."""
+    """Emit the four results: boxes, classes, scores and the number of detections. Parameters of shape
+    (detections, classes of a detection): *places*, *labels* and *values*, the index of the box, the class and
+    the score; *there*, True for detections that exist."""
     zero = _floats(low, np.array(0))
     boxes = low.emit("Gather", [low.emit("Transpose", [ends], perm=(1, 0)), places], axis=0)
     flags = low.reshape(there, (*low.specs[there].shape, 1))

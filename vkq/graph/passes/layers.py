@@ -127,7 +127,7 @@ def _layer(
         options["why"] = (
             f"its sums of products may overflow int32 in {len(far)} output channels (first: {far[0]})"
         )
-    if op == "linear" and x[0] in sweep.constants:  # fold the product, and do not repeat it in each run
+    if op == "linear" and x[0] in sweep.constants:  # constant folding computes the product once
         return False
     sweep.emit(
         op, inputs, node.outputs[0], node.source, x=x[1], y=None, w_scale=scale,

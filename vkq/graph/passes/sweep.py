@@ -201,8 +201,8 @@ def swept(graph: Graph, visit: Visit, *ops: str) -> Graph:
 
 
 def alive(nodes: Sequence[Node], outputs: Iterable[str]) -> tuple[list[Node], set[str]]:
-    """Return (the nodes on which *outputs* depend, the names of all values that these nodes read and of
-    *outputs*)."""
+    """Return (nodes, names). *nodes*: the nodes on which *outputs* depend. *names*: *outputs*, and all values
+    that these nodes read."""
     needed, kept = set(outputs), []
     for node in reversed(nodes):
         if any(name in needed for name in node.outputs if name):
