@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class _Pieces:
-    """A queue of functions. After an error in one, the others are dropped, and `finish` raises the error."""
+    """A queue of functions. An error in a function drops the remaining ones, and `finish` raises it."""
 
     def __init__(self, pieces: tuple[Callable[[], Any], ...]):
         self.left = deque(pieces)

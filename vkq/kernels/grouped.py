@@ -26,6 +26,11 @@ from .floats import Matrices
 from .gemm import Rows
 from .weights import ceil4
 
+# The shaders:
+# - GEMV: few rows; invocations share the sum over k
+# - SHARED: few rows; x is in shared memory
+# - ROW: one row; x is in shared memory, and weights are prefetched
+# - STAGED: many rows; weights are dequantized into shared memory
 GEMV, SHARED, STAGED = "gemv_q4gsw__split", "gemv_q4gsw__shared", "gemm_q4gsw__staged"
 ROW = "gemv_q4gsw__row"
 CHUNK_BITS = 128  # bits of codes that an invocation of the GEMV kernel loads at once

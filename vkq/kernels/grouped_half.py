@@ -27,6 +27,10 @@ from .grouped import GroupedGemm, parameters, words
 from .half_configs import K_SPLITS, LEAST_COLUMNS, GemmConfig, OperandKind, fits
 from .split import counters
 
+# The shaders:
+# - FEW: few rows; subgroups share the sum over k
+# - AT_ONCE: one row; all weights are requested at once
+# - MANY: many rows; weights are loaded directly into matrices
 FEW, AT_ONCE = "gemv_q4gsw__coopmat", "gemv_q4gsw__words_coopmat"
 MANY = OperandKind(
     HALF, "gemm_q4gsw__straight_coopmat", "gemm_q4gsw__split_straight_coopmat", "straight_tile_cycles"

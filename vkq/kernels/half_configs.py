@@ -52,6 +52,7 @@ class OperandKind:
                     break
 
 
+# Operands are loaded into shared memory first.
 FLOAT16 = OperandKind(HALF, "gemm_q8csw__coopmat", "gemm_q8csw__split_coopmat", "half_tile_cycles")
 # Weights are loaded from memory directly into matrices.
 STRAIGHT = OperandKind(
@@ -59,6 +60,7 @@ STRAIGHT = OperandKind(
 )
 # Like STRAIGHT, but matrices are assembled in registers from words of memory; x must be float16.
 WORDS = OperandKind(HALF, "gemm_q8csw__words_coopmat", "gemm_q8csw__split_words_coopmat", "words_tile_cycles")
+# x is float32, and split into three bfloat16 parts.
 PARTS_OF_FLOAT32 = OperandKind(
     BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "parts_tile_cycles"
 )

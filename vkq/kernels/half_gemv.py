@@ -1,9 +1,10 @@
 """Products of few rows on matrix units, with k split among the subgroups of a workgroup. The shaders:
 
-- gemv_row_coopmat.comp for one float16 row and few outputs;
-- gemv_q8csw_runs_coopmat.comp for more than 16 float16 rows;
-- gemv_words_coopmat.comp for all other rows;
-- gemv_coopmat.comp for float16 rows, if the other shaders do not support the device or the problem."""
+- ROW: one float16 row and few outputs.
+- RUNS: more than 16 float16 rows.
+- WORDS: all other float16 rows.
+- PARTS: float32 rows, which are split into bfloat16 parts.
+- STEPS: float16 rows, if the other shaders do not support the device or the problem."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ from .matrix_tiles import GEMM, TURN, WIDE_GEMM, Tiling, tilings
 from .split import counters
 from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, block_weights, ceil4, zeros_behind
 
-SPLIT = "gemm_q8ta_q8csw__split_coopmat"
-DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
+SPLIT = "gemm_q8ta_q8csw__split_coopmat"  # the shader with split-K
+DYNAMIC = "gemm_dq8ca_q8csw__coopmat"  # the shader for an x that is quantized by rows
 SIGN_BITS = np.uint32(0x80808080)
 NOTHING: Mapping[str, Any] = {}
 KIND = "tile of matrix units"  # the name of these tiles in the tuner's rankings (`vkq.device.tuner`)

@@ -1,4 +1,4 @@
-"""Arithmetic described as steps. NumPy computes each step at once; `vkq.shader.assembler` writes it as
+"""Arithmetic described as steps. NumPy computes each step immediately; `vkq.shader.assembler` writes it as
 SPIR-V for a device.
 
 A function over `Number` is the only description of its computation. The reference, constant folding and
@@ -215,7 +215,7 @@ NUMPY: dict[str, Callable[..., Any]] = {
 
 
 class Computed(Number):
-    """A `Number` that holds a NumPy array. Each step is computed at once."""
+    """A `Number` that holds a NumPy array. Each step is computed immediately."""
 
     __slots__ = ("array", "kind")
 

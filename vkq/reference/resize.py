@@ -19,9 +19,12 @@ def resize(x: Array, how: Resize) -> Array:
     does. If the size does not change, return x.
 
     linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the
-    left. Then the rounding "truncate" (ONNX Runtime's) cuts off the fraction, and "even" rounds half to
-    even. For the roundings "fixed" and "fixed_10", weights are multiples of 2**-11 (as in XNNPACK) and of
-    2**-10 (as in LiteRT's own kernel).
+    left. The roundings:
+
+    - "truncate" (ONNX Runtime's) cuts off the fraction.
+    - "even" rounds half to even.
+    - "fixed" and "fixed_10" have weights in multiples of 2**-11 (as in XNNPACK) and of 2**-10 (as in
+      LiteRT's own kernel).
 
     >>> resize(np.array([[[[0, 10]]]], np.int8), Resize.of((1, 1, 1, 2), (1, 4), mode="linear")).tolist()
     [[[[0, 2, 7, 10]]]]

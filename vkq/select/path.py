@@ -35,7 +35,7 @@ class Path:
     name: str
     form: str  # the path's name in the shaders, the self-test and the rates
     needs: str | None = None  # the required Vulkan feature
-    flag: str | None = None  # by which the driver claims a fast path; for paths without a measured rate
+    flag: str | None = None  # by which the driver claims a fast path; used only without a measured rate
     refusal: Callable[[Device], str | None] = lambda device: None
 
 
