@@ -25,13 +25,11 @@ NUMBERS = "biufV"  # kinds of NumPy's dtypes; V is the kind of types of other pa
 
 
 class Rule(NamedTuple):
-    """The rule for one annotation. *check* returns True for a valid argument. *must* describes a valid
-    argument. *convert* converts a valid argument to the one type that the callable expects; None: no
-    conversion."""
+    """The rule for one annotation."""
 
-    check: Predicate
-    must: str
-    convert: Callable[[Any], Any] | None = None
+    check: Predicate  # returns True for a valid argument
+    must: str  # describes a valid argument
+    convert: Callable[[Any], Any] | None = None  # to the one type that the callable expects
 
 
 def checked(function: Function) -> Function:

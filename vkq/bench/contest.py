@@ -36,12 +36,11 @@ Call = Callable[[], list[Array]]
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One library. *call* returns the outputs in the model's order; *ran* describes how the library runs
-    the model."""
+    """One library."""
 
     name: str
-    call: Call
-    ran: str
+    call: Call  # returns the outputs in the model's order
+    ran: str  # how the library runs the model
 
 
 class Contest:

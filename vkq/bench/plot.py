@@ -228,15 +228,15 @@ def _distinct(ceilings: Mapping[str, float | None]) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """A text in a font of *size* points, and its possible positions, the best first.
+    """A text and its possible positions.
 
     A position is (x, y, offset to the right, offset upwards, horizontal alignment). x and y are data
     coordinates; the offsets are in points.
     """
 
     text: str
-    size: int
-    places: Sequence[tuple[float, float, int, int, str]]
+    size: int  # of the font, in points
+    places: Sequence[tuple[float, float, int, int, str]]  # the best first
 
 
 def _names(rows: Sequence[Row]) -> list[Label]:

@@ -51,12 +51,12 @@ _VERDICTS = ("wrong", "crashed")  # the kinds of outcomes that are the driver's 
 class Verdict:
     """The report of a probe.
 
-    ``failures``: {failed test: error}. Tests are the dot forms, ``matrices``, ``matrices_half``,
-    ``requantize``, ``quantize``, ``open`` (opening the device), and others. ``rates``, ``clock``: see
-    `vkq.probe.rates.Rates`; empty if not measured.
+    The tests are the dot forms, ``matrices``, ``matrices_half``, ``requantize``, ``quantize``, ``open``
+    (opening the device), and others. ``rates``, ``clock``: see `vkq.probe.rates.Rates`; empty if not
+    measured.
     """
 
-    failures: Mapping[str, str]
+    failures: Mapping[str, str]  # {failed test: error}
     soft_float: bool  # whether shaders must round floats in integer arithmetic
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
     clock: str = ""

@@ -19,12 +19,11 @@ Shape4 = tuple[int, int, int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Images:
-    """Images (N, C, H, W) of *dtype* on a device. *spec*: the contents of their buffer, either a tensor in
-    its layout or 32-bit words with the elements in row-major order."""
+    """Images (N, C, H, W) on a device."""
 
     shape: Shape4
     dtype: str
-    spec: Spec
+    spec: Spec  # the buffer: a tensor in its layout, or 32-bit words of the elements in row-major order
 
     @classmethod
     def of_array(cls, x: npt.NDArray[Any]) -> Images:

@@ -33,21 +33,15 @@ HEAD = 16  # bytes of the header before the channel parameters, with TABLES
 class After:
     """An epilogue.
 
-    - kind: the sum of the flags of its steps (TABLE, ADD, ...).
-    - y: the quantization parameters of the results; None: those of the kernel.
-    - bytes: the size of the data that *words* returns.
-    - words: a function that returns the int32 data before the channel parameters.
-    - channels: the number of lookup tables, one for each channel; 0 without TABLES.
-    - tables: a function that returns the tables behind the channel parameters.
-    - parts: (number of channels, a multiple of 16; quantization parameters of the results before the
-      lookup) of each range of channels; empty if all channels have the same parameters."""
+    ``parts``: (number of channels, a multiple of 16; quantization parameters of the results before the
+    lookup) of each range of channels. It is empty if all channels have the same parameters."""
 
-    kind: int
-    y: QParams | None
-    bytes: int
-    words: Callable[[], Words]
-    channels: int = 0
-    tables: Callable[[], Words] = lambda: _none()
+    kind: int  # the sum of the flags of its steps (TABLE, ADD, ...)
+    y: QParams | None  # the quantization parameters of the results; None: those of the kernel
+    bytes: int  # the size of the data that words returns
+    words: Callable[[], Words]  # returns the int32 data before the channel parameters
+    channels: int = 0  # the number of lookup tables, one for each channel; 0 without TABLES
+    tables: Callable[[], Words] = lambda: _none()  # returns the tables behind the channel parameters
     parts: tuple[tuple[int, QParams], ...] = ()
 
     @property

@@ -18,24 +18,15 @@ Three = tuple[QParams, QParams, QParams]  # the parameters of the two operands a
 
 @dataclasses.dataclass(frozen=True)
 class AttentionSteps:
-    """The quantization parameters of each step, and its options.
+    """The quantization parameters of each step, and its options."""
 
-    - scores: the product q k^T.
-    - sums: scores plus mask; None if there is no mask.
-    - softmax: the input and the result of the softmax.
-    - results: the product of the weights and v.
-    - mask_first: the mask is the first operand of the sum.
-    - litert: the softmax gives LiteRT's bytes; False: ONNX Runtime's.
-    - table: the 256 bytes of a lookup after the softmax, in the order of the stored inputs from -128 to 127;
-      None: no lookup."""
-
-    scores: Three
-    sums: Three | None
-    softmax: tuple[QParams, QParams]
-    results: Three
-    mask_first: bool = False
-    litert: bool = False
-    table: bytes | None = None
+    scores: Three  # of the product q k^T
+    sums: Three | None  # of scores plus mask; None: there is no mask
+    softmax: tuple[QParams, QParams]  # of the input and the result of the softmax
+    results: Three  # of the product of the weights and v
+    mask_first: bool = False  # the mask is the first operand of the sum
+    litert: bool = False  # the softmax gives LiteRT's bytes; False: ONNX Runtime's
+    table: bytes | None = None  # a lookup after the softmax, in the order of stored inputs -128 to 127
 
     @property
     def dtypes(self) -> set[str]:

@@ -34,16 +34,15 @@ LARGEST_PRODUCT = 255.0 * 255.0
 
 @dataclasses.dataclass(frozen=True)
 class BinaryFormula:
-    """The formula of the shader: its variant and its constants. If the formula's value is farther from the
-    nearest integer than a limit, the result comes from the lookup table. The limit is ``exact`` on devices
-    that round floats to nearest even, else ``safe``."""
+    """The formula of the shader. If its value is farther from the nearest integer than a limit, the result
+    comes from the lookup table."""
 
     variant: str
     ra: float
     rb: float
     offset: float
-    safe: float
-    exact: float
+    safe: float  # the limit on devices that do not round floats to nearest even
+    exact: float  # the limit on devices that round floats to nearest even
 
     def sure(self, soft_float: bool) -> bool:
         """Return True if either the formula or the table gives every result."""

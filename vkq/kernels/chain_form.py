@@ -70,24 +70,19 @@ def _constant(like: Number, dtype: str, value: float) -> Number:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """The properties besides the chain that determine a kernel.
+    """The properties besides the chain that determine a kernel. *soft*, *converts*: as in
+    `vkq.shader.assembler.KernelWriter`.
 
-    - ways: the index with which each input is read. "own": the index of the result's element; "one": 0,
-      because the input has one element; "strided": from strides.
-    - rank: the number of axes.
-    - turns: the number of words (vectors of four words if *fours*) that an invocation computes.
-    - soft, converts: as in `vkq.shader.assembler.KernelWriter`.
-    - fours: True if an invocation computes vectors of four words.
-    - held: for each result, the 8-bit type in which it is packed (kPackedInt8_4H4W); "" for a result that
-      keeps its type."""
+    An input is read at the index of the result's element ("own"), at index 0 because it has one element
+    ("one"), or at an index from strides ("strided")."""
 
-    ways: tuple[str, ...]
-    rank: int
-    turns: int
+    ways: tuple[str, ...]  # how each input is read
+    rank: int  # the number of axes
+    turns: int  # the number of words (or vectors of four words) that an invocation computes
     soft: bool
     converts: bool
-    fours: bool
-    held: tuple[str, ...] = ()
+    fours: bool  # an invocation computes vectors of four words
+    held: tuple[str, ...] = ()  # the 8-bit type in which each result is packed (kPackedInt8_4H4W), or ""
 
 
 def per_word(chain: Chain, held: Sequence[str] = ()) -> int:

@@ -29,16 +29,13 @@ INVOCATIONS = 64  # invocations of a workgroup; every device supports 64
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """The positions of a product's rows in the result, a batch of images. All images together have
-    ``lines`` image rows, each image has ``oh``, and an image row has ``ow`` pixels.
+    """The positions of a product's rows in the result, a batch of images. A row of the product is one
+    pixel. An image row is padded to ``ow_padded`` rows of the product. A linear layer has image rows of one
+    pixel."""
 
-    A row of the product is one pixel. An image row is padded to ``ow_padded`` rows of the product. A linear
-    layer has image rows of one pixel.
-    """
-
-    lines: int
-    oh: int = 1
-    ow: int = 1
+    lines: int  # image rows of all images together
+    oh: int = 1  # image rows of an image
+    ow: int = 1  # pixels of an image row
     ow_padded: int = 1
 
     @property

@@ -49,19 +49,15 @@ def whole_blocks(channels: int, groups: int) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Pixels:
-    """The rows of a product, and the pixels of x that they read. Each row is a pixel of y. An image of y
-    has ``pixels`` pixels, and an image row ``ow`` pixels.
-
-    x has ``x_rows`` pixels. An image of x has ``x_pixels`` pixels, and an image row ``x_w`` pixels. A
-    linear layer has images of one pixel.
-    """
+    """The rows of a product, which are the pixels of y, and the pixels of x that they read. A linear layer
+    has images of one pixel."""
 
     rows: int
-    x_rows: int
-    pixels: int = 1
-    ow: int = 1
-    x_pixels: int = 1
-    x_w: int = 1
+    x_rows: int  # pixels of x
+    pixels: int = 1  # pixels of an image of y
+    ow: int = 1  # pixels of an image row of y
+    x_pixels: int = 1  # pixels of an image of x
+    x_w: int = 1  # pixels of an image row of x
     stride: tuple[int, int] = (1, 1)
 
     @classmethod

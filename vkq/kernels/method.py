@@ -75,29 +75,20 @@ Verdict = Callable[[Convolution, Conv2dProblem], "str | None"]
 class Method:
     """A method that computes convolutions.
 
-    - refusal: returns the reason why the method cannot compute a convolution and its problem, or None.
-    - merit: returns the reason for "auto" to use the method if it can compute the problem, or None.
-    - make: returns the kernel.
-    - layout: the layout of the int8 images that the kernel reads and writes.
-    - x_layout: the layout of the kernel's input, if it differs from *layout*.
-    - layouts: the layouts that the kernel can read and write, if there are several. The result has the
-      layout of the input.
-    - packing: returns the values of a problem that determine the packed weights. Problems with equal values
-      share a kernel.
-    - floats: True if activations are floats, not integers.
-    - quantizes: True if the kernel quantizes float32 images.
+    ``packing`` returns the values of a problem that determine the packed weights. Problems with equal
+    values share a kernel.
     """
 
     name: str
-    refusal: Verdict
-    merit: Verdict
-    make: Callable[[Convolution, Conv2dProblem], Kernel]
-    layout: str = IMAGE
+    refusal: Verdict  # why the method cannot compute a convolution and its problem, or None
+    merit: Verdict  # why "auto" uses the method if it can compute the problem, or None
+    make: Callable[[Convolution, Conv2dProblem], Kernel]  # returns the kernel
+    layout: str = IMAGE  # of the int8 images that the kernel reads and writes
     packing: Callable[[Convolution, Conv2dProblem], Hashable] = lambda c, p: None
-    floats: bool = False
-    layouts: tuple[str, ...] = ()
-    x_layout: str = ""
-    quantizes: bool = False
+    floats: bool = False  # activations are floats, not integers
+    layouts: tuple[str, ...] = ()  # that the kernel reads and writes, if several; y has the layout of x
+    x_layout: str = ""  # the layout of the kernel's input, if it differs from layout
+    quantizes: bool = False  # the kernel quantizes float32 images
 
     @property
     def takes(self) -> str:

@@ -15,44 +15,28 @@ RESULT, ONE, PLACES, LIKE = range(4)
 @dataclasses.dataclass(frozen=True)
 class RowForm:
     """The compile-time properties of a kernel; scales and zero points are push constants. A run is four
-    neighbouring elements of a row.
-
-    - lanes: the number of invocations that share a row.
-    - ahead: the number of runs that each invocation loads once and keeps in registers; 0: each pass loads
-      the runs again.
-    - whole: the number of the *ahead* runs that are inside the row for every lane.
-    - strided: the elements of a row are not contiguous.
-    - fours: the elements of a row are contiguous, and their number is a multiple of four.
-    - operands: the kind of each input of the chain.
-    - x_bytes, y_bytes: x is 8-bit; y is 8-bit.
-    - y_real: y is quantized and then dequantized, so the kernel stores floats.
-    - divides: see `Quantizer`.
-    - normal: no subnormal floats occur outside the chain.
-    - x, y: the layouts of x and y.
-    - soft, converts: as in `vkq.shader.assembler.KernelWriter`.
-    - prologue: a chain whose first result is x. The kernel stores the prologue's second result, if any.
-    - reads: the kind of each input of the prologue."""
+    neighbouring elements of a row. *soft*, *converts*: as in `vkq.shader.assembler.KernelWriter`."""
 
     name: str
-    lanes: int
-    ahead: int
-    whole: int
-    strided: bool
-    fours: bool
+    lanes: int  # invocations that share a row
+    ahead: int  # runs that each invocation keeps in registers; 0: each pass loads the runs again
+    whole: int  # the number of the `ahead` runs that are inside the row for every lane
+    strided: bool  # the elements of a row are not contiguous
+    fours: bool  # the elements of a row are contiguous, and their number is a multiple of four
     epsilon: float
     chain: Chain | None
-    operands: tuple[int, ...]
-    x_bytes: bool
-    y_bytes: bool
-    y_real: bool
-    divides: bool
-    normal: bool
-    x: str
-    y: str
+    operands: tuple[int, ...]  # the kind of each input of the chain
+    x_bytes: bool  # x is 8-bit
+    y_bytes: bool  # y is 8-bit
+    y_real: bool  # y is quantized and then dequantized, so the kernel stores floats
+    divides: bool  # see `Quantizer`
+    normal: bool  # no subnormal floats occur outside the chain
+    x: str  # the layout of x
+    y: str  # the layout of y
     soft: bool
     converts: bool
-    prologue: Chain | None = None
-    reads: tuple[int, ...] = ()
+    prologue: Chain | None = None  # a chain whose first result is x; its second result, if any, is stored
+    reads: tuple[int, ...] = ()  # the kind of each input of the prologue
 
     @property
     def loads(self) -> tuple[tuple[str, int], ...]:

@@ -30,24 +30,15 @@ LAYOUTS = (MATRIX, BLOCKED)  # layouts of 8-bit rows
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
-    """The conversions and operators before and after a function of rows, in the same kernel.
+    """The conversions and operators before and after a function of rows, in the same kernel."""
 
-    - x: the quantization parameters of 8-bit inputs; None: inputs are floats.
-    - chain: a chain of element-wise operators that is applied to the results.
-    - operands: the kind of each input of the chain (RESULT, ... of `row_form`).
-    - y: the quantization parameters of 8-bit results; None: results are floats.
-    - real: the 8-bit results are dequantized again, so the kernel stores float32.
-    - prologue: a chain whose first result is x, in float32. The kernel also stores the prologue's second
-      result, if there is one.
-    - reads: the kind of each input of the prologue."""
-
-    x: QParams | None = None
-    chain: Chain | None = None
-    operands: tuple[int, ...] = ()
-    y: QParams | None = None
-    real: bool = False
-    prologue: Chain | None = None
-    reads: tuple[int, ...] = ()
+    x: QParams | None = None  # the quantization parameters of 8-bit inputs; None: inputs are floats
+    chain: Chain | None = None  # a chain of element-wise operators that is applied to the results
+    operands: tuple[int, ...] = ()  # the kind of each input of the chain (RESULT, ... of `row_form`)
+    y: QParams | None = None  # the quantization parameters of 8-bit results; None: results are floats
+    real: bool = False  # the 8-bit results are dequantized again, so the kernel stores float32
+    prologue: Chain | None = None  # a chain whose first result is x (float32); a second result is stored
+    reads: tuple[int, ...] = ()  # the kind of each input of the prologue
 
 
 PLAIN = Ends()

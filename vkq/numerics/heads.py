@@ -22,19 +22,19 @@ Order = Literal["tokens", "heads", "cache"]
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The columns from *first* on: *heads* heads of *width* numbers each.
+    """The columns from *first* on: *heads* heads of *width* numbers each. The result has one of these
+    shapes:
 
-    - rotated: the first numbers of each head are rotated in pairs.
-    - dtype: the type of the result.
-    - order: the shape of the result. "tokens": (batch, tokens, heads, width). "heads": (batch, heads,
-      tokens, width). "cache": a cache (batch, heads, rows, width), in which the tokens replace rows."""
+    - "tokens": (batch, tokens, heads, width)
+    - "heads": (batch, heads, tokens, width)
+    - "cache": a cache (batch, heads, rows, width), in which the tokens replace rows"""
 
     first: int
     heads: int
     width: int
-    rotated: bool
-    dtype: str
-    order: Order
+    rotated: bool  # the first numbers of each head are rotated in pairs
+    dtype: str  # the type of the result
+    order: Order  # the shape of the result
 
     def shape(self, batch: int, tokens: int, rows: int = 0) -> tuple[int, ...]:
         """Return the shape of the result. rows: the number of rows of the cache."""

@@ -29,12 +29,9 @@ class Owner(Protocol):
 @dataclasses.dataclass(frozen=True)
 class Recorded:
     """A recorded operation: the steps of a plan (``native``), or a copy of ``size`` bytes from the first
-    buffer to the second. `Recording.again` records it again, possibly on other buffers.
+    buffer to the second. `Recording.again` records it again, possibly on other buffers."""
 
-    ``slots``: the buffer of each slot; None for slots in the scratch memory ``scratch``.
-    """
-
-    slots: tuple[Buffer | None, ...]
+    slots: tuple[Buffer | None, ...]  # the buffer of each slot; None for slots in the scratch memory
     steps: tuple[Step, ...] = ()
     native: Any = None
     scratch: Buffer | None = None
