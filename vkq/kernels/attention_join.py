@@ -1,4 +1,4 @@
-"""The kernel that combines the parts of attention to separate parts of the keys
+"""The kernel that combines the results of attention to separate parts of the keys
 (`vkq.numerics.attention.joined`)."""
 
 from __future__ import annotations

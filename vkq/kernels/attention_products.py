@@ -52,7 +52,8 @@ class Products:
     def add_part(
         self, c: Number, d: Number, sums: tuple[Number, ...], q_rows: list[Number]
     ) -> tuple[Number, ...]:
-        """Load elements d and following of the queries and keys, and return the sums with their products."""
+        """Load elements d and following of the queries and keys, and add their products to the sums. Return
+        the sums."""
         k = self.k
         k.barrier()
         self.bring(0, self.tile.rows, 0, d, q_rows)
@@ -89,7 +90,8 @@ class Products:
                 k.keep(own * (rows + PAD) + row + to, value)
 
     def add_products(self, c: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-        """Return the sums with the products of UNROLLED elements, from element c of the part on."""
+        """Add the products of UNROLLED elements, from element c of the part on, to the sums. Return the
+        sums."""
         k, split = self.k, self.scores
         of_query, of_key = self.tile.rows + PAD, self.tile.keys + PAD
         found, query = list(sums), c * of_query + split.row

@@ -13,11 +13,13 @@ from .weights import ceil4
 
 Tile = dict[str, Constant]
 INVOCATIONS = 128
-# Limits of dot products. STAGED: the 4x4 blocks of keys or values in shared memory. MOST_BLOCKS: the 4x4
-# blocks along the axis of keys.
+# Limits of dot products, in 4x4 blocks:
+# - STAGED: blocks of keys or values in shared memory
+# - MOST_BLOCKS: blocks along the axis of keys
 STAGED, MOST_BLOCKS = 512, 32
-# The cost model of matrix units. START: the cost of starting a workgroup, in units of the cost of a row.
-# RESIDENT: the workgroups that run on a core at the same time.
+# The cost model of matrix units:
+# - START: cost of starting a workgroup, in units of the cost of a row
+# - RESIDENT: workgroups that run on a core at the same time
 START, RESIDENT = 5.5, 6
 
 

@@ -81,8 +81,9 @@ def scattered_rows(b: Builder, x: Value, ids: Value, updates: Value, reduction: 
 
 def placed_rows(b: Builder, x: Value, start: Value, updates: Value) -> Value:
     """Add the replacement of consecutive rows to a plan. In each line of x (batch, lines, rows, inner),
-    *updates* (batch, lines, count, inner) replaces the *count* rows from start[batch] on. Row 0 follows the
-    last row. start: int32, from 0 to rows - 1. A row must be a whole number of 32-bit words."""
+    *updates* (batch, lines, count, inner) replaces the *count* rows from start[batch] on, and wraps around:
+    row 0 follows the last row. start: int32, from 0 to rows - 1. A row must be a whole number of 32-bit
+    words."""
     _, lines, rows, inner = x.spec.shape
     y = b.new(Spec(x.spec.shape, x.spec.dtype))
     if y.spec.size:

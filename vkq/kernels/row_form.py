@@ -7,8 +7,11 @@ import dataclasses
 from ..numerics.rows import FUNCTIONS
 from .chain_form import Chain
 
-# The kinds of a chain's inputs. RESULT: the function's result. ONE: one element. PLACES: one element for
-# each position in a row. LIKE: an array of the shape of the rows.
+# The kinds of a chain's inputs:
+# - RESULT: the function's result
+# - ONE: one element
+# - PLACES: one element for each position in a row
+# - LIKE: an array of the shape of the rows
 RESULT, ONE, PLACES, LIKE = range(4)
 
 

@@ -12,8 +12,12 @@ JOINED = 8  # maximum number of values that a lane reduces between two barriers
 
 
 class RowLanes:
-    """The position of an invocation in a workgroup that computes several rows. *lanes* invocations share a
-    row. ``own``: the index of the invocation in its row. ``row``: the index of its row in the workgroup.
+    """The position of an invocation in a workgroup that computes several rows.
+
+    - *lanes*: the number of invocations that share a row.
+    - ``own``: the index of the invocation in its row.
+    - ``row``: the index of its row in the workgroup.
+
     Invocations are in the order [own / near][row][own % near], where *near* is 1, 2 or 4."""
 
     def __init__(self, k: KernelWriter, lanes: int, near: int):

@@ -147,7 +147,7 @@ class _Row(RowRuns):
         return ()
 
     def _store(self, buffer: int, dtype: str, run: RowRun, values: Sequence[Number]) -> None:
-        """Store a run of floats. float16 needs rows with *fours*."""
+        """Store a run of floats. Rows of float16 results must be contiguous (`RowForm.fours`)."""
         k = self.k
         if not self.form.fours:
             for value, c, there in zip(values, self.places(run), run.there, strict=True):

@@ -61,10 +61,12 @@ def attention_int8(
 ) -> Array:  # fmt: skip
     """Return attention to an int8 cache, float32 (B, S, H, d), in the steps of the devices.
 
-    q: float32 (B, S, H, d): batch elements, queries, heads, elements of a head. k, v: the words of a cache,
-    (B, G, T, words): batch elements, heads of the cache, tokens, words of a vector. H is a multiple of G.
-    lengths (B,): the number of tokens in the cache of each batch element. bias broadcasts to (B, H, S, T).
-    sink: None, or the scores of the sinks (H,)."""
+    - q: float32 (B, S, H, d): batch elements, queries, heads, elements of a head.
+    - k, v: the words of a cache, (B, G, T, words): batch elements, heads of the cache, tokens, words of a
+      vector. H is a multiple of G.
+    - lengths (B,): the number of tokens in the cache of each batch element.
+    - bias: broadcasts to (B, H, S, T).
+    - sink: None, or the scores of the sinks (H,)."""
     (batch, queries, heads, d), (groups, keys) = q.shape, k.shape[1:3]
     lines, count = heads // groups * queries, batch * groups
     rows = q.transpose(0, 2, 1, 3).reshape(count, lines, d)

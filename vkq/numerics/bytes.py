@@ -88,9 +88,9 @@ class Quantizer:
     def _nearest(self, x: Number) -> Number:
         """Return ``round_half_even(x / scale)``, clamped to [-512, 512], without a division.
 
-        Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2. The difference ``x -
-        (k + 1/2) * scale`` is exact if it is small. Let u be half an ulp of the tie. The float32 quotient
-        equals the tie if the magnitude of the difference is below u * scale.
+        Let k be x * (1 / scale), truncated. The only tie near the quotient is k + 1/2. The difference of x
+        and ``(k + 1/2) * scale`` is exact if it is small. Let u be half an ulp of the tie. The float32
+        quotient equals the tie if the magnitude of the difference is below u * scale.
 
         The difference cannot equal +-u * scale. Otherwise x would be (tie +- u) * scale, where tie +- u is
         an odd 25-bit integer times a power of two, so x would need more than the 24 bits of float32.

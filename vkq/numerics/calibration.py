@@ -62,11 +62,19 @@ def quantize_weight(
     scale_dtype: str = "float32",
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]] | GroupedWeight:
     """Quantize a float weight to int8, symmetrically, with one scale for each output channel. The two
-    results are *weight* and *w_scale* of a layer. With *group*, quantize in groups along K instead; the
-    result, a `GroupedWeight`, is *weight* of `Linear`.
+    results are *weight* and *w_scale* of a layer. With *group* or ``bits=4``, quantize in groups along K
+    instead; the result, a `GroupedWeight`, is *weight* of `Linear`.
 
-    weight: float16, float32 or float64 of any shape, finite. axis: the axis of the output channels (0 for
-    `Linear` and `Conv2d`); None for a single scale. For each channel, in float32:
+    Args:
+        weight: float16, float32 or float64 of any shape, finite; (N, K) for groups.
+        axis: the axis of the output channels (0 for `Linear` and `Conv2d`); None for a single scale.
+        bits: 4 or 8.
+        group: 16, 32, 64 or 128 consecutive elements along K; the last group may have fewer. None: no groups,
+            or groups of 128 with ``bits=4``.
+        symmetric: whether the zero points of groups are the default, 2**(bits - 1).
+        scale_dtype: "float16" or "float32", to which the scales of groups are rounded.
+
+    For each channel, in float32:
 
         scale = max(|w|) / 127, at least 2**-126; 1 for a channel of zeros
         q = round_half_even(w / scale), which is in [-127, 127]
@@ -74,9 +82,7 @@ def quantize_weight(
     onnxruntime.quantization computes the same for symmetric int8 weights. Returns int8 of the weight's
     shape, and float32 scales (channels,), or (1,) if axis is None.
 
-    In groups: weight is (N, K), bits is 4 or 8, and a group has 16, 32, 64 or 128 consecutive elements
-    along K; the last group may have fewer. Each scale is rounded to *scale_dtype* ("float16" or "float32"),
-    and a scale of 0 becomes 1. For each group:
+    For each group (a scale of 0 becomes 1):
 
         symmetric: scale = m / -2**(bits - 1), where m is the w with the largest |w|; m gets the code 0;
                    zero_point = 2**(bits - 1)

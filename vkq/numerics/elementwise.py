@@ -49,10 +49,10 @@ def scales_of_sum(
     a: QParams, b: QParams, y: QParams, subtract: bool = False
 ) -> tuple[np.float32, np.float32, np.float32]:
     """Return (ra, rb, offset) for a sum ``y_q = round(a_q * ra + b_q * rb + offset)``, computed in ONNX
-    Runtime's order.
+    Runtime's order:
 
-    ra = a_scale / y_scale, rb = b_scale / y_scale (negative with *subtract*), offset = y_zp - fma(ra, a_zp,
-    rb * b_zp).
+        ra = a_scale / y_scale,  rb = b_scale / y_scale (negative with *subtract*)
+        offset = y_zp - fma(ra, a_zp, rb * b_zp)
     """
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         ra, rb = np.float32(a.scale) / np.float32(y.scale), np.float32(b.scale) / np.float32(y.scale)
@@ -120,8 +120,8 @@ def swaps(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
 
 
 def binary_table(op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation = None) -> Array:
-    """Return the results of `binary` for all pairs of values, (256, 256). The index is [b_q - b_qmin][a_q -
-    a_qmin]. The operands are not swapped (`swaps`)."""
+    """Return the results of `binary` for all pairs of values, (256, 256), with the index [b_q - b_qmin][a_q
+    - a_qmin]. The operands are not swapped (`swaps`)."""
     a_all, b_all = (np.arange(q.qmin, q.qmax + 1).astype(q.dtype) for q in (a, b))
     return binary(op, a_all[np.newaxis], b_all[:, np.newaxis], a, b, y, activation)
 

@@ -1,5 +1,5 @@
 """Powers of float32 values, in steps that give the same bits on every device. Errors are in ulp, which
-`vkq.numerics.exponential` defines."""
+atanh(f / (2 + f))."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ def power(x: Number, y: Number) -> Number:
 
 
 def _log(x: Number) -> Pair:
-    """Return log(x) as a pair with a relative error of at most 2^-38. With x = 2^k (1 + f), log(1 + f) = 2
-    atanh(f / (2 + f))."""
+    """Return log(x) as a pair with a relative error of at most 2^-38. With x = 2^k (1 + f), log(1 + f) is"""
     k, f = split_log(x)
     s = pair_quotient((f, f.of(0.0)), exact_sum(f.of(2.0), f))
     square = pair_product(s, s)

@@ -94,9 +94,10 @@ def requantize(
 ) -> Array:
     """Return ``saturate(round_half_even(float32(acc) * multiplier) + y.zero_point)``, of dtype ``y.dtype``.
 
-    acc: integers. multiplier: float32, finite, broadcast against acc. clamp: (lo, hi), the bounds of the
-    result in values of y's dtype (`activation_bounds`); None: the range of the dtype. The product is
-    rounded once, to float32.
+    - acc: integers.
+    - multiplier: float32, finite, broadcast against acc. The product is rounded once, to float32.
+    - clamp: (lo, hi), the bounds of the result in values of y's dtype (`activation_bounds`); None: the range
+      of the dtype.
 
     >>> requantize(np.array([1, 3, 5, 1000]), np.float32(0.5), QParams(1.0))
     array([  0,   2,   2, 127], dtype=int8)
