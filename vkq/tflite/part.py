@@ -49,7 +49,7 @@ def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Se
             raise ModelError(f"the subgraph has no list of {name}")
         out.extend(bytes(-len(out) % WORD))
         if len(out) - place >= 1 << 32:
-            raise ModelError(f"the model has {len(out)} bytes; LiteRT's parts must be below 4 GiB")
+            raise ModelError(f"the part for LiteRT has {len(out)} bytes; it must have less than 4 GiB")
         struct.pack_into("<I", out, place, len(out) - place)
         out.extend(struct.pack(f"<I{len(numbers)}i", len(numbers), *numbers))
     if root.vector_offsets("signature_defs")[0]:
