@@ -21,12 +21,11 @@ DOT_ACCELERATED = tuple(
 @dataclasses.dataclass(frozen=True)
 class CooperativeMatrix:
     """A shape of cooperative matrices, for the product D[m,n] = A[m,k] B[k,n] + C[m,n], as
-    vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR lists it. a, b, c, d: the element types of the
-    matrices."""
+    vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR lists it."""
 
     m: int
     n: int
-    k: int
+    k: int  # the element type of A; likewise b, c, d
     a: str
     b: str
     c: str

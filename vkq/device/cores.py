@@ -9,9 +9,9 @@ from .capabilities import Capabilities
 # VK_AMD_shader_core_properties2 and VK_ARM_shader_core_builtins.
 PROPERTIES = ("shaderSMCount", "activeComputeUnitCount", "shaderCoreCount")
 INTEL = 0x8086
-# {device id: number of Xe-cores}: no extension reports them. Numbers: the entry "Xe-cores" on each
-# product's page at https://www.intel.com/content/www/us/en/ark.html. Ids:
-# https://dgpu-docs.intel.com/devices/hardware-table.html
+# {device id: number of Xe-cores}, which no extension reports. Sources:
+# - numbers: the entry "Xe-cores" on each product's page at https://www.intel.com/content/www/us/en/ark.html
+# - ids: https://dgpu-docs.intel.com/devices/hardware-table.html
 XE_CORES = {
     0x56A6: 6,  # Arc A310
     0x5693: 8,  # Arc A370M

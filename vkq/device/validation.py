@@ -1,6 +1,8 @@
-"""The Khronos validation layer, which the environment variable VKQ_VALIDATION turns on. ``1``: with
-synchronization validation. ``printf``: with the output of shaders (debugPrintfEXT) instead. ``bounds``:
-with a check that shaders stay within their buffers (GPU-assisted validation) instead."""
+"""The Khronos validation layer, which the environment variable VKQ_VALIDATION turns on:
+
+- ``1``: with synchronization validation.
+- ``printf``: with the output of shaders (debugPrintfEXT) instead.
+- ``bounds``: with a check that shaders stay within their buffers (GPU-assisted validation) instead."""
 
 from __future__ import annotations
 

@@ -15,8 +15,9 @@ from ..shader.catalog import catalog
 
 FLOAT16 = "float16"  # the form of products in float16, and the name of the test
 K, ROWS, COLUMNS = 16, 36, 20  # sizes that are not multiples of the tile of 8 x 8
-# ROUNDOFF: the largest relative error of a float16 operation in any rounding mode. Values below NORMAL may
-# become zero.
+# Bounds of float16 arithmetic in any rounding mode:
+# - ROUNDOFF: largest relative error of an operation
+# - NORMAL: smaller values may become zero
 ROUNDOFF, NORMAL = 2.0**-10, 2.0**-14
 
 

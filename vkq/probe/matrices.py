@@ -29,14 +29,13 @@ SUBGROUP = 32  # the subgroup size that the shaders' WGM and WGN assume
 
 @dataclasses.dataclass(frozen=True)
 class Matrices:
-    """A shape of matrices, m outputs x n rows x k; the form of the product (``s8s8``, ``u8u8``, ``f16``,
-    ``bf16``); and the size of a subgroup."""
+    """A shape of matrices for a product: m outputs x n rows x k."""
 
     m: int
     n: int
     k: int
-    form: str = "s8s8"
-    subgroup: int = SUBGROUP
+    form: str = "s8s8"  # the form of the product: s8s8, u8u8, f16 or bf16
+    subgroup: int = SUBGROUP  # the size of a subgroup
 
     def __str__(self) -> str:
         """Return ``16x16x32``, or ``16x16x32 u8u8`` for unsigned elements."""

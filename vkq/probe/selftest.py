@@ -1,11 +1,12 @@
 """The self-test: compare a device's results with known correct results, once for each device, driver and
 vkq version. The report is cached.
 
-A driver's features are used only if their tests pass. Child processes (child.py) run the tests, of:
-- the packed dot product in each form, over all 65,536 pairs of bytes in each lane;
-- matrix products of each listed shape;
-- requantization of extremes, accumulators above 2^24 and ties, and the quotient of quantize around every tie.
-A device that does not round floats to nearest even computes the last two in integers (SOFT_FLOAT).
+A driver's features are used only if their tests pass. Child processes (child.py) run the tests of
+
+- the packed dot product in each form, over all 65,536 pairs of bytes in each lane
+- matrix products of each listed shape
+- requantization of extremes, accumulators above 2^24 and ties, and the quotient of quantize around every
+  tie. A device that does not round floats to nearest even computes these in integers (SOFT_FLOAT).
 """
 
 from __future__ import annotations

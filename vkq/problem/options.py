@@ -23,8 +23,11 @@ class ConvOptions:
     """The options of a kernel (KH, KW) that slides over an image. They depend on the weight's shape, not
     the image's.
 
-    stride, dilation: (vertical, horizontal), each 1 or more. padding: (top, left, bottom, right), each 0 or
-    more. groups: 1 or more. `of` accepts PyTorch's arguments, such as an int for a pair.
+    - stride, dilation: (vertical, horizontal), each 1 or more.
+    - padding: (top, left, bottom, right), each 0 or more.
+    - groups: 1 or more.
+
+    `of` accepts PyTorch's arguments, such as an int for a pair.
 
     >>> ConvOptions.of("conv2d", (8, 4, 3, 4), padding="same", groups=2)
     ConvOptions(stride=(1, 1), padding=(1, 1, 1, 2), dilation=(1, 1), groups=2, kernel=(3, 4))

@@ -51,9 +51,10 @@ class TransposedOptions:
     ) -> TransposedOptions:
         """Return the options for a weight of shape (IC, OC/groups, KH, KW).
 
-        stride, output_padding, dilation: an int, or (vertical, horizontal). padding: an int, (vertical,
-        horizontal), or (top, left, bottom, right). Raises ArgumentError, or DTypeError for values that are
-        not integers.
+        - stride, output_padding, dilation: an int, or (vertical, horizontal).
+        - padding: an int, (vertical, horizontal), or (top, left, bottom, right).
+
+        Raises ArgumentError, or DTypeError for values that are not integers.
         """
         w = shape_of(weight_shape)
         if len(w) != 4:
