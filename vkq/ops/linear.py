@@ -75,32 +75,36 @@ class Linear(Layer[LinearProblem]):
             scheme are added in different orders.
         device: a ``vkq.Device``; None: the default device.
 
-    With acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32:
+    **Quantized x**, as in ONNX's QLinearMatMul (https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html),
+    with acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32:
+
         float32: ``float(acc) * (x_scale * w_scale)  [+ bias]``
         8-bit:   ``saturate(round_half_even(float(acc) * ((x_scale * w_scale) / y_scale)) + y_zero_point)``
-    as in ONNX's QLinearMatMul (https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html). With x_qparams
-    "dynamic", for each row:
+
+    **x_qparams="dynamic"**: each row is quantized to int8, as in ONNX's DynamicQuantizeLinear
+    (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html):
+
         x_scale = (max(0, row) - min(0, row)) / 255, at least 2**-126; 1 for a row of zeros
         x_zero_point = saturate(-128 + round_half_even(-min(0, row) / x_scale))
-    as in ONNX's DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html),
-    shifted to int8. The scale ignores infinities, which saturate, and NaN, which gives -128. ``x_scale *
-    w_scale`` below 2**-126 counts as 0.
 
-    Float activations (q8csw): ``(sum_k x (w - w_zero_point)) * w_scale + bias`` in float32, then quantized
-    with y_qparams if given. x may be float32 or float16; the result has the type of x, and sums are float32.
-    The method decides the order of the sum, which is the same in every run. The error is a share of the sum
-    of the terms' magnitudes (`vkq.reference.floats` has the bounds):
-        (K + 4) * 2**-24; with compute="float16" about 2**-10, or about 1.8 % without matrix units
+    The scale ignores infinities, which saturate, and NaN, which gives -128. A product x_scale * w_scale
+    below 2**-126 counts as 0.
 
-    With a GroupedWeight, the result is
+    **Float x, int8 weight**: ``(sum_k x (w - w_zero_point)) * w_scale + bias`` in float32, then quantized
+    with y_qparams if given. x may be float32 or float16; without y_qparams, the result has the type of x.
+    The method decides the order of the sum, which is the same in every run. The error is at most (K + 4) *
+    2**-24 times the sum of the terms' magnitudes. With compute="float16", it is about 2**-10 times this
+    sum, or 1.8 % of it without matrix units (`vkq.reference.floats` has the bounds).
+
+    **GroupedWeight**: computed in float32; for float16 x, on matrix units if the device has them
+    (`vkq.reference.linear_grouped` has the bounds):
+
         ``sum over groups g of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g)  [+ bias]``
-    computed in float32; float16 x is computed on matrix units if the device has them
-    (`vkq.reference.linear_grouped` has the bounds).
 
-    With a float weight, the result is ``sum_k x w + bias`` in float32, each product and sum rounded to
-    nearest even. k runs from first to last, in a number of parts that depends only on the sizes
-    (`vkq.kernels.float_product.slices`), so the bits are the same on every device. The error is at most
-    (K + 4) * 2**-24 times the sum of the terms' magnitudes; subnormal values may count as zero.
+    **Float weight**: ``sum_k x w + bias`` in float32, each product and sum rounded to nearest even. k runs
+    from first to last, in a number of parts that depends only on the sizes
+    (`vkq.kernels.float_product.slices`), so the bits are the same on every device. The error is at most (K
+    + 4) * 2**-24 times the sum of the terms' magnitudes; subnormal values may count as zero.
 
     Raises ArgumentError, DTypeError, or AccumulatorOverflowError (see *overflow*).
 

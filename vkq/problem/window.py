@@ -16,8 +16,8 @@ class Window:
     - kernel, stride, dilation: (vertical, horizontal).
     - padding: (top, left, bottom, right), the order of ONNX ``pads``. It must be smaller than the (dilated)
       kernel, so that every window of dilation 1 contains a pixel of the image.
-    - ceil_mode: the last window may extend beyond the padding. It must begin inside the image or in the padding
-      at the top or left, as in ONNX Runtime and PyTorch.
+    - ceil_mode: the last window may extend beyond the padding. It must begin inside the image or in the
+      padding at the top or left, as in ONNX Runtime and PyTorch.
 
     >>> Window.of("max_pool2d", (1, 3, 8, 9), 3, 2, 1, 1, False).y_shape
     (1, 3, 4, 5)
