@@ -206,8 +206,6 @@ def test_nothing_to_quantize(tmp_path: Path) -> None:
     net = Net(3, opset=13)
     onnx.save(net.model(net.head(net.conv("x", 6)), batch="N"), tmp_path / "float.onnx")
     quantize_weights(tmp_path / "float.onnx", tmp_path / "w8.onnx")
-    with pytest.raises(
-        ModelError, match=r"w8\.onnx has no constant float weight of Conv"
-    ):
+    with pytest.raises(ModelError, match=r"w8\.onnx has no constant float weight of Conv"):
         quantize_weights(tmp_path / "w8.onnx", tmp_path / "again.onnx")
     assert not (tmp_path / "again.onnx").exists()
