@@ -26,12 +26,15 @@ def attended(
     """Add ``softmax(q k^T + mask) v`` of 8-bit arrays to a plan. Return (result, reason for one dispatch or
     several). Each step gives the same bytes as `matmul`, `add` or `softmax`.
 
-    q: (B, heads, queries, depth), k: (B, heads, keys, depth), v: (B, heads, keys, width), the result: (B,
-    heads, queries, width). The mask broadcasts to the scores.
+    - q: (B, heads, queries, depth).
+    - k, v: (B, heads, keys, depth) and (B, heads, keys, width).
+    - mask: broadcasts to the scores.
+    - *side_by_side*: the number of heads of q, k, v and the result that are stored side by side. If it is
+      above 1, the tensor is stored as (B, rows, heads * columns).
+    - *layout*: the layout of the result of several dispatches.
+    - *columns*: the columns of q, k and v to use (None: all).
 
-    *side_by_side*: the number of heads of q, k, v and the result that are stored side by side. If it is
-    above 1, the tensor is stored as (B, rows, heads * columns). *layout*: the layout of the result of
-    several dispatches. *columns*: the columns of q, k and v to use (None: all).
+    The result is (B, heads, queries, width).
     """
     of_mask = mask.spec.shape if mask else None
     if columns is not None:

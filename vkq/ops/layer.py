@@ -159,10 +159,12 @@ class Layer(OfOneProcess, Generic[P]):
         """Apply the layer: a NumPy array gives a NumPy array, a Tensor gives a Tensor without a copy to the
         host.
 
-        If the layer has ``x_qparams``, x has their dtype, or is float32 and is quantized on the device.
-        Otherwise x is float32 or float16. *out*: a Tensor to write into and return, with the result's
-        shape, dtype, layout and qparams; it must not be x. output: "torch" gives a PyTorch tensor instead
-        of a NumPy array.
+        Args:
+            x: of the dtype of ``x_qparams``, or float32, which is quantized on the device. Without
+                ``x_qparams``, float32 or float16.
+            out: a Tensor to write into and return, with the result's shape, dtype, layout and qparams; it
+                must not be x.
+            output: "torch" gives a PyTorch tensor instead of a NumPy array.
         """
         if output not in OUTPUTS:
             raise ArgumentError(f"{self._op}: output is {output!r}; it must be 'numpy' or 'torch'")

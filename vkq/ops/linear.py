@@ -92,9 +92,9 @@ class Linear(Layer[LinearProblem]):
 
     **Float x, int8 weight**: ``(sum_k x (w - w_zero_point)) * w_scale + bias`` in float32, then quantized
     with y_qparams if given. x may be float32 or float16; without y_qparams, the result has the type of x.
-    The method decides the order of the sum, which is the same in every run. The error is at most (K + 4) *
-    2**-24 times the sum of the terms' magnitudes. With compute="float16", it is about 2**-10 times this
-    sum, or 1.8 % of it without matrix units (`vkq.reference.floats` has the bounds).
+    The method decides the order of the sum, which is the same in every run. The error is at most
+    (K + 4) * 2**-24 times the sum of the terms' magnitudes. With compute="float16", it is about 2**-10
+    times this sum, or 1.8 % of it without matrix units (`vkq.reference.floats` has the bounds).
 
     **GroupedWeight**: computed in float32; for float16 x, on matrix units if the device has them
     (`vkq.reference.linear_grouped` has the bounds):
@@ -103,8 +103,8 @@ class Linear(Layer[LinearProblem]):
 
     **Float weight**: ``sum_k x w + bias`` in float32, each product and sum rounded to nearest even. k runs
     from first to last, in a number of parts that depends only on the sizes
-    (`vkq.kernels.float_product.slices`), so the bits are the same on every device. The error is at most (K
-    + 4) * 2**-24 times the sum of the terms' magnitudes; subnormal values may count as zero.
+    (`vkq.kernels.float_product.slices`), so the bits are the same on every device. The error is at most
+    (K + 4) * 2**-24 times the sum of the terms' magnitudes; subnormal values may count as zero.
 
     Raises ArgumentError, DTypeError, or AccumulatorOverflowError (see *overflow*).
 

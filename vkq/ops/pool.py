@@ -35,8 +35,9 @@ SCALES = (2.0**-100, 2.0**100)
 LEAST_ACROSS, MOST_ACROSS = 2, 8
 MANY = 1 << 17  # minimum number of vectors for which a global average uses the largest workgroup
 SUM_BYTES = 16  # shared memory of an invocation of a global average, in bytes: four sums
-# Constants of a global average. LEAST_INVOCATIONS: minimum number of invocations of a workgroup. AT_ONCE:
-# number of loads that an invocation of a large workgroup issues before it uses their values.
+# Constants of a global average:
+# - LEAST_INVOCATIONS: minimum number of invocations of a workgroup
+# - AT_ONCE: loads that an invocation of a large workgroup issues before it uses their values
 LEAST_INVOCATIONS, AT_ONCE = 128, 4
 LEAST_BLOCKED = 32  # LEAST_INVOCATIONS for kPackedInt8_16C, where an image has fewer vectors
 # In a global average, maximum bytes of a channel whose sum fits into 16 bits. An invocation that adds more

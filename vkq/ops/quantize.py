@@ -32,8 +32,8 @@ def quantize(
         x: float32 of any shape, a NumPy array or a Tensor. The result is of the same class.
         layout: the layout of a Tensor, by default kPackedInt8_4W4C for four dims, else kPackedInt8_4H4W.
 
-    The division is rounded correctly on every device. +-Inf saturates, NaN gives the lower bound, -0.0 is
-    0. See https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
+    The division is rounded correctly on every device. +-Inf saturates, NaN gives the lower bound, and -0.0
+    becomes 0. See https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
 
     Raises DTypeError if x is not float32.
 
@@ -54,8 +54,11 @@ def dequantize(
 ) -> Any:
     """Return ``(x - zero_point) * scale`` in float32.
 
-    x: a NumPy array or a Tensor with the dtype of *qparams*, by default a Tensor's own qparams.
-    https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
+    Args:
+        x: a NumPy array or a Tensor, with the dtype of *qparams*.
+        qparams: by default a Tensor's own.
+
+    See https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
 
     >>> import numpy as np
     >>> dequantize(np.array([-2, 0, 3], np.int8), QParams(0.5, 1))

@@ -20,12 +20,14 @@ from .operand import Operand
 
 @checked
 def reshape(x: Operand, shape: Sequence[int], layout: str | None = None, *, out: Tensor | None = None) -> Any:
-    """Return the same elements in row-major order with another shape; one dim may be -1. 8-bit data of a
-    Tensor is repacked on the device. A NumPy array is reshaped by NumPy.
+    """Return the same elements in row-major order with another shape. 8-bit data of a Tensor is repacked on
+    the device. A NumPy array is reshaped by NumPy.
 
-    *layout*: the layout of the resulting Tensor; by default kPackedInt8_4W4C for four dims, else
-    kPackedInt8_4H4W.
-    *out*: a Tensor to write into and return, as for every operator.
+    Args:
+        shape: one dim may be -1.
+        layout: the layout of a resulting Tensor, by default kPackedInt8_4W4C for four dims, else
+            kPackedInt8_4H4W.
+        out: a Tensor to write into and return, as for every operator.
 
     >>> reshape(np.zeros((2, 3), np.int8), (3, -1)).shape
     (3, 2)

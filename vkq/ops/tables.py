@@ -89,7 +89,9 @@ def lookup_pair(
 ) -> Any:
     """Return ``table[a - qmin, b - qmin]``: any function of two 8-bit values. Shapes broadcast as in NumPy.
 
-    a, b: int8 or uint8 of one type, NumPy arrays or Tensors. table: (256, 256) of that type.
+    Args:
+        a, b: int8 or uint8 of one type, NumPy arrays or Tensors.
+        table: (256, 256), of this type.
 
     >>> least = np.minimum.outer(np.arange(-128, 128), np.arange(-128, 128)).astype(np.int8)
     >>> lookup_pair(np.array([1, -7], np.int8), np.array([0], np.int8), least)

@@ -128,8 +128,8 @@ def check_places(b: Builder, size: int, count: int) -> None:
     most = min(MOST_PLACES, int(b.device.capabilities.properties["maxStorageBufferRange"]) // 4)
     if max(size, count) > most:
         raise ArgumentError(
-            f"a movement of {size} elements to {count} places; this device takes at most {most} (4 bytes for"
-            " each place): use a smaller batch, or move in parts"
+            f"a copy of {size} elements to {count} places; this device allows at most {most} (4 bytes for"
+            " each place): use a smaller batch, or copy in parts"
         )
 
 
@@ -168,8 +168,11 @@ def slice_(
 ) -> Any:
     """Return ``x[slices]``, a part of x. The steps may be any integers except 0.
 
-    x: int8 or uint8 (float32, float16 and int32 too), a NumPy array or a Tensor. slices: Python slices, one
-    for each of the first axes. The result equals that of ONNX Slice. The public name is ``vkq.slice``.
+    Args:
+        x: int8, uint8, float32, float16 or int32, a NumPy array or a Tensor.
+        slices: Python slices, one for each of the first axes.
+
+    The result equals that of ONNX Slice. The public name is ``vkq.slice``.
 
     >>> slice_(np.array([[1, 2, 3], [4, 5, 6]], np.int8), [slice(None), slice(2, 0, -1)])
     array([[3, 2],

@@ -41,8 +41,9 @@ def conv_transpose2d(
     """Return the transposed convolution of int8 or uint8 data, (N, OC, OH, OW): int8 or uint8, or float32
     if y is None.
 
-    xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (IC, OC/groups, KH, KW). w_scale, bias and w_zero_point: one
-    number, or one for each output channel.
+    - xq: (N, IC, H, W) of dtype ``x.dtype``.
+    - wq: (IC, OC/groups, KH, KW).
+    - w_scale, bias and w_zero_point: one number, or one for each output channel.
 
     >>> x, w = np.array([[[[1, 2]]]], np.int8), np.array([[[[10, 20, 30]]]], np.int8)
     >>> conv_transpose2d(x, w, x=QParams(1.0), w_scale=1.0, y=QParams(1.0), stride=2)
