@@ -152,6 +152,31 @@ def test_top_k(device: vkq.Device, largest: int) -> None:
     checked(device, nodes, {"x": x}, {"y": FLOAT}, k=np.array([4]))
 
 
+def test_top_k_of_opset_9(any_device: vkq.Device) -> None:
+    """Before opset 10, an attribute has the count."""
+    x = normal(7, 4, 9)
+    nodes = [helper.make_node("TopK", ["x"], ["v", "i"], k=3, axis=0)]
+    data = model(nodes, {"x": x}, {"v": FLOAT, "i": INT64})
+    data.opset_import[0].version, data.ir_version = 9, 4
+    session = vkq.onnx.InferenceSession(data, any_device)
+    want = ort.InferenceSession(data.SerializeToString()).run(None, {"x": x})
+    for one, other in zip(session.run(None, {"x": x}), want, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert {row.where for row in session.explain().rows} == {"device"}
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("computed", [False, True])
+def test_addend_of_a_product(any_device: vkq.Device, beta: float, computed: bool) -> None:
+    """With beta 0, infinities of the addend have no effect, as in ONNX Runtime."""
+    addend = np.float32([np.inf, np.nan, 1] if not beta else [3, 2, 1])
+    matrix, feed = {"w": normal(8, 9, 3)}, {"x": normal(9, 4, 9)}
+    inputs, constants = (feed | matrix, {}) if computed else (feed, matrix)
+    data = model([op("Gemm", "x w c", "y", beta=beta)], inputs, {"y": FLOAT}, c=addend, **constants)
+    (got,) = vkq.onnx.InferenceSession(data, any_device).run(None, inputs)
+    np.testing.assert_allclose(got, feed["x"] @ matrix["w"] + (beta * addend if beta else 0), 1e-5, 1e-5)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_running_sums(device: vkq.Device, dtype: Any) -> None:
     """CumSum adds in ONNX Runtime's order. Positions computed from a mask are right, too."""
@@ -479,8 +504,39 @@ def test_sequences_of_several_lengths(device: vkq.Device, kind: str, known: bool
     assert not session._constant
 
 
-@pytest.mark.parametrize("mode", ["linear", "nearest"])
-@pytest.mark.parametrize("padding", ["zeros", "border"])
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "clip": ("LSTM", {"clip": 0.2}),
+    "peepholes": ("LSTM", {}),  # with input 7
+    "coupled": ("LSTM", {"input_forget": 1}),
+    "hard": ("LSTM", {"activations": ["HardSigmoid", "Tanh", "LeakyRelu"] * 2,
+                      "activation_alpha": [0.3, 0.1, 0.2, 0.05], "activation_beta": [0.4]}),
+    "gru": ("GRU", {"clip": 0.2}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_recurrent_layers(device: vkq.Device, form: str) -> None:
+    """Clipped gates, peepholes, coupled gates and activations with parameters, which two directions read in
+    turn."""
+    kind, attributes = FORMS[form]
+    steps, batch, inner, hidden, g = 3, 2, 3, 4, {"LSTM": 4, "GRU": 3}[kind]
+    constants = {"w": normal(70, 2, g * hidden, inner), "r": normal(71, 2, g * hidden, hidden)}
+    names = ["x", "w", "r", ""]
+    if form == "peepholes":
+        constants["p"] = normal(72, 2, 3 * hidden)
+        names += ["", "", "", "p"]
+    more = {"direction": "bidirectional", "hidden_size": hidden, **attributes}
+    data = model([helper.make_node(kind, names, ["y", "last"], **more)], inputs := {
+        "x": normal(73, steps, batch, inner)}, {"y": FLOAT, "last": FLOAT}, **constants)  # fmt: skip
+    session = vkq.onnx.InferenceSession(data, device)
+    want = ort.InferenceSession(data.SerializeToString()).run(None, inputs)
+    for one, other in zip(session.run(None, inputs), want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    assert {row.where for row in session.explain().rows} == {"device"}
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 def test_grids(device: vkq.Device, mode: str, padding: str) -> None:
     """GridSample is close to ONNX Runtime's for points inside, outside and on the border of images that are
     not square."""

@@ -120,8 +120,9 @@ def _gemm_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     a, b, attributes = there(x[0]).astype(np.float64), there(x[1]).astype(np.float64), node.attributes
     product = (a.T if attributes.get("transA", 0) else a) @ (b.T if attributes.get("transB", 0) else b)
     product = product * attributes.get("alpha", 1.0)
-    if len(x) > 2 and x[2] is not None:
-        product = product + attributes.get("beta", 1.0) * there(x[2])
+    beta = attributes.get("beta", 1.0)
+    if beta and len(x) > 2 and x[2] is not None:
+        product = product + beta * there(x[2])
     return one(product.astype(there(x[0]).dtype))
 
 

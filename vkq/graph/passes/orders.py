@@ -101,6 +101,8 @@ def hardmax(w: Words) -> bool:
 def top_k(w: Words) -> bool:
     """TopK: move the axis to the end, and select the largest (or smallest) elements of each row."""
     spec, count = w.spec(0), w.given(1)
+    if "k" in w.attributes:  # before opset 10
+        count = np.array(w.attributes["k"])
     if count is None or spec.dtype not in FLOATS or not spec.shape or 0 in spec.shape:
         return False
     rank, k = len(spec.shape), int(count.reshape(-1)[0])

@@ -7,6 +7,7 @@ result. Four things become separate nodes: transA, alpha, beta, and an addend th
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -25,6 +26,11 @@ def plain_products(graph: Graph) -> Graph:
 def _visit(sweep: Sweep, node: Node) -> bool:
     if node.op == "Transpose":
         return _transposed_weight(sweep, node)
+    if node.op == "Gemm" and node.input(2) and not node.attributes.get("beta", 1.0):
+        node = dataclasses.replace(node, inputs=node.inputs[:2])  # even if the addend has infinities
+        if not _visit(sweep, node):
+            sweep.keep(node)
+        return True
     left, right = (_is_constant(sweep, name) for name in node.inputs[:2])
     if left and right:
         return False

@@ -4,6 +4,7 @@ each step is a product of the state and the recurrent weights, and a chain that 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +15,12 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 ACTIVATIONS = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",),
 }  # fmt: skip
-# Activations without parameters.
-ALONE = ("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")
+# For each activation: the defaults of its parameters
+PARAMETERS: dict[str, dict[str, float]] = {
+    "Sigmoid": {}, "Tanh": {}, "Relu": {}, "Softsign": {}, "Softplus": {}, "LeakyRelu": {"alpha": 0.01},
+    "ThresholdedRelu": {"alpha": 1.0}, "Elu": {"alpha": 1.0}, "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+}  # fmt: skip
+Activation = tuple[str, dict[str, Any]]  # an operator and its attributes
 # A function that computes one time step. Arguments: the product of the step's input and the input weights;
 # the state. Result: the next state.
 Step = Callable[[str, list[str]], list[str]]
@@ -26,22 +31,31 @@ def recurrent(w: Words) -> bool:
     x, steps = w.node.inputs[0], w.spec(0).shape[1 if a.get("layout", 0) else 0]
     directions = {"bidirectional": 2}.get(a.get("direction", "forward"), 1)
     names = a.get("activations") or ACTIVATIONS[op] * directions
-    plain = not (a.get("clip") or a.get("input_forget", 0) or w.node.input(7))
-    known = plain and all(name in ALONE for name in names) and w.spec(0).dtype in FLOATS
+    known = all(name in PARAMETERS for name in names) and w.spec(0).dtype in FLOATS
     if not known or not 0 < steps <= MOST_STEPS or 0 in w.spec(0).shape:
         return False
     x = w.emit("Transpose", [x], perm=(1, 0, 2)) if a.get("layout", 0) else x
     lengths = _lengths(w, steps)
     lines, states = [], []
-    each = len(names) // directions
+    functions, each = _activations(w, names), len(names) // directions
     for d in range(directions):
         backwards = d == 1 or a.get("direction") == "reverse"
-        made = _Direction(w, x, d, directions, tuple(names[d * each : (d + 1) * each]), backwards, lengths)
+        made = _Direction(w, x, d, directions, functions[d * each : (d + 1) * each], backwards, lengths)
         line, state = made.run()
         lines.append(line)
         states.append(state)
     _results(w, lines, states)
     return True
+
+
+def _activations(w: Words, names: Sequence[str]) -> list[Activation]:
+    """Return the activations with their parameters. ``activation_alpha`` and ``activation_beta`` list the
+    parameters of those activations that have such a parameter, in their order."""
+    given = {name: list(w.attributes.get(f"activation_{name}") or ()) for name in ("alpha", "beta")}
+    return [
+        (op, {name: given[name].pop(0) if given[name] else value for name, value in PARAMETERS[op].items()})
+        for op in names
+    ]
 
 
 def _lengths(w: Words, steps: int) -> str:
@@ -57,7 +71,7 @@ class _Direction:
     """The computation of one direction, forwards or backwards in time."""
 
     def __init__(
-        self, w: Words, x: str, d: int, count: int, activations: Sequence[str], backwards: bool,
+        self, w: Words, x: str, d: int, count: int, activations: Sequence[Activation], backwards: bool,
         lengths: str,
     ):  # fmt: skip
         self.w, self.x, self.d, self.activations, self.backwards = w, x, d, activations, backwards
@@ -94,6 +108,10 @@ class _Direction:
             one, two = (w.reshape(w.part(both, 0, i, i + 1), (gates,)) for i in range(2))
             products = w.emit("Add", [products, one])
             self.bias = two
+        self.seen = [""] * 3  # the weights with which the gates i, o and f see the cell (peepholes)
+        if w.node.input(7):
+            both = self._own(7, (3, self.hidden))
+            self.seen = [w.reshape(w.part(both, 0, i, i + 1), (self.hidden,)) for i in range(3)]
         state = [self._state(5)] + ([self._state(6)] if self.op == "LSTM" else [])
         if self.lengths:  # as in ONNX Runtime, an empty sequence ends in zeros
             state = [self._where(0, value, w.number(0.0, value)) for value in state]
@@ -126,33 +144,52 @@ class _Direction:
     def _gate(self, value: str, i: int) -> str:
         return self.w.part(value, 1, i * self.hidden, (i + 1) * self.hidden)
 
+    def _activated(self, index: int, value: str, clips: bool = True) -> str:
+        """Emit activation number *index* of a value, which ``clip`` bounds if *clips*. Return the result's
+        name."""
+        (op, parameters), clip = self.activations[index], self.w.attributes.get("clip", 0)
+        if clip and clips:
+            value = self.w.emit("Clip", [value, *(self.w.number(v, value) for v in (-clip, clip))])
+        return self.w.emit(op, [value], **parameters)
+
+    def _peeped(self, value: str, i: int, cell: str) -> str:
+        return (
+            self.w.emit("Add", [value, self.w.emit("Mul", [self.seen[i], cell])]) if self.seen[i] else value
+        )
+
     def _rnn(self, x: str, state: list[str]) -> list[str]:
         total = self.w.emit("Add", [x, self._product(state[0])])
-        return [self.w.emit(self.activations[0], [total])]
+        return [self._activated(0, total)]
 
     def _lstm(self, x: str, state: list[str]) -> list[str]:
-        emit, (f, g, h) = self.w.emit, self.activations
+        emit, old = self.w.emit, state[1]
         total = emit("Add", [x, self._product(state[0])])
-        i, o, forget = (emit(f, [self._gate(total, n)]) for n in range(3))
-        new = emit("Mul", [i, emit(g, [self._gate(total, 3)])])
-        cell = emit("Add", [emit("Mul", [forget, state[1]]), new])
-        return [emit("Mul", [o, emit(h, [cell])]), cell]
+        i = self._activated(0, self._peeped(self._gate(total, 0), 0, old))
+        if self.w.attributes.get("input_forget", 0):
+            forget = emit("Sub", [self.w.number(1.0, i), i])
+        else:
+            forget = self._activated(0, self._peeped(self._gate(total, 2), 2, old))
+        new = emit("Mul", [i, self._activated(1, self._gate(total, 3))])
+        cell = emit("Add", [emit("Mul", [forget, old]), new])
+        o = self._activated(0, self._peeped(self._gate(total, 1), 1, cell))
+        # ONNX Runtime does not clip the cell
+        return [emit("Mul", [o, self._activated(2, cell, clips=False)]), cell]
 
     def _gru(self, x: str, state: list[str]) -> list[str]:
-        emit, (f, g), (h,) = self.w.emit, self.activations, state
+        emit, (h,) = self.w.emit, state
         if self.w.attributes.get("linear_before_reset", 0):
             y = self._product(h)
-            z, r = (emit(f, [emit("Add", [self._gate(x, n), self._gate(y, n)])]) for n in range(2))
+            z, r = (self._activated(0, emit("Add", [self._gate(x, n), self._gate(y, n)])) for n in range(2))
             inner = emit("Mul", [r, self._gate(y, 2)])
         else:
             cut = 2 * self.hidden
             y = emit("MatMul", [h, self.w.part(self.r, 1, 0, cut)])
             y = emit("Add", [y, self.w.part(self.bias, 0, 0, cut)]) if self.bias else y
-            z, r = (emit(f, [emit("Add", [self._gate(x, n), self._gate(y, n)])]) for n in range(2))
+            z, r = (self._activated(0, emit("Add", [self._gate(x, n), self._gate(y, n)])) for n in range(2))
             inner = emit("MatMul", [emit("Mul", [r, h]), self.w.part(self.r, 1, cut, cut + self.hidden)])
             last = self.w.part(self.bias, 0, cut, cut + self.hidden) if self.bias else ""
             inner = emit("Add", [inner, last]) if last else inner
-        new = emit(g, [emit("Add", [self._gate(x, 2), inner])])
+        new = self._activated(1, emit("Add", [self._gate(x, 2), inner]))
         rest = emit("Sub", [self.w.number(1.0, z), z])
         return [emit("Add", [emit("Mul", [rest, new]), emit("Mul", [z, h])])]
 
