@@ -22,17 +22,30 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "strided": ((1, 4, 9, 11), (6, 2, 3, 2), {"group": 2, "strides": [2, 3], "dilations": [2, 1]}),
     "depthwise": ((1, 6, 8, 7), (6, 1, 4, 4), {"group": 6}),  # as trackers compare a template
     "same": ((1, 2, 7, 8), (3, 2, 2, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    "line": ((2, 3, 9), (4, 3, 2), {"pads": [1, 0]}),
 }
 
 
+TRANSPOSED: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "transposed": ((2, 3, 5, 4), (3, 2, 3, 2), {}),
+    # as StyleGAN scales up, with odd margins and a gap between taps; stride 3 leaves pixels without a tap
+    "transposed-up": ((1, 4, 5, 4), (4, 3, 2, 3), {
+        "group": 2, "strides": [3, 2], "dilations": [1, 2], "pads": [0, 1, 1, 0], "output_padding": [1, 0],
+    }),
+    "transposed-line": ((1, 4, 9), (4, 3, 4), {"strides": [2], "pads": [1, 1]}),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *TRANSPOSED])
 def test_weights_of_the_run(device: vkq.Device, name: str, bias: bool) -> None:
     """A convolution with a computed weight is close to ONNX Runtime's; both add at most 27 products."""
-    shape, weight, attributes = CASES[name]
+    kind = "ConvTranspose" if name in TRANSPOSED else "Conv"
+    shape, weight, attributes = (CASES | TRANSPOSED)[name]
     feed = {"x": normal(0, *shape), "v": normal(1, *weight)}
-    nodes = [op("Sin", "v", "w"), op("Conv", f"x w{' b' if bias else ''}", "y", **attributes)]
-    constants = {"b": normal(2, weight[0])} if bias else {}
+    nodes = [op("Sin", "v", "w"), op(kind, f"x w{' b' if bias else ''}", "y", **attributes)]
+    channels = weight[1] * attributes.get("group", 1) if name in TRANSPOSED else weight[0]
+    constants = {"b": normal(2, channels)} if bias else {}
     data = model(nodes, feed, {"y": FLOAT}, **constants)
     (got,) = vkq.onnx.InferenceSession(data, device).run(None, feed)
     (want,) = onnxruntime_results(data.SerializeToString(), feed)

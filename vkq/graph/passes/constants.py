@@ -100,8 +100,12 @@ def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
     if node.op != "foreign" and _reads_nothing(sweep, node) and _without_elements(sweep, node):
         return True
     refused: UnsupportedForm | None = None
+
+    def visit(one: Node) -> bool:
+        return _visit(sweep, one, otherwise)
+
     try:
-        if node.op != "DequantizeLinear" and (_fold(sweep, node) or as_image(sweep, node)):
+        if node.op != "DequantizeLinear" and (_fold(sweep, node) or as_image(sweep, node, visit)):
             return True
     # `as_image` refuses this form, but a rule of `_in_others` may accept it.
     except UnsupportedForm as error:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ..graph import Node
 from .sweep import Sweep
 
 WEIGHTED = ("Conv", "ConvTranspose", "ConvInteger")
+FLOATS = ("Conv", "ConvTranspose")
 POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
 WINDOW = (("kernel_shape", 1), ("strides", 1), ("dilations", 1), ("output_padding", 0))
 
 
-def as_image(sweep: Sweep, node: Node) -> bool:
-    """Replace a 1-D operator by an image operator between two Reshapes. Return False for any other node."""
+def as_image(sweep: Sweep, node: Node, visit: Callable[[Node], object]) -> bool:
+    """Replace a 1-D operator by an image operator between two Reshapes. Return False for any other node.
+    *visit* is called for a convolution of images, which it may rewrite."""
     known = node.op in (*WEIGHTED, *POOLS) or (node.op == "Resize" and "axes" not in node.attributes)
     if not known or len(sweep.specs[node.inputs[0]].shape) != 3 or len(node.outputs) > 1:
         return False
@@ -30,7 +34,9 @@ def as_image(sweep: Sweep, node: Node) -> bool:
         attributes["output_shape"] = (1, *attributes["output_shape"][-1:])
     if node.op == "Resize":
         attributes["lines"] = True
-    result = sweep.emit(node.op, inputs, source=node.source, **attributes)
+    result = sweep.fresh(f"{node.outputs[0]}/image")
+    made = Node(node.op, tuple(inputs), (result,), attributes, node.source)
+    (visit if node.op in FLOATS else sweep.keep)(made)
     n, c, _, length = sweep.specs[result].shape
     sweep.reshape(result, (n, c, length), node.outputs[0], node.source)
     return True

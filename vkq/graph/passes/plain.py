@@ -18,7 +18,7 @@ RULES: dict[str, Callable[[Words], bool]] = {
     "AveragePool": volumes.pool,
     "BatchNormalization": norms.batch_normalization,
     "Conv": unfolded.convolution,
-    "ConvTranspose": volumes.transposed_convolution,
+    "ConvTranspose": unfolded.transposed_convolution,
     "DFT": fourier.dft,
     "DequantizeLinear": computed.dequantize_linear,
     "Dropout": norms.dropout,

@@ -1,11 +1,13 @@
-"""Rewrites a convolution of floats whose weight is computed in each run as a matrix product. Trackers compute
+"""Rewrites convolutions of floats whose weight is computed in each run as matrix products. Trackers compute
 such weights from a template, StyleGAN and CondConv from other activations."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..operators.number import conv_options
+from ...problem.transposed import TransposedConv2dProblem
+from ..graph import Array
+from ..operators.number import conv_options, transposed_options
 from . import volumes
 from .words import FLOATS, Words
 
@@ -36,17 +38,63 @@ def convolution(w: Words) -> bool:
     if top + left + bottom + right:
         x = w.emit("Pad", [x, w.constant([0, 0, top, left, 0, 0, bottom, right], "int64")])
     x = w.reshape(x, (n, channels, (h + top + bottom) * (width + left + right)))
-    x = w.emit("Gather", [x, w.constant(places.reshape(-1), "int64")], axis=2)
-    taps, pixels = shape[1] * shape[2] * shape[3], rows.shape[1] * columns.shape[1]
-    x = w.reshape(x, (n, groups, taps, pixels))
+    taps = shape[1] * shape[2] * shape[3]
     weight = w.reshape(w.node.inputs[1], (1, groups, shape[0] // groups, taps))
-    y = w.reshape(w.emit("MatMul", [weight, x]), (n, shape[0], rows.shape[1], columns.shape[1]))
+    return _multiplied(w, x, places, weight)
+
+
+def transposed_convolution(w: Words) -> bool:
+    """Rewrite ConvTranspose of volumes, and ConvTranspose of images with a computed weight. For each pixel of
+    the result, a tap reads one pixel or a zero."""
+    if len(w.spec(0).shape) != 4:
+        return volumes.transposed_convolution(w)
+    (n, channels, h, width), shape = w.spec(0).shape, w.spec(1).shape
+    if not _computed(w, w.node.inputs[1]) or w.spec(0).dtype not in FLOATS or 0 in (*w.spec(0).shape, *shape):
+        return False
+    options = transposed_options(w.node, w.spec(0).shape, shape)
+    groups, (top, left, _, _) = options["groups"], options["padding"]
+    sizes = TransposedConv2dProblem.of(w.spec(0).shape, shape, **options).y_shape[2:]
+    rows, columns = (
+        _sources(size, count, taps, step, apart, before)
+        for size, count, taps, step, apart, before in zip(
+            (h, width), sizes, shape[2:], options["stride"], options["dilation"], (top, left), strict=True
+        )
+    )
+    places = rows[:, None, :, None] * width + columns[None, :, None, :]
+    outside = (rows < 0)[:, None, :, None] | (columns < 0)[None, :, None, :]
+    if not places.size or 4 * n * channels * places.size > MOST_BYTES:
+        return False
+    x = w.reshape(w.node.inputs[0], (n, channels, h * width))
+    if outside.any():
+        x = w.emit("Pad", [x, w.constant([0, 0, 0, 0, 0, 1], "int64")])
+    each, taps = (groups, channels // groups, shape[1], shape[2] * shape[3]), shape[2] * shape[3]
+    weight = w.emit("Transpose", [w.reshape(w.node.inputs[1], each)], perm=(0, 2, 1, 3))
+    weight = w.reshape(weight, (1, groups, shape[1], channels // groups * taps))
+    return _multiplied(w, x, np.where(outside, h * width, places), weight)
+
+
+def _multiplied(w: Words, x: str, places: Array, weight: str) -> bool:
+    """Emit the node's result: the pixels of x (N, channels, pixels) at *places*, multiplied by *weight* (1,
+    groups, channels of a group, taps). The axes of *places*: rows and columns of taps, rows and columns of
+    the result."""
+    (n, *_), (_, groups, outputs, taps), (*_, rows, columns) = w.of(x).shape, w.of(weight).shape, places.shape
+    x = w.emit("Gather", [x, w.constant(places.reshape(-1), "int64")], axis=2)
+    x = w.reshape(x, (n, groups, taps, rows * columns))
+    y = w.reshape(w.emit("MatMul", [weight, x]), (n, groups * outputs, rows, columns))
     if bias := w.node.input(2):
-        y = w.emit("Add", [y, w.reshape(bias, (shape[0], 1, 1))])
+        y = w.emit("Add", [y, w.reshape(bias, (groups * outputs, 1, 1))])
     return w.result(y)
 
 
-def _places(size: int, taps: int, step: int, apart: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def _sources(size: int, count: int, taps: int, step: int, apart: int, before: int) -> Array:
+    """Return an array (taps, results): the place along an axis of *size* pixels that each tap of a transposed
+    convolution reads; -1 if it reads none. *before*: the number of results that are cropped at the start."""
+    place = np.arange(count) + before - np.arange(taps)[:, None] * apart
+    found = np.where(place % step == 0, place // step, -1)
+    return np.where((found < 0) | (found >= size), -1, found)
+
+
+def _places(size: int, taps: int, step: int, apart: int) -> Array:
     """Return an array (taps, results): the place along a padded axis of *size* pixels that each tap reads."""
     count = max((size - apart * (taps - 1) - 1) // step + 1, 0)
     return np.arange(taps)[:, None] * apart + np.arange(count) * step
