@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import vkq
 import vkq.onnx
@@ -250,6 +250,29 @@ def test_quantized_activations_take_them_as_8_bits(op: str, dtype: str, device: 
     data = model(nodes, x, constants).SerializeToString()
     (ours,) = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
     np.testing.assert_array_equal(ours, onnxruntime(data, x))
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "bfloat16"])
+def test_casts_of_constants(dtype: str, any_device: vkq.Device) -> None:
+    """A Cast of a constant of a type that vkq lacks gives the constant's numbers. No other operator takes
+    bfloat16."""
+    small = [v / 8 - 1 for v in range(6)]
+    kind = {"int4": TensorProto.INT4, "uint4": TensorProto.UINT4, "bfloat16": TensorProto.BFLOAT16}[dtype]
+    numbers = {"int4": [-8, 7, -1, 0, 3, 5], "uint4": [0, 15, 1, 8, 9, 2], "bfloat16": small}[dtype]
+    x = np.ones((2, 3), np.float32)
+    nodes = [
+        helper.make_node("Cast", ["w"], ["c"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["x", "c"], ["y"]),
+    ]
+    data = model(nodes, x, {})
+    data.graph.initializer.append(helper.make_tensor("w", kind, (2, 3), numbers))
+    session = vkq.onnx.InferenceSession(data, any_device)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.float32(numbers).reshape(2, 3))
+    assert {row.where for row in session.explain().rows} == {"device"}
+    if dtype == "bfloat16":
+        data.graph.node[0].op_type = "Neg"
+        with pytest.raises(vkq.ModelError, match="'w' has type bfloat16; only Cast accept it"):
+            vkq.onnx.InferenceSession(data, any_device)
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])

@@ -17,6 +17,7 @@ from vkq.errors import ArgumentError, DTypeError, ModelError, UnsupportedModelEr
 from vkq.onnx.fallback import FallbackWarning
 from vkq.tflite import InferenceSession, Interpreter, read
 from vkq.tflite.file import parse
+from vkq.tflite.litert import LitertCpuModel
 
 from .answers import network_case
 from .writer import Writer
@@ -219,6 +220,14 @@ def test_shape_of_the_run(any_device: vkq.Device, litert: None) -> None:
     np.testing.assert_array_equal(got, np.zeros((1, 6)))  # the fake LiteRT's RELU returns zeros
     (again,) = session.run(None, {"t0": A})
     np.testing.assert_array_equal(again, got)
+
+
+def test_inputs_of_litert(litert: None) -> None:
+    """A missing and an unknown input raise an error that names the inputs, also if LiteRT runs the model."""
+    whole = LitertCpuModel(unknown(), ModelError("a reason"))
+    for feed in ({}, {"t0": A, "t9": A}, {"t9": A}):
+        with pytest.raises(ArgumentError, match=r"inputs are given for \[.*\]; the model takes \['t0'\]"):
+            whole.run(feed)
 
 
 def test_constant_result(any_device: vkq.Device) -> None:

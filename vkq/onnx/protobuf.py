@@ -25,6 +25,7 @@ DATA_TYPES = {
     10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
 }  # fmt: skip
 # 4-bit types: (name, dtype of the array into which vkq reads them)
+BFLOAT16 = 16
 NIBBLES = {21: ("uint4", "uint8"), 22: ("int4", "int8")}
 ATTRIBUTES = {
     1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 9: "tensors", 10: "graphs",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,13 @@ from .functions import Body, body
 from .inline import inlined
 from .operators import read_node
 from .options import ModelMetadata
-from .protobuf import NIBBLES, attribute_of, messages
-from .pytorch import model_of
+from .parsed import parsed
+from .protobuf import BFLOAT16, NIBBLES, attribute_of, messages
 from .reading import Reading
 from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dtype_of, results_of
 from .unknown_operators import unknown
 
-LARGEST_FILE = (1 << 31) - 1  # maximum bytes of a protobuf file
-DEQUANTIZE = "DequantizeLinear", "GatherBlockQuantized"  # operators that accept 4-bit constants
+WIDENS = "DequantizeLinear", "GatherBlockQuantized", "Cast"  # operators that accept 4-bit constants
 DOMAINS = {"": "", "ai.onnx": "", "com.microsoft": "com.microsoft"}
 
 
@@ -70,7 +68,9 @@ class Model:
     def _graph(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
         specs = dict(self._specs)
         for argument in self.inputs:
-            specs[argument.name] = Spec(argument.dtype, tuple(int(d) for d in shapes[argument.name]))
+            specs[argument.name] = Spec(
+                argument.dtype, tuple(int(d) for d in shapes[argument.name])
+            )
         inputs, outputs = ([a.name for a in arguments] for arguments in (self.inputs, self.outputs))
         return Graph(inputs, outputs, list(self.nodes), dict(self.constants), specs)
 
@@ -92,40 +92,13 @@ def read(model: Any, fed: Container[str] = ()) -> Model:
 
     Raises ModelError for a file that is not a valid ONNX model, OSError for a file that cannot be read.
     """
-    proto, folder = _parsed(model_of(model))
+    proto, folder = parsed(model)
     try:
         return _model(proto, folder, fed)
     except ModelError:
         raise
     except BROKEN as error:
         raise ModelError(f"the model is malformed: {type(error).__name__}: {error}") from error
-
-
-def _parsed(model: Any) -> tuple[Any, Path | None]:
-    onnx = messages()
-    if isinstance(model, onnx.ModelProto):
-        return model, None
-    folder = None
-    if isinstance(model, (str, os.PathLike)):
-        path = Path(model)
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: there is no such file (a model is a regular file)")
-        size = path.stat().st_size
-        if size > LARGEST_FILE:
-            raise ModelError(
-                f"{path} has {size} bytes; a protobuf file holds at most 2 GiB: keep weights as external data"
-            )
-        model, folder = path.read_bytes(), path.parent
-    if not isinstance(model, (bytes, bytearray, memoryview)):
-        raise ModelError(f"the model is a {type(model).__name__}; give a path, bytes or an onnx.ModelProto")
-    if not len(model):
-        raise ModelError("the model is empty: it has 0 bytes")
-    proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(bytes(model))
-    except Exception as error:  # the module that defines protobuf's DecodeError depends on its version
-        raise ModelError(f"not an ONNX model: {str(error)[:200]}") from error
-    return proto, folder
 
 
 def _model(proto: Any, folder: Path | None, fed: Container[str]) -> Model:
@@ -145,7 +118,7 @@ def _model(proto: Any, folder: Path | None, fed: Container[str]) -> Model:
     reading = Reading(opset, constants, names | {a.name for a in inputs} | set(constants))
     nodes = [_node(reading, node, i, folder) for i, node in enumerate(graph.node)]
     plain = [(node, domain) for node, domain in nodes if node is not None]
-    _check_nibbles(graph, plain, outputs)
+    _check_widened(graph, plain, outputs)
     ordered = in_order([node for node, _ in plain], {*(a.name for a in inputs), *reading.constants})
     domains = {id(node): domain for node, domain in plain}
     for node in needed(ordered, outputs):
@@ -219,16 +192,18 @@ def _read_outside(graph: Any) -> list[str]:
     return found + [v.name for v in graph.output if v.name not in made]
 
 
-def _check_nibbles(graph: Any, nodes: Sequence[tuple[Node, str]], outputs: Sequence[Argument]) -> None:
-    """Raise ModelError if an operator that is not in DEQUANTIZE reads a 4-bit constant. vkq reads 4-bit
-    constants as 8-bit arrays."""
+def _check_widened(graph: Any, nodes: Sequence[tuple[Node, str]], outputs: Sequence[Argument]) -> None:
+    """Raise ModelError if an operator would compute with a 4-bit or bfloat16 constant in this type. vkq reads
+    such constants as 8-bit and float32 arrays."""
     types = {t.name: NIBBLES[t.data_type][0] for t in graph.initializer if t.data_type in NIBBLES}
-    readers = [(str(node), node.inputs) for node, _ in nodes if node.op not in DEQUANTIZE]
-    for reader, names in (*readers, ("the model's results", [a.name for a in outputs])):
+    types |= {t.name: "bfloat16" for t in graph.initializer if t.data_type == BFLOAT16}
+    readers = [(str(node), node.op, node.inputs) for node, _ in nodes] if types else []
+    for reader, op, names in (*readers, ("the model's results", "", [a.name for a in outputs])):
         for name in names:
-            if name in types:
+            accept = ("Cast",) if types.get(name) == "bfloat16" else WIDENS
+            if name in types and op not in accept:
                 raise ModelError(
-                    f"{reader}: {name!r} has type {types[name]}; only {' and '.join(DEQUANTIZE)} accept it"
+                    f"{reader}: {name!r} has type {types[name]}; only {' and '.join(accept)} accept it"
                 )
 
 

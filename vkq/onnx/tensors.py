@@ -14,7 +14,7 @@ from ..errors import ModelError
 from ..files import MAX_DIGITS, mapped
 from ..graph.graph import Array, Spec
 from ..numerics.grouped import unpacked
-from .protobuf import DATA_TYPES, NIBBLES, messages, numbers_of, package
+from .protobuf import BFLOAT16, DATA_TYPES, NIBBLES, messages, numbers_of, package
 
 OLDEST, NEWEST = 7, 27  # the oldest and the newest opset of ai.onnx that vkq reads
 BROKEN = (
@@ -62,13 +62,17 @@ def _foreign_type(number: int) -> str:
 
 
 def array_of(tensor: Any, folder: Path | None) -> Array:
-    """Return the elements of a TensorProto. 4-bit elements are widened to 8 bits."""
+    """Return the elements of a TensorProto. 4-bit elements are widened to 8 bits, bfloat16 to float32."""
     what, shape = f"the constant {tensor.name!r}", tuple(tensor.dims)
     _, wider = NIBBLES.get(tensor.data_type, ("", ""))
+    if tensor.data_type == BFLOAT16:
+        wider = "uint16"
     dtype = np.dtype(wider or dtype_of(tensor.data_type, tensor.name))
     if min(shape, default=0) < 0:
         raise ModelError(f"{what} has the dims {list(shape)}; each must be 0 or more")
     Spec(dtype.name, shape).check(what)
+    if tensor.data_type == BFLOAT16:  # the upper half of a float32
+        return (_stored(tensor, dtype, shape, folder, what).astype(np.uint32) << 16).view(np.float32)
     if wider:
         count = math.prod(shape)
         pairs = _stored(tensor, np.dtype("uint8"), (-(-count // 2),), folder, what)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ModelError
+from ..errors import ArgumentError, ModelError
 from ..graph.graph import Array
 from ..onnx.cpu_model import CpuModel
 from ..onnx.fallback import warn
@@ -31,8 +31,15 @@ class Litert:
         self.names = names_of(self.file)
         self.interpreter = interpreter_of(bytes(self.file.data), needed)
 
+    def check(self, feed: Mapping[str, Any]) -> None:
+        """Raise ArgumentError unless *feed* has exactly the model's inputs."""
+        known = [self.names[number] for number in self.file.inputs]
+        if set(feed) != set(known):
+            raise ArgumentError(f"inputs are given for {sorted(map(str, feed))}; the model takes {known}")
+
     def run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Array]:
         """Return the outputs *names*; None means all outputs."""
+        self.check(feed)
         known = {self.names[number]: number for number in self.file.outputs}
         try:
             for detail in self.interpreter.get_input_details():
@@ -72,6 +79,7 @@ class LitertCpuModel(CpuModel):
         return Model(inputs, outputs, (), {}, 0)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        self.litert.check(inputs)
         file, names = self.litert.file, self.litert.names
         given = {names[n]: stored(inputs[names[n]], file.tensors[n].dtype) for n in file.inputs}
         outputs = [names[n] for n in file.outputs]
