@@ -52,6 +52,7 @@ def test_definitions(device: vkq.Device, name: str) -> None:
     np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.filterwarnings("ignore::vkq.onnx.constant.ConstantInputWarning")
 def test_a_definition_whose_shape_is_open(any_device: vkq.Device) -> None:
     """An operator whose definition has a shape that depends on an input's value (HannWindow) is within 3e-7
     of ONNX Runtime's result."""

@@ -130,6 +130,7 @@ def test_further_inputs(device: vkq.Device, name: str) -> None:
     grouped(device, 3, 5, [8], more={name: more[name]})
 
 
+@pytest.mark.filterwarnings("ignore::vkq.onnx.constant.ConstantInputWarning")
 def test_a_total_of_the_run(any_device: vkq.Device) -> None:
     """If the total length is an input, its value decides the length of the present cache in each run, and
     results agree with ONNX Runtime."""

@@ -176,8 +176,28 @@ def test_what_the_host_computes_is_counted(any_device: vkq.Device) -> None:
     feed = {"x": np.array([3, -7])}
     data = model(nodes, feed, {"c": np.array(1 << 40)}, "float32")
     session = vkq.onnx.InferenceSession(data, any_device)
-    assert session.run(None, feed)[0].tolist() == [3, -7]
+    with pytest.warns(vkq.onnx.ConstantInputWarning, match="int32"):
+        assert session.run(None, feed)[0].tolist() == [3, -7]
     assert "3 nodes depend on ['x'] alone, which count as constants: the host" in str(session.explain())
+
+
+def test_a_refused_node_makes_its_own_inputs_constants(any_device: vkq.Device) -> None:
+    """One warning names a node that the device refuses and the inputs on which it depends. Only these inputs
+    count as constants. constant_inputs accepts this without a warning."""
+    nodes = [node("Mul", "x c", "m"), node("Div", "m c", "d"), node("Gather", "w i", "g"), node("Add", "g d")]
+    constants = {"c": np.array(1 << 40), "w": np.arange(6)}
+    feeds = [{"x": np.array([x, -7]), "i": np.array([i, 0])} for x, i in ((3, 1), (3, 2), (4, 5))]
+    data = model(nodes, feeds[0], constants, "int64")
+    session = vkq.onnx.InferenceSession(data, any_device)
+    said = r"Mul.*may exceed int32.* the values of \['x'\] count as constants.*fallback='onnxruntime'"
+    with pytest.warns(vkq.onnx.ConstantInputWarning, match=said) as told:
+        got = [session.run(None, feed)[0].tolist() for feed in feeds]
+    assert got == [[4, -7], [5, -7], [9, -7]]
+    assert len(told) == 1
+    assert session._constant == {"x"}
+    assert len(session._executables.kept) == 2
+    stated = vkq.onnx.InferenceSession(data, any_device, constant_inputs=["x"])
+    assert stated.run(None, feeds[2])[0].tolist() == [9, -7]
 
 
 def test_lengths_of_a_run_decide_a_shape(any_device: vkq.Device) -> None:

@@ -108,6 +108,7 @@ def test_quantized(device: vkq.Device, name: str) -> None:
             same(got, want)
 
 
+@pytest.mark.filterwarnings("ignore::vkq.onnx.constant.ConstantInputWarning")
 def test_every_node_that_is_taken(any_device: vkq.Device) -> None:
     """Every node that vkq accepts gives ONNX's result. The other nodes raise a ModelError, or an
     ArgumentError if int64 inputs exceed int32. Nodes whose inputs all count as constants are computed at

@@ -62,7 +62,8 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from vkq.onnx.prepared import ON_DEVICE, known
+    from vkq.onnx.constant import ON_DEVICE
+    from vkq.onnx.prepared import known
     from vkq.player.export import exported
     from vkq.runtime.device import Device
     from vkq.tflite.either import read_model

@@ -10,6 +10,7 @@ from .._version import __version__
 from ..errors import ModelError, UnsupportedModelError
 from . import capi
 from .binding import IOBinding
+from .constant import ConstantInputWarning
 from .inputs import NodeArg
 from .language import LanguageModel
 from .library import (
@@ -53,6 +54,7 @@ OrtValueVector = list
 load = InferenceSession  # ``vkq.onnx.load(path)`` opens a session
 
 __all__ = [
+    "ConstantInputWarning",
     "ExecutionMode",
     "ExecutionOrder",
     "GraphOptimizationLevel",

@@ -70,9 +70,6 @@ def embed_normalization(reading: Reading, node: Node) -> None:
     ids, segments, tokens, places, kinds, scale, bias = node.inputs[:7]
     mask, positions, y = node.input(7), node.input(8), node.outputs[0]
     outputs = (*node.outputs, "", "")
-    if outputs[1] and (not mask or node.attributes.get("mask_index_type", 0)):
-        _unread(reading, node, "it counts unmasked tokens without a mask")
-        return
     if positions:
         placed = reading.emit(node, "Gather", [places, positions], axis=0)
     else:
@@ -83,7 +80,10 @@ def embed_normalization(reading: Reading, node: Node) -> None:
     if segments:
         parts.append(reading.emit(node, "Gather", [kinds, segments], axis=0))
     total = _summed(reading, node, parts)
-    if outputs[1]:
+    if outputs[1] and not mask:  # ONNX Runtime counts none
+        batch = reading.emit(node, "Shape", [ids], start=0, end=1)
+        reading.emit(node, "ConstantOfShape", [batch], outputs[1], value=np.zeros(1, np.int32))
+    elif outputs[1]:
         one, axes = (reading.constant(n, f"{y}/one") for n in (np.int32(1), np.array([1])))
         shown = reading.emit(node, "Cast", [reading.emit(node, "Equal", [mask, one])], to="int32")
         reading.emit(node, "ReduceSum", [shown, axes], outputs[1], keepdims=0)

@@ -16,6 +16,7 @@ from ..graph.graph import Array, Spec
 from ..graph.passes.ranges import INT32
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
+from .casts import converted
 from .pytorch import plain_array
 from .reader import Model
 from .tensors import Argument
@@ -77,7 +78,12 @@ def checked_feed(
             must = f"it must be {argument.dtype}{argument.hint}"
             raise DTypeError(f"input {argument.name!r} is {array.dtype}; {must}")
         check_shape(argument, array.shape)
-        arrays[argument.name] = array if argument.name in constant else held(argument.name, array)
+        if argument.name in constant:
+            arrays[argument.name] = array
+        else:
+            arrays[argument.name] = (
+                converted(array, argument) if argument.stored else held(argument.name, array)
+            )
     return arrays
 
 
@@ -89,7 +95,7 @@ def resident(argument: Argument, value: Tensor, device: Device) -> Tensor:
             f"input {argument.name!r} is on {value.device!r}, and the session on {device!r}; they must be on"
             " one device, opened once"
         )
-    dtype = HELD.get(argument.dtype, argument.dtype)
+    dtype = argument.stored or HELD.get(argument.dtype, argument.dtype)
     if value.dtype != dtype:
         held_as = f", which a tensor holds as {dtype}" if dtype != argument.dtype else ""
         raise DTypeError(

@@ -21,6 +21,7 @@ from ..runtime.device import Device
 from ..runtime.plan import Resident
 from ..runtime.programs import Progress
 from ..turns import Turns
+from .constant import ON_DEVICE, blamed, warn_of
 from .counters import Counters
 from .cpu_model import CpuModel
 from .fallback import Mixed, left_alone, warn
@@ -31,10 +32,6 @@ from .remedies import remedies
 from .shared import Layers
 from .tensors import Argument
 
-# Types of inputs that a device computes with. The values of inputs of other types count as constants.
-ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16", "int32", "int64")
-# Types of inputs whose values count as constants only if the device cannot run the nodes that read them.
-MAY_BE_CONSTANT = ("float16", "bool", "int32", "int64")
 KEPT_SHARE = 8  # all cached shapes together may use 1 / KEPT_SHARE of the device's memory
 MOST_KEPT = 4096  # maximum number of cached shapes, because a cached shape also uses host memory
 
@@ -63,6 +60,7 @@ class Executables:
         self.counters = Counters()
         self.constant = constant  # names of the inputs whose values count as constants
         self._fallback, self._progress = fallback, progress
+        self._blamed: dict[str, str] = {}  # inputs in `constant` that no warning has named, and why
         heap = max(kind.heap_bytes for kind in device.capabilities.memory_types)
         # Maximum bytes of all cached shapes, without the weights of the newest, which always stays.
         self.limit = heap // KEPT_SHARE
@@ -147,12 +145,14 @@ class Executables:
     def _planned(self, model: Model, arrays: Mapping[str, Array]) -> Prepared | None:
         graph, rest = known(model, {name: array.shape for name, array in arrays.items()}, True)
         more = rest.needed & {argument.name for argument in model.inputs}
-        if not more and not self._fallback and (refusals(graph) or rest.found):
-            more = {argument.name for argument in model.inputs if argument.dtype in MAY_BE_CONSTANT}
+        if not more and not self._fallback:
+            more = set(found := blamed(model, graph, rest))
+            self._blamed |= found
         if more:
             self.constant |= more
             return None
         refuse(model, graph, rest, self._fallback)
+        warn_of(self._blamed, self.model)
         return Staged(self, model, graph, rest) if rest.nodes else self.one(graph)
 
     def one(self, graph: Graph) -> Executable | Mixed:
@@ -285,7 +285,7 @@ class Staged:
     def _argument(self, name: str, value: Array) -> Argument:
         """Declare an input of the next stage, with the rank of *value* and a symbolic size for each axis."""
         flags = name in self.graph.specs and self.graph.specs[name].dtype == "bool"
-        declared = next((a.dtype for a in self._model.inputs if a.name == name), value.dtype.name)
+        declared = next((a.stored or a.dtype for a in self._model.inputs if a.name == name), value.dtype.name)
         return Argument(name, "bool" if flags else declared, tuple(f"{name}.{i}" for i in range(value.ndim)))
 
 

@@ -18,6 +18,7 @@ from ..graph.passes.plain import RULES as REWRITTEN
 from ..numerics.stored import owned
 from .alone import is_graph
 from .branches import branch
+from .casts import with_conversions
 from .formed import RULES as FORMED
 from .formed import written
 from .functions import Body, body
@@ -69,7 +70,7 @@ class Model:
         specs = dict(self._specs)
         for argument in self.inputs:
             specs[argument.name] = Spec(
-                argument.dtype, tuple(int(d) for d in shapes[argument.name])
+                argument.stored or argument.dtype, tuple(int(d) for d in shapes[argument.name])
             )
         inputs, outputs = ([a.name for a in arguments] for arguments in (self.inputs, self.outputs))
         return Graph(inputs, outputs, list(self.nodes), dict(self.constants), specs)
@@ -131,6 +132,7 @@ def _model(proto: Any, folder: Path | None, fed: Container[str]) -> Model:
     _check_names(inputs, outputs, reading)
     overridable = tuple(argument_of(v) for v in graph.input if v.name in constants)
     nodes_, told = tuple(reading.nodes), _metadata(proto)
+    inputs = with_conversions(inputs, nodes_, {a.name for a in outputs})
     return Model(inputs, outputs, nodes_, reading.constants, opset, graph.name, told, overridable)
 
 

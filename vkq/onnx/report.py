@@ -11,9 +11,10 @@ from typing import Any
 from ..graph.executable import refusals
 from ..graph.graph import Graph, Node
 from ..graph.passes import lower
+from .constant import ON_DEVICE, blamed
 from .cpu_model import CpuModel
 from .fallback import Mixed
-from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Prepared, Staged
+from .prepared import Prepared, Staged
 from .reader import Model
 from .remedies import remedies
 from .shared import Layers
@@ -100,7 +101,10 @@ def ahead(model: Model, shapes: Mapping[str, Sequence[int]], title: str) -> Repo
     graph, rest = model.known(shapes)
     graph = lower(graph)
     plain = inspect(graph, title)
-    names = {a.name for a in model.inputs if a.dtype in MAY_BE_CONSTANT or a.dtype not in ON_DEVICE}
+    names = {
+        *blamed(model, graph, rest),
+        *(a.name for a in model.inputs if (a.stored or a.dtype) not in ON_DEVICE),
+    }
     cannot = any(row.where == CANNOT for row in plain.rows) or rest.found
     constant = names if cannot else rest.needed & {a.name for a in model.inputs}
     on_host = _hosted(model, constant)

@@ -27,6 +27,7 @@ from ..schemes.base import COMPUTE
 from ..shader.catalog import catalog
 from . import crossing
 from .adapted import adapted, check_kv_cache
+from .constant import MAY_BE_CONSTANT, ON_DEVICE
 from .counters import host_bytes
 from .cpu_model import CpuModel
 from .initial import Initials
@@ -34,7 +35,7 @@ from .inputs import array_of, checked_feed, checked_shapes, trial_shapes
 from .manners import Manners
 from .mapped import Mapped
 from .options import SessionOptions, asked_of
-from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Executables, Prepared, as_constants, known
+from .prepared import Executables, Prepared, as_constants, known
 from .protobuf import messages
 from .pytorch import given_as
 from .reader import Model, read
@@ -49,9 +50,9 @@ class InferenceSession(Manners):
         model: a path, bytes, an onnx.ModelProto, or PyTorch's ONNXProgram or ExportedProgram.
         device: a `vkq.Device`, an index, part of a name, or None for the default device.
         fallback: "onnxruntime" runs unsupported nodes on the CPU, with one warning; None refuses the model.
-        constant_inputs: names of inputs whose values count as constants (such as weights): the model is
-            prepared again for each new value. The same holds for inputs that decide a shape and, without a
-            fallback, for int64, int32, bool and float16 inputs of nodes that the device cannot run.
+        constant_inputs: names of inputs whose values count as constants (such as weights): each new value
+            prepares the model again. Inputs that decide a shape count as constants, too. Without a fallback,
+            so do integers and flags on which refused nodes depend (with a `ConstantInputWarning`).
         compute: "float16" computes products of float activations in float16 (`vkq.Linear`).
         kv_cache: "int8" stores past keys and values as int32 words of codes and scales. An element of a key
             or value vector changes by at most 1/253 of the vector's largest magnitude (docs/models.md).
@@ -61,8 +62,8 @@ class InferenceSession(Manners):
     Results equal ONNX Runtime's byte for byte if its CPU provider computes in integers (int8 activations on
     x86-64: with its option ``session.qdqisint8allowed=1``); docs/models.md bounds the error of other results.
     ``run`` accepts all shapes that the model allows. Each set of shapes is prepared once; all sets share
-    weights. The first run of a set compiles pipelines on all cores, and calls ``progress(done, total)`` after
-    each pipeline. Threads may share a session. Sessions may be pickled; unpickling opens the device again.
+    weights. The first run of a set compiles pipelines, and calls ``progress(done, total)`` after each.
+    Threads may share a session. Sessions may be pickled; unpickling opens the device again.
 
     ``sess_options``, ``providers`` and ``provider_options`` are ONNX Runtime's. Session options may also be
     the second argument, providers the third. "VulkanExecutionProvider" may name a device ("device_id");
@@ -94,8 +95,7 @@ class InferenceSession(Manners):
     ):
         asked = asked_of(device, fallback, sess_options, providers, provider_options, self.FALLBACK, more)
         self._fallback, self._sizes, self._compute = asked.fallback, asked.sizes, compute
-        self._kv_cache, self._progress = check_kv_cache(kv_cache), progress
-        self._given = tuple(constant_inputs)
+        self._kv_cache, self._progress, self._given = check_kv_cache(kv_cache), progress, (*constant_inputs,)
         self._which = asked.device.name if isinstance(asked.device, Device) else asked.device
         reading = self._begin, lambda: self._read(asked.given(model), constant_inputs), self._try
         with overlapped(profiles, *reading, self._prepare):
@@ -115,7 +115,7 @@ class InferenceSession(Manners):
             self._unread = self._whole(model, error)
             self.model = self._unread.model()
         self._source = model if self._fallback or self.model.overridable else None
-        types = {argument.name: argument.dtype for argument in self.model.inputs}
+        types = {a.name: a.stored or a.dtype for a in self.model.inputs}
         if unknown := [name for name in constant_inputs if name not in types]:
             raise ArgumentError(f"constant_inputs names {unknown}; the model's inputs are {list(types)}")
         self._constant = {x for x, d in types.items() if d not in ON_DEVICE or x in constant_inputs}
@@ -127,7 +127,7 @@ class InferenceSession(Manners):
         if self._constant or self._unread or not all(a.ranked for a in self.model.inputs):
             return
         # If the device refuses a node that reads one of these inputs, the input may count as a constant.
-        few = {a.name for a in self.model.inputs if a.dtype in MAY_BE_CONSTANT}
+        few = {a.name for a in self.model.inputs if a.dtype in MAY_BE_CONSTANT or a.stored}
         try:
             shapes = self.trial_shapes()
             graph, rest = known(self.model, shapes, bool(self._fallback or few))

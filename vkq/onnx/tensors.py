@@ -37,13 +37,15 @@ Shape = tuple[int | str, ...]
 class Argument:
     """An input or output of a model. A string in ``shape`` is the name of a free dimension. hint: a text that
     is appended to errors about the type or shape of the input. ranked: False if the model states no shape;
-    ``shape`` is then empty, and the input may have any number of axes."""
+    ``shape`` is then empty, and the input may have any number of axes. stored: the type to which the host
+    converts the input, if it is not *dtype* (`casts`)."""
 
     name: str
     dtype: str
     shape: Shape
     hint: str = ""
     ranked: bool = True
+    stored: str = ""
 
 
 def dtype_of(number: int, what: str) -> str:
