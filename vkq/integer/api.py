@@ -69,9 +69,9 @@ def conv2d(
         bias: None or integers (OC,).
         stride, dilation, padding, groups: as in `vkq.Conv2d`; padding has the value 0.
         accumulate: "int32", "int64" or "auto". All results of a template (output channel o) are in the
-            range ``[lo*P + hi*Q + bias, hi*P + lo*Q + bias]``. Both ends must fit the accumulator. Here lo
-            = min(x, 0) and hi = max(x, 0) over the given data, P is the sum of the template's positive
-            taps, and Q is the sum of its negative taps.
+            range ``[lo*P + hi*Q + bias, hi*P + lo*Q + bias]``. Both ends must fit the accumulator. lo is
+            min(x, 0) and hi is max(x, 0) over the given data; P is the sum of the template's positive taps,
+            and Q that of its negative taps.
         path: "auto" chooses the kernel with the lowest estimated cost (`explain`). "dot", "dot_s8s8",
             "dot_u8s8", "dot_u8u8" and "portable" choose a form of the dot product, "coopmat" matrix units,
             and "transform" number-theoretic transforms. Problems that the chosen path does not support run

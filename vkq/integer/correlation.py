@@ -81,9 +81,12 @@ class Band:
 class Correlation:
     """Templates on a device, and the plans that correlate images with them.
 
-    *w*: the templates (OC, IC/groups, KH, KW). *bias*: int64 (OC,). *p*: the problem, for its stride,
-    dilation, padding and groups. The number and size of the images may differ between calls, so every call
-    gets the axes *rows* and *columns* of its images.
+    - *w*: the templates (OC, IC/groups, KH, KW).
+    - *bias*: int64 (OC,).
+    - *p*: the problem, for its stride, dilation, padding and groups.
+
+    The number and size of the images may differ between calls, so every call gets the axes *rows* and
+    *columns* of its images.
     """
 
     def __init__(

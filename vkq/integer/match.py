@@ -36,12 +36,12 @@ def match_template(
     | --- | --- | --- | --- | --- |
     | "ccorr" | sum I*T | int64, exact | largest | cv2.TM_CCORR |
     | "ssd" | sum (I - T)**2 | int64, exact | smallest; 0 where equal | cv2.TM_SQDIFF |
-    | "ccoeff_normed" | cov(I, T) / sqrt(var(I) * var(T)) | float64 | largest; 1 where I = a*T + b, a > 0 |
-      cv2.TM_CCOEFF_NORMED, skimage.feature.match_template |
+    | "ccoeff_normed" | cov(I, T) / sqrt(var(I) * var(T)) | float64 | largest (<= 1) | cv2.TM_CCOEFF_NORMED |
 
     The device computes the sums of products. For "ccoeff_normed", the host divides exact integers in
     float64 and finds the best position, because Vulkan does not guarantee equal float64 rounding on all
-    devices. As in scikit-image, the score is 0 where the window or the template is constant.
+    devices. As in skimage.feature.match_template, the score is 1 where I = a*T + b with a > 0, and 0 where
+    the window or the template is constant.
 
     Args:
         image: (H, W) or (C, H, W), an array or Tensor of the dtypes of `conv2d`.

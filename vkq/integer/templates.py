@@ -41,9 +41,10 @@ class Templates:
             Images with other values are refused.
 
     ``templates(x)`` computes `conv2d` of x (N, C, H, W). For a NumPy array it returns an array. For a
-    Tensor (int8, uint8 or int32) it returns an int32 Tensor (N, OC, OH, OW). A Tensor of 64-bit sums is (N,
-    OC, OH, OW, 2): two words for each sum, the low word first; ``y.numpy().view("<i8")[..., 0]`` converts
-    it.
+    Tensor (int8, uint8 or int32) it returns an int32 Tensor (N, OC, OH, OW).
+
+    A Tensor of 64-bit sums has the shape (N, OC, OH, OW, 2): two words for each sum, the low word first. It
+    is converted by ``y.numpy().view("<i8")[..., 0]``.
 
     The method `best` finds the best positions on the device.
 
