@@ -118,6 +118,19 @@ def test_what_follows_is_planned_when_its_shape_is_known(any_device: vkq.Device)
     assert [one.attributes["op"] for one in made.found] == ["NonZero"]
 
 
+def test_sizes_of_shapes_are_constants_of_later_stages(any_device: vkq.Device) -> None:
+    """Detectors divide the places of scores (NonZero) by the number of classes, which a Shape gives. With
+    this number as a constant, the division runs on the device."""
+    nodes = [
+        node("Shape", "x", "n", start=2), node("Reshape", "x minus", "f"), node("NonZero", "f", "i"),
+        node("Div", "i n", "j"), node("Mod", "i n", "k"), node("Sub", "j k"),
+    ]  # fmt: skip
+    feeds = [{"x": np.maximum(X, 0)}, {"x": np.maximum(-X, 0)}]
+    made = check(any_device, model(nodes, feeds[0], {"minus": np.array([-1])}, "int64"), *feeds)
+    (then,) = made._then.values()
+    assert all(isinstance(one, Executable) for one in then.kept.values())
+
+
 def test_a_length_that_the_device_counts(any_device: vkq.Device) -> None:
     """A Range whose length the device computes needs no fallback: a later stage reads the length."""
     nodes = [

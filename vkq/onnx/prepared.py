@@ -257,25 +257,25 @@ class Staged:
         # If a stage runs no node, every following stage would have the same remaining nodes, without end.
         if len(self.later) == len(self._model.nodes) and not more:
             raise ModelError(self.rest.why)
-        made = {name for node in self.later for name in node.outputs}
-        read = dict.fromkeys(name for node in self.later for name in node.inputs if name)
-        inputs = [name for name in read if name not in made and name not in self._model.constants]
+        # The constants of the first stage include the sizes that the shapes of its inputs decide.
+        fixed = {*self._model.constants, *self.graph.constants, *(x for n in self.later for x in n.outputs)}
+        read = dict.fromkeys(name for node in self.later for name in node.inputs)
+        inputs = [name for name in read if name and name not in fixed]
         if lists := [name for name in inputs if not isinstance(values[name], np.ndarray)]:
             raise ModelError(f"{lists[0]!r} is a sequence, but the nodes after it take only tensors")
         key = tuple((values[name].dtype, values[name].ndim) for name in inputs)
-        if key not in self._then:
-            self._then[key] = self._executables.after(*self._following(inputs, values))
-        constant = self._then[key].constant
-        given = {x: values[x] if x in constant else held(x, values[x]) for x in inputs}
-        return self._then[key].of(given).run(given)
+        if (then := self._then.get(key)) is None:
+            then = self._then[key] = self._executables.after(*self._following(inputs, values))
+        given = {x: values[x] if x in then.constant else held(x, values[x]) for x in inputs}
+        return then.of(given).run(given)
 
     def _following(self, names: Sequence[str], values: Mapping[str, Any]) -> tuple[Model, set[str]]:
         """Return (the remaining nodes as a model with the inputs *names*, the names of the inputs whose
         values count as constants)."""
         m = self._model
         made = {name for node in self.later for name in node.outputs}
-        read = {name for node in self.later for name in node.inputs}
-        constants = {name: array for name, array in m.constants.items() if name in read}
+        read = {name for node in self.later for name in node.inputs} - made
+        constants = {x: values[x] for x in read if x in m.constants or x in self.graph.constants}
         inputs = tuple(self._argument(name, values[name]) for name in names)
         results = tuple(argument for argument in m.outputs if argument.name in made)
         model = Model(inputs, results, tuple(self.later), constants, m.opset, m.name)
