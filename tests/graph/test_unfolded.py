@@ -53,6 +53,34 @@ def test_weights_of_the_run(device: vkq.Device, name: str, bias: bool) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "zeros", "groups"), [(np.int8, (7, -2), 1), (np.uint8, (120, 128), 2)], ids=["int8", "uint8"]
+)
+def test_quantized_weights_of_the_run(
+    device: vkq.Device, dtype: Any, zeros: tuple[int, int], groups: int
+) -> None:
+    """If x, the computed weight and the result are quantized, the convolution has ONNX Runtime's bytes. The
+    margins have the value of x's zero point."""
+    feed = {"x": normal(5, 2, 4, 9, 7), "v": normal(6, 6, 4 // groups, 3, 2)}
+    constants = {"sx": np.float32(0.0171), "sw": np.float32(0.0133), "sy": np.float32(0.0571)}
+    constants |= {"zx": dtype(zeros[0]), "zw": dtype(zeros[1]), "zy": dtype(zeros[0])}
+    nodes = [op("Tanh", "v", "w")]
+    for x, n in (("x", "x"), ("w", "w")):
+        nodes += [
+            op("QuantizeLinear", f"{x} s{n} z{n}", f"{x}q"),
+            op("DequantizeLinear", f"{x}q s{n} z{n}", f"{x}d"),
+        ]
+    nodes.append(op("Conv", "xd wd", "c", pads=[1, 0, 1, 1], strides=[2, 1], group=groups))
+    nodes += [op("QuantizeLinear", "c sy zy", "cq"), op("DequantizeLinear", "cq sy zy", "y")]
+    data = model(nodes, feed, {"y": FLOAT}, **constants)
+    session = vkq.onnx.InferenceSession(data, device)
+    (got,) = session.run(None, feed)
+    (want,) = onnxruntime_results(data.SerializeToString(), feed)
+    np.testing.assert_array_equal(got, want)
+    assert len(np.unique(got)) > 50
+    assert "matmul" in {row.operator for row in session.explain().rows}
+
+
 def test_half_weights_of_the_run(device: vkq.Device) -> None:
     x, v = (normal(i, *shape).astype(np.float16) for i, shape in enumerate(((1, 4, 5, 6), (2, 4, 3, 3))))
     data = model([op("Abs", "v", "w"), op("Conv", "x w", "y")], {"x": x, "v": v}, {"y": TensorProto.FLOAT16})
@@ -63,16 +91,23 @@ def test_half_weights_of_the_run(device: vkq.Device) -> None:
 
 
 def test_what_stays_a_convolution() -> None:
-    """Three convolutions with computed weights are refused: the weight is an input of the model (which
-    `constant_inputs` can make a constant), the indices would take more than 64 MB, or the weight is
-    dequantized (only ONNX Runtime gives ONNX Runtime's bytes)."""
+    """Convolutions with computed weights are refused: the weight is an input of the model (which
+    `constant_inputs` can make a constant), the indices would take more than 64 MB, or both operands are
+    dequantized, and a bias or a scale for each channel would change ONNX Runtime's bytes."""
     x, w = np.zeros((1, 64, 300, 300), np.float32), np.zeros((1, 64, 3, 3), np.float32)
-    codes = {"s": np.float32(0.5), "z": np.int8(0)}
+    codes = {"s": np.float32(0.5), "z": np.int8(0), "b": np.zeros(1, np.float32)}
+    each = {
+        "s64": np.full(64, 0.5, np.float32),
+        "z64": np.zeros(64, np.int8),
+    }
+    real = [op("QuantizeLinear", "x s z", "p"), op("DequantizeLinear", "p s z", "r"),
+            op("QuantizeLinear", "w s z", "q")]  # fmt: skip
     cases = [
         ([op("Conv", "x w", "y")], x[:, :, :5, :5], {}),
         ([op("Abs", "w", "v"), op("Conv", "x v", "y")], x, {}),
-        ([op("QuantizeLinear", "w s z", "q"), op("DequantizeLinear", "q s z", "d"), op("Conv", "x d", "y")],
-         x[:, :, :5, :5], codes),
+        ([*real, op("DequantizeLinear", "q s z", "d"), op("Conv", "r d b", "y")], x[:, :, :5, :5], codes),
+        ([*real, op("DequantizeLinear", "q s64 z64", "d"), op("Conv", "r d", "y")], x[:, :, :5, :5],
+         codes | each),
     ]  # fmt: skip
     for nodes, image, constants in cases:
         data = model(nodes, {"x": image, "w": w}, {"y": FLOAT}, **constants)

@@ -305,7 +305,7 @@ def test_one_tensor_for_both(any_device: vkq.Device) -> None:
     form = Form([node, helper.make_node("Identity", ["q"], ["nv"])], fed)
     with pytest.raises(
         vkq.ModelError,
-        match=r"MultiHeadAttention, ONNX's Attention or Concat.*no attention with such a cache",
+        match=r"MultiHeadAttention, ONNX's Attention, and of a Concat.*no attention with such a cache",
     ):
         vkq.onnx.InferenceSession(form.proto(), any_device, kv_cache="int8")
 

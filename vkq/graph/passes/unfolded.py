@@ -1,12 +1,14 @@
-"""Rewrites convolutions of floats whose weight is computed in each run as matrix products. Trackers compute
+"""Rewrites convolutions whose weight is computed in each run as matrix products. Trackers compute
 such weights from a template, StyleGAN and CondConv from other activations."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ...problem.transposed import TransposedConv2dProblem
-from ..graph import Array
+from ..graph import Array, Node
 from ..operators.number import conv_options, transposed_options
 from . import volumes
 from .words import FLOATS, Words
@@ -20,7 +22,7 @@ def convolution(w: Words) -> bool:
     if len(w.spec(0).shape) != 4:
         return volumes.convolution(w)
     (n, channels, h, width), shape = w.spec(0).shape, w.spec(1).shape
-    if not _computed(w, w.node.inputs[1]) or w.spec(0).dtype not in FLOATS or 0 in (*w.spec(0).shape, *shape):
+    if not _computed(w) or w.spec(0).dtype not in FLOATS or 0 in (*w.spec(0).shape, *shape):
         return False
     options = conv_options(w.node, w.spec(0).shape, shape)
     groups, (top, left, bottom, right) = options["groups"], options["padding"]
@@ -49,7 +51,7 @@ def transposed_convolution(w: Words) -> bool:
     if len(w.spec(0).shape) != 4:
         return volumes.transposed_convolution(w)
     (n, channels, h, width), shape = w.spec(0).shape, w.spec(1).shape
-    if not _computed(w, w.node.inputs[1]) or w.spec(0).dtype not in FLOATS or 0 in (*w.spec(0).shape, *shape):
+    if not _computed(w) or w.spec(0).dtype not in FLOATS or 0 in (*w.spec(0).shape, *shape):
         return False
     options = transposed_options(w.node, w.spec(0).shape, shape)
     groups, (top, left, _, _) = options["groups"], options["padding"]
@@ -100,12 +102,23 @@ def _places(size: int, taps: int, step: int, apart: int) -> Array:
     return np.arange(taps)[:, None] * apart + np.arange(count) * step
 
 
-def _computed(w: Words, name: str) -> bool:
-    """Return True if a value is computed from inputs of the graph by float operators. Inputs themselves may
-    be weights that never change, and a layer of 8-bit values has the bytes of ONNX Runtime's Conv only on
-    the CPU."""
-    made = w.sweep.producer(name)
-    if made is None or made.op == "DequantizeLinear":
+def _fits_product(w: Words, before: Sequence[Node | None]) -> bool:
+    """Return True if the node has no bias, and the DequantizeLinear nodes *before* it have one constant scale
+    and one type."""
+    types = {w.of(node.inputs[0]).dtype for node in before if node is not None}
+    given = [name for node in before if node is not None for name in node.inputs[1:] if name]
+    arrays = [w.sweep.array(name) for name in given]
+    single = all(array is not None and array.size == 1 for array in arrays)
+    return single and len(types) == 1 and not w.node.input(2)
+
+
+def _computed(w: Words) -> bool:
+    """Return True if the weight is computed from inputs of the graph. Inputs themselves may be weights that
+    never change. If x and the weight are dequantized, they must fit a product of 8-bit matrices, which then
+    gives the bytes of ONNX Runtime's Conv."""
+    made = w.sweep.producer(w.node.inputs[1])
+    before = [w.sweep.producer(name, "DequantizeLinear") for name in w.node.inputs[:2]]
+    if made is None or (None not in before and not _fits_product(w, before)):
         return False
     waiting, seen = [made], {made.outputs[0]}
     while waiting:
