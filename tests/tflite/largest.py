@@ -1,4 +1,5 @@
-"""Models of the largest elements of rows, of indices within batches, and of averages over large windows."""
+"""Models of the largest elements of rows, of indices within batches, of averages over large windows, and of
+RELU_0_TO_1."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .operators import ACTIVATIONS, Case, One, Random, window
+from .operators import ACTIVATIONS, Case, One, Random, unary, window
 
 
 def largest(rng: Random, dtype: str) -> Case:
@@ -49,5 +50,6 @@ def average(rng: Random, dtype: str) -> Case:
 
 
 LARGEST: dict[str, Callable[[Random, str], Case]] = {
-    "TOPK_V2": largest, "GATHER-batches": in_batches, "AVERAGE_POOL_2D-large": average,
+    "RELU_0_TO_1": unary("RELU_0_TO_1"), "TOPK_V2": largest, "GATHER-batches": in_batches,
+    "AVERAGE_POOL_2D-large": average,
 }  # fmt: skip

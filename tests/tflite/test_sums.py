@@ -120,3 +120,31 @@ def test_gathered_in_batches(
     w.operator("GATHER", ends[:2], ends[2:], "GatherOptions", 5, axis=axis, batch_dims=batches)
     (got,) = InferenceSession(w.file(ends[:2], ends[2:]), device).run(None, {"t0": x, "t1": at})
     np.testing.assert_array_equal(got, want)
+
+
+def test_known_from_shapes(any_device: vkq.Device) -> None:
+    """RANK, ZEROS_LIKE and RANGE follow from shapes and constants: the device only adds their results."""
+    w = Writer()
+    x, y = w.tensor((2, 3), "float32"), w.tensor((2, 3), "float32")
+    rank, size, zeros, line, row = (
+        w.tensor(shape, dtype)
+        for shape, dtype in (
+            ((), "int32"),
+            ((), "float32"),
+            ((2, 3), "float32"),
+            ((3,), "float32"),
+            ((3,), "float32"),
+        )
+    )
+    some = w.tensor((2, 3), "float32")
+    w.operator("RANK", [x], [rank])
+    w.operator("CAST", [rank], [size], "CastOptions")
+    w.operator("ZEROS_LIKE", [x], [zeros])
+    w.operator("RANGE", [w.constant(np.float32(v)) for v in (1, 6, 2)], [line])
+    w.operator("ADD", [line, size], [row], "AddOptions")
+    w.operator("ADD", [zeros, row], [some], "AddOptions")
+    w.operator("ADD", [x, some], [y], "AddOptions")
+    session = InferenceSession(w.file([x], [y]), any_device)
+    given = numbers((2, 3))
+    np.testing.assert_array_equal(session.run(None, {"t0": given})[0], given + np.float32([3, 5, 7]))
+    assert len(session.explain().rows) == 1

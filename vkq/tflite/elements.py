@@ -22,7 +22,7 @@ from .lowering import Lowering, Unsupported
 FLOATS = ("float32", "float16")
 WHOLE = ("ABS", "NEG", "SIGN")  # operators of one operand that LiteRT also computes on int32
 AT_ONCE = 16  # LiteRT's vector instructions compute this many elements at a time
-RELUS = {"RELU": "RELU", "RELU6": "RELU6", "RELU_N1_TO_1": "RELU_N1_TO_1"}
+RELUS = ("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1")
 
 
 def pair_names(low: Lowering, numbers: Sequence[int]) -> tuple[list[str], bool]:
@@ -179,8 +179,8 @@ def _two(low: Lowering, operator: FileOperator) -> tuple[QParams, QParams]:
 
 
 def relu(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """Lower RELU, RELU6 or RELU_N1_TO_1."""
-    limits = real_range(operator, operator.op)
+    """Lower RELU, RELU6, RELU_N1_TO_1 or RELU_0_TO_1."""
+    limits = (0.0, 1.0) if operator.op == "RELU_0_TO_1" else real_range(operator, operator.op)
     if low.dtype(operator.inputs[0]) in BYTES:
         return by_table(low, operator, arithmetic.bounded(*_two(low, operator), limits))
     x, y = operator.inputs[0], operator.outputs[0]

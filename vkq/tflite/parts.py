@@ -269,9 +269,30 @@ def shape_of(low: Lowering, operator: FileOperator, activation: str) -> None:
     low.give(y, low.constant(np.array(low.shape(operator.inputs[0]), low.dtype(y)), "shape"))
 
 
+def rank_of(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """Lower RANK. Its result is a constant."""
+    rank = np.array(len(low.shape(operator.inputs[0])), low.dtype(operator.outputs[0]))
+    low.give(operator.outputs[0], low.constant(rank, "rank"))
+
+
+def zeros_like(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """Lower ZEROS_LIKE. Its result is a constant."""
+    zero, shape = np.zeros((), low.dtype(operator.outputs[0])), np.array(low.shape(operator.inputs[0]))
+    names = [low.constant(zero, "zero"), low.constant(shape.astype(np.int64), "shape")]
+    low.give(operator.outputs[0], low.emit("Expand", names))
+
+
+def range_of(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """Lower RANGE of constants. Its result is a constant."""
+    ends = [low.array(n, what) for n, what in zip(operator.inputs, ("start", "end", "step"), strict=True)]
+    names = [low.constant(v.reshape(()), "range") for v in ends]
+    low.give(operator.outputs[0], low.emit("Range", names))
+
+
 RULES: dict[str, Rule] = {
     "STRIDED_SLICE": strided_slice, "SLICE": slice_, "SPLIT": split, "SPLIT_V": split_v, "PACK": pack,
     "UNPACK": unpack, "GATHER": gather, "EMBEDDING_LOOKUP": embedding, "GATHER_ND": gather_nd,
-    "TILE": tile, "BROADCAST_TO": broadcast_to, "SHAPE": shape_of,
+    "TILE": tile, "BROADCAST_TO": broadcast_to, "SHAPE": shape_of, "RANK": rank_of,
+    "ZEROS_LIKE": zeros_like, "RANGE": range_of,
     "DEPTH_TO_SPACE": blocks("DepthToSpace"), "SPACE_TO_DEPTH": blocks("SpaceToDepth"),
 }  # fmt: skip
