@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -194,6 +195,18 @@ def test_operators_of_microsoft(any_device: vkq.Device) -> None:
     assert made.cpu_nodes == 1
     with pytest.raises(vkq.UnsupportedModelError, match=r"1 of 3 .*\n.*know the .* com.microsoft.Trilu"):
         vkq.onnx.InferenceSession(data, any_device)
+
+
+def test_results_of_unknown_rank(any_device: vkq.Device) -> None:
+    """ONNX Runtime shows the shape [] for scalars and for results of unknown rank, as those of
+    scikit-learn's Scaler. The latter are planned once they are known."""
+    scale = helper.make_node(
+        "Scaler", ["x"], ["s"], domain="ai.onnx.ml", offset=[1.0, 2.0, 3.0], scale=[2.0, 3.0, 4.0]
+    )
+    proto = onnx.load_from_string(model([scale, node("Relu", "s")], {"x": X[:, :, 0]}, {}, "float32"))
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    made = check(any_device, proto.SerializeToString(), {"x": X[:, :, 0]}, {"x": X[:, :, 1]})
+    assert [one.op for one in made.later] == ["Relu"]
 
 
 @pytest.mark.parametrize("installed", [True, False])

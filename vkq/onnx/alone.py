@@ -100,15 +100,37 @@ def runtime_specs(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Arr
     time, or if ONNX Runtime does not know the operator or is not installed."""
     small = [None if array is None or array.size > SMALL else array for array in arrays]
     try:
-        session = _session(model_of(node, specs, small))
+        model = model_of(node, specs, small)
+        session = _session(model)
     except ImportError as error:
         raise OpenShape("onnx cannot infer its shapes, and onnxruntime is not installed") from error
     except Exception as error:  # ONNX Runtime's errors have no common base class
         if any(text in str(error) for text in UNKNOWN):
             raise OpenShape("ONNX Runtime does not know it either") from error
         raise ModelError(f"ONNX Runtime refuses it: {str(error)[:300]}") from error
-    found = iter(session.get_outputs())
+    results = session.get_outputs()
+    open_ranks = _open_ranks(
+        model, [x.name for x in results if x.shape == [] and x.type.startswith("tensor")]
+    )
+    if open_ranks:
+        raise OpenShape(f"the rank of its result {open_ranks[0]!r} is known only at run time")
+    found = iter(results)
     return [_spec_of(next(found)) if name else Spec("float32", ()) for name in node.outputs]
+
+
+def _open_ranks(model: bytes, names: Sequence[str]) -> list[str]:
+    """Return those of the results *names* that are no scalars. ONNX Runtime shows the shape [] for a scalar
+    and for a result of unknown rank; only the Shape of a scalar is known to have no elements."""
+    if not names:
+        return []
+    onnx = package()
+    proto = onnx.load_from_string(model)
+    shapes = [onnx.helper.make_node("Shape", [name], [f"{name}/shape"]) for name in names]
+    proto.graph.node.extend(shapes)
+    del proto.graph.output[:]
+    proto.graph.output.extend(onnx.helper.make_empty_tensor_value_info(node.output[0]) for node in shapes)
+    results = _session(proto.SerializeToString()).get_outputs()
+    return [name for name, result in zip(names, results, strict=True) if result.shape != [0]]
 
 
 def _spec_of(argument: Any) -> Spec:
