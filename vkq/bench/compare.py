@@ -48,12 +48,13 @@ def compare(
     """Compare each measurement of the old run with that measurement of the new run: same case, scheme,
     scale, method, path and clock.
 
-    *clocks*: compare only these clocks; empty means all. *ignore_path*: compare the fastest path of each
-    run, even if the paths differ.
+    - *clocks*: compare only these clocks; empty means all.
+    - *any_device*: allow runs of two devices.
+    - *ignore_path*: compare the fastest path of each run, even if the paths differ.
 
     Raises ArgumentError in three cases:
 
-    - the runs are of two devices (by UUID and name) and *any_device* is False;
+    - the runs are of two devices (by UUID and name), and *any_device* is False;
     - the runs have no measurement in common;
     - only one of the runs rotated the inputs of a case among copies, to keep them out of the cache.
     """

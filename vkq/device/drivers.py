@@ -182,7 +182,7 @@ def _fingerprint(path: Path) -> str:
 
 def _library(path: Path, manifest: bytes) -> list[Any]:
     """Return [path, size, modification time] of the driver's library, [name] if the library is not found,
-    or [] if the manifest names none. *path*: the manifest's path; *manifest*: its content."""
+    or [] if the manifest names none. *path* is the manifest's path, *manifest* its content."""
     try:
         name = str(files.parse_json(manifest)["ICD"]["library_path"])
     except (ValueError, TypeError, LookupError):

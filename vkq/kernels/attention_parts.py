@@ -35,8 +35,8 @@ class PartsKernel(AttentionKernel):
         return (begin < low).where(low, begin), (end < high).where(end, high)
 
     def seen_bounds(self) -> tuple[Number, Number]:
-        """Return (begin, end) of the keys to which the workgroup's rows attend. The begin is rounded down
-        to a multiple of the tile's number of keys."""
+        """Return (begin, end) of the keys to which the workgroup's rows attend; begin is rounded down to a
+        multiple of the tile's number of keys."""
         k, keys = self.k, self.keys
         if not self.form.causal:
             return k.constant(0, "u"), keys

@@ -99,16 +99,17 @@ def mean_over_axes(
 def averaged_by_table(
     b: Builder, x: Value, table: npt.NDArray[np.float32], yq: QParams, layout: str | None = None
 ) -> Value:
-    """Add the mean of a function of 8-bit x over each channel's pixels, (N, C, 1, 1), to a plan. *table*:
-    the function's float32 values, (256,) or (C, 256); see `vkq.reference.operators.mean_of_table`.
-    *layout*: see `vkq.ops.pool.globally_averaged`."""
+    """Add the mean of a function of 8-bit x over each channel's pixels, (N, C, 1, 1), to a plan.
+
+    - *table*: the function's float32 values, (256,) or (C, 256), as in
+      `vkq.reference.operators.mean_of_table`.
+    - *layout*: see `vkq.ops.pool.globally_averaged`."""
     operand.check_image("mean", x.spec.shape)
     n, c, h, w = x.spec.shape
     if not 0 < h * w <= MOST_TABLE_PIXELS or table.shape not in ((256,), (c, 256)):
         raise ArgumentError(
             f"mean: x is {x.spec.shape} and the table {table.shape}; there must be 1 to"
-            f" {MOST_TABLE_PIXELS} pixels, and"
-            " one table or one for each channel"
+            f" {MOST_TABLE_PIXELS} pixels, and one table or one for each channel"
         )
     numbers, exponent = fixed_point(table)
     key = ("mean", numbers.shape, numbers.tobytes())

@@ -68,7 +68,7 @@ def dequantize(
 
 
 def dequantized(b: Builder, x: Value, qparams: QParams | None) -> Value:
-    """Add `dequantize` to a plan. *qparams*: None: the parameters of x."""
+    """Add `dequantize` to a plan. If *qparams* is None, x's own are used."""
     q = qparams or x.spec.qparams
     if q is None:
         raise ArgumentError("dequantize: x carries no qparams; give them")

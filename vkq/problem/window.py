@@ -43,7 +43,7 @@ class Window:
         ceil_mode: bool,
     ) -> Window:
         """Return the window for PyTorch's arguments, each an int or a pair. padding may also be (top, left,
-        bottom, right). stride: None: the kernel size."""
+        bottom, right). If stride is None, it is the kernel size."""
         if len(x_shape) != 4:
             raise ArgumentError(
                 f"{op}: x has {len(x_shape)} axes (shape {tuple(x_shape)}); it must have 4: (N, C, H, W)"
