@@ -103,11 +103,13 @@ def _floats(low: Lowering, values: Array) -> str:
 def _selected(low: Lowering, ends: str, scores: str, options: Options, steps: int) -> tuple[str, str]:
     """Emit *steps* steps of a selection for each row of *scores* (rows, N). Return the names of the selected
     boxes' numbers (rows, steps) and of their scores. If no box is left, the score is GONE."""
-    _, count = low.specs[scores].shape
+    rows, count = low.specs[scores].shape
     line, gone = _floats(low, np.arange(count)[None]), _floats(low, GONE)
     least, most = (_floats(low, np.array(options[f"nms_{name}_threshold"])) for name in ("score", "iou"))
     axes, beyond = low.constant(np.array([1]), "axes"), _floats(low, np.array(count))
-    sides = [low.reshape(_part(low, ends, 0, i, i + 1), (count,)) for i in range(4)]
+    boxes = low.emit("Transpose", [ends], perm=(1, 0))
+    corners = [low.reshape(_part(low, ends, 0, i, i + 2), (1, 2, count)) for i in (0, 2)]
+    areas = low.reshape(_product(low, low.emit("Sub", corners[::-1])), (count,))
     rest = low.emit("Where", [low.emit("GreaterOrEqual", [scores, least]), scores, gone])
     places, found = list[str](), list[str]()
     for _ in range(steps):
@@ -115,28 +117,30 @@ def _selected(low: Lowering, ends: str, scores: str, options: Options, steps: in
         after = low.emit("Where", [low.emit("Less", [rest, best]), beyond, line])
         at = low.emit("ReduceMin", [after, axes], keepdims=1)
         place = low.emit("Cast", [at], to="int32", range=(0, count - 1))
-        own = [low.emit("Gather", [side, place], axis=0) for side in sides]
-        overlaps = low.emit("Greater", [_overlap(low, own, sides), most])
-        removed = low.emit("Or", [overlaps, low.emit("Equal", [line, at])])
-        rest = low.emit("Where", [removed, gone, rest])
+        own = low.reshape(low.emit("Gather", [boxes, place], axis=0), (rows, 4, 1))
+        common = _common(low, [_part(low, own, 1, i, i + 2) for i in (0, 2)], corners)
+        total = low.emit("Add", [low.emit("Gather", [areas, place], axis=0), areas])
+        overlap = low.emit("Div", [common, low.emit("Sub", [total, common])])  # NaN for two empty boxes
+        rest = low.emit("Where", [low.emit("Greater", [overlap, most]), gone, rest])
+        rest = low.emit("Where", [low.emit("Equal", [line, at]), gone, rest])
         places.append(place)
         found.append(best)
     return low.emit("Concat", places, axis=1), low.emit("Concat", found, axis=1)
 
 
-def _overlap(low: Lowering, a: Sequence[str], b: Sequence[str]) -> str:
-    """Emit the intersection over union of boxes. *a*, *b*: names of ymin, xmin, ymax and xmax, which
-    broadcast. Return the result's name. If both boxes are empty, the result is NaN."""
-    zero, product = _floats(low, np.array(0)), list[str]()
-    for low_ends, high_ends in (((a[0], b[0]), (a[2], b[2])), ((a[1], b[1]), (a[3], b[3]))):
-        length = low.emit("Sub", [low.emit("Min", high_ends), low.emit("Max", low_ends)])
-        product.append(low.emit("Max", [length, zero]))
-    common = low.emit("Mul", product)
-    areas = [
-        low.emit("Mul", [low.emit("Sub", [box[2], box[0]]), low.emit("Sub", [box[3], box[1]])])
-        for box in (a, b)
-    ]
-    return low.emit("Div", [common, low.emit("Sub", [low.emit("Add", areas), common])])
+def _common(low: Lowering, a: Sequence[str], b: Sequence[str]) -> str:
+    """Emit the areas (rows, N) that boxes have in common. *a* (rows, 2, 1) and *b* (1, 2, N): the names of
+    the least and of the largest coordinates. Return the result's name."""
+    first = low.emit("Max", [a[0], b[0]])
+    length = low.emit("Sub", [low.emit("Min", [a[1], b[1]]), first])
+    return _product(low, low.emit("Max", [length, _floats(low, np.array(0))]))
+
+
+def _product(low: Lowering, pairs: str) -> str:
+    """Emit the products of the two elements along axis 1 of *pairs* (rows, 2, N). Return the result's
+    name."""
+    rows, _, count = low.specs[pairs].shape
+    return low.emit("Mul", [low.reshape(_part(low, pairs, 1, i, i + 1), (rows, count)) for i in range(2)])
 
 
 def _over_classes(low: Lowering, ends: str, scores: str, options: Options) -> list[str]:
