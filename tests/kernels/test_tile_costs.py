@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq.check import compare, measuring
-from vkq.check.measuring import NoCost, TimedTile, int8_tiles
+from vkq.check import compare, measuring, tile_costs
+from vkq.check.awake import Awake
+from vkq.check.tile_costs import NoCost, TimedTile, int8_tiles
 from vkq.device import costs, tuner
 from vkq.device.costs import INT8, SEED
 from vkq.device.profiles import profile
@@ -40,9 +41,9 @@ def small(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
     c = matrices.capabilities
     told = dataclasses.replace(c, properties={**c.properties, "shaderSMCount": 2})
     monkeypatch.setattr(matrices, "capabilities", told)
-    monkeypatch.setattr(measuring, "DEPTHS", (128, 256))
-    monkeypatch.setattr(measuring, "LEAST_OF_TILE", 1)
-    monkeypatch.setattr(measuring, "TILE_S", 0.0)
+    monkeypatch.setattr(tile_costs, "DEPTHS", (128, 256))
+    monkeypatch.setattr(tile_costs, "LEAST_OF_TILE", 1)
+    monkeypatch.setattr(tile_costs, "TILE_S", 0.0)
     return matrices
 
 
@@ -51,36 +52,39 @@ def test_a_step_is_the_difference_of_two_depths(small: vkq.Device, monkeypatch: 
     500 ns, and each element along K of each workgroup of the busiest core 3 ns."""
     asked: list[tuple[int, int, int]] = []
 
-    def clock(device: object, tile: TimedTile, m: int, n: int, k: int) -> float:
+    def clock(device: object, tile: TimedTile, m: int, n: int, k: int, awake: Awake) -> float:
         asked.append((m, n, k))
         workgroups = -(-(m // 64) * (n // 32) // 2)
         return 500.0 + 3.0 * k * workgroups
 
-    monkeypatch.setattr(measuring, "_nanoseconds", clock)
-    assert int8_tile().cost(small) == (96.0, 96.0)
-    assert asked == [(64, 32, 128), (64, 32, 256), (128, 64, 128), (128, 64, 256)]
-    monkeypatch.setattr(measuring, "_nanoseconds", lambda *_: 500.0)
+    monkeypatch.setattr(tile_costs, "_nanoseconds", clock)
+    assert int8_tile().cost(small, Awake(small)) == (96.0, 96.0)
+    assert asked == [(64, 32, 256), (64, 32, 128), (256, 128, 256), (256, 128, 128)]
+    monkeypatch.setattr(tile_costs, "_nanoseconds", lambda *_: 500.0)
     with pytest.raises(NoCost, match="cannot distinguish k = 128 from k = 256"):
-        int8_tile().cost(small)
+        int8_tile().cost(small, Awake(small))
 
 
-def test_a_step_of_a_slice_k_tile_includes_the_end_of_a_workgroup(
+def test_a_slice_k_tile_and_one_without_a_loop_include_the_end_of_a_workgroup(
     matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cost of a slice-K tile includes the sum of its subgroups at the end of a workgroup: it is the time
-    of a second workgroup on a core, with WIDE_STEP elements along K. On the simulated clock, a call takes
-    500 ns, each workgroup of the busiest core 1,000 ns, and each of its elements along K 3 ns."""
+    of a second workgroup on a core, with WIDE_STEP elements along K. The cost of a tile without a loop is the
+    time of a whole workgroup, without the start of the call. On the simulated clock, a call takes 500 ns,
+    each workgroup of the busiest core 1,000 ns, and each of its elements along K 3 ns."""
     c = matrices.capabilities
     told = dataclasses.replace(c, properties={**c.properties, "shaderSMCount": 2})
     monkeypatch.setattr(matrices, "capabilities", told)
 
-    def clock(device: object, tile: TimedTile, m: int, n: int, k: int) -> float:
+    def clock(device: object, tile: TimedTile, m: int, n: int, k: int, awake: Awake) -> float:
         rows, columns = tile.size
         return 500.0 + (1000 + 3 * k) * -(-(m // rows) * (n // columns) // 2)
 
-    monkeypatch.setattr(measuring, "_nanoseconds", clock)
+    monkeypatch.setattr(tile_costs, "_nanoseconds", clock)
     (wide,) = (tile for tile in int8_tiles() if tile.step == matrix_tiles.WIDE_STEP)
-    assert wide.cost(matrices) == (3 * 512 + 1000 / 4, 3 * 512 + 1000 / 4)
+    assert wide.cost(matrices, Awake(matrices)) == (3 * 512 + 1000 / 4, 3 * 512 + 1000 / 4)
+    (short,) = (tile for tile in int8_tiles() if tile.name == "128x64_short")
+    assert short.cost(matrices, Awake(matrices)) == (3 * 64 + 1000, 3 * 64 + 1000)
 
 
 def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +100,7 @@ def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch
     monkeypatch.setattr(Recording, "run", noted)
     monkeypatch.setattr(measuring, "families", lambda: ())
     monkeypatch.setattr(measuring, "COMPILE_S", 600.0)
-    monkeypatch.setattr(measuring.matrix_tiles, "tile_names", lambda: (TILE, "128x256"))
+    monkeypatch.setattr(tile_costs.matrix_tiles, "tile_names", lambda: (TILE, "128x256"))
     monkeypatch.setattr(measuring, "choose_path", lambda device: type("Coopmat", (), {"path": "coopmat"}))
     said: list[dict[str, Any]] = []
     measuring.run(small, lambda **what: said.append(what), 600.0, {(TILES, "128x256")})
@@ -133,9 +137,9 @@ def test_tiles_of_float16_are_measured_too(
     """Float16 tiles are measured with layers that run them. A kernel for few rows that would replace a tile
     is not measured as that tile."""
     emulated.emulate(strict_device, monkeypatch, "16x16x16", form="f16")
-    monkeypatch.setattr(measuring, "DEPTHS", (64, 128))
-    monkeypatch.setattr(measuring, "LEAST_OF_TILE", 1)
-    monkeypatch.setattr(measuring, "TILE_S", 0.0)
+    monkeypatch.setattr(tile_costs, "DEPTHS", (64, 128))
+    monkeypatch.setattr(tile_costs, "LEAST_OF_TILE", 1)
+    monkeypatch.setattr(tile_costs, "TILE_S", 0.0)
     c, able = strict_device.capabilities, OperandKind.able
     told = dataclasses.replace(c, properties={**c.properties, "shaderSMCount": 1})
     monkeypatch.setattr(strict_device, "capabilities", told)
@@ -143,21 +147,21 @@ def test_tiles_of_float16_are_measured_too(
         OperandKind, "able", lambda of, facts, forced=None: able(of, facts, forced or "32x32")
     )
     ran: list[str] = []
-    true = measuring._require
+    true = tile_costs._require
 
     def required(plan: Plan, tile: TimedTile) -> None:
         ran.extend(plan.variants)
         true(plan, tile)
 
-    monkeypatch.setattr(measuring, "_require", required)
-    (tile,) = (tile for tile in measuring.float_tiles(strict_device) if tile.table == FLOAT16.cycles)
+    monkeypatch.setattr(tile_costs, "_require", required)
+    (tile,) = (tile for tile in tile_costs.float_tiles(strict_device) if tile.table == FLOAT16.cycles)
     assert tile.name == "32x32"
     tile.verify(strict_device)
     with contextlib.suppress(NoCost):  # a clock may be too coarse for so little work
-        tile.cost(strict_device)
+        tile.cost(strict_device, Awake(strict_device))
     assert any("gemm_q8csw" in name and "32x32" in name for name in ran), ran
-    monkeypatch.setattr(measuring, "_nanoseconds", lambda device, tile, m, n, k: 100.0 + k * m)
-    assert tile.cost(strict_device) == (32.0 * 32, 16.0 * 32)
+    monkeypatch.setattr(tile_costs, "_nanoseconds", lambda device, tile, m, n, k, awake: 100.0 + k * m)
+    assert tile.cost(strict_device, Awake(strict_device)) == (32.0 * 32, 8.0 * 32)
 
 
 def test_what_is_measured_is_in_the_seed_s_unit_and_decides() -> None:
@@ -181,6 +185,18 @@ def test_what_is_measured_is_in_the_seed_s_unit_and_decides() -> None:
     for bad in ({"64x64": [1.0]}, {"no tile": [1.0, 1.0]}, {"64x64": [1.0, -1.0]}, []):
         with pytest.raises(ValueError, match="not a measurement"):
             Measured.parse({"taken": "64x64", "outcomes": bad})
+
+
+def test_the_fastest_tiling_of_each_tile_comes_first() -> None:
+    """So `vkq tune`, which tries six, reaches every kind of tile, and not six numbers of parts of one."""
+    known = profile(reported("nvidia-h200"))
+    found = tilings(known, 32, 768, 3072)
+    tiles = {one.tile for one in found}
+    assert {one.tile for one in found[: len(tiles)]} == tiles
+    times = [one.cycles(known, 32, 768, 3072) for one in found]
+    assert times[: len(tiles)] == sorted(times[: len(tiles)])
+    assert times[len(tiles) :] == sorted(times[len(tiles) :])
+    assert "32x32_wide" in [one.tile for one in found[:6]]
 
 
 def test_a_new_tile_needs_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,12 +110,15 @@ class Trial:
         """Run the recorded call for about *seconds*, and at least *least* times."""
         end, count = time.perf_counter() + seconds, len(self._samples) + least
         while len(self._samples) < count or time.perf_counter() < end:
-            start = self._clock()
-            self._recording.run()
-            host = (self._clock() - start) * 1e6
-            found = sum(self._recording.gpu_times_us()[self._timed]) if self._timed else host
-            self._samples.append(max(found, 1e-3))
+            self._samples.append(self.run())
         self.time_us = float(np.percentile(self._samples, PERCENTILE))
+
+    def run(self) -> float:
+        """Run the recorded call once, and return its time in microseconds."""
+        start = self._clock()
+        self._recording.run()
+        host = (self._clock() - start) * 1e6
+        return max(sum(self._recording.gpu_times_us()[self._timed]) if self._timed else host, 1e-3)
 
 
 class Subject:

@@ -16,7 +16,7 @@ from vkq.bench import cases
 from vkq.check import catalogue, tuning
 from vkq.check.cases import FLOAT
 from vkq.check.catalogue import Check
-from vkq.check.measuring import measured_costs
+from vkq.check.tile_costs import measured_costs
 from vkq.check.tuning import Trial
 from vkq.cli.common import Parsers, add_command, columns, counted, device_argument, output_file, progress
 from vkq.device.profiles import profile
