@@ -17,6 +17,7 @@ from ..operators import elementwise, movement
 from ..operators.operator import axis_of
 from .constants import HELD
 from .ranges import INT32, Range, fits, result_range
+from .spans import whole_range
 from .sweep import Sweep
 
 # Candidate ranges [-half, half) of integer inputs, the widest first. For each input, the pass chooses the
@@ -173,9 +174,12 @@ class _Types:
 
     def _cast(self, node: Node, whole: Sequence[str]) -> bool:
         """Replace a Cast to int64 by a Cast to int32 if the values fit into int32. Boolean values and shorter
-        integers always fit. Floats may not fit: their Cast stays, with the reason why a device refuses it."""
+        integers always fit. If floats may not fit, the Cast stays, with the reason why a device refuses
+        it."""
         name, dtype = node.inputs[0], self.sweep.specs[node.inputs[0]].dtype
         found = self._range(name) if whole else SHORT.get(dtype)
+        if found is None and not whole and name not in self.sweep.constants:
+            found = whole_range(self.sweep, name, self.ranges)
         if found is None and (whole or name in self.sweep.constants):
             return False
         if found is None:
