@@ -73,9 +73,9 @@ def only_refused() -> Any:
     return model([node("Det", "x", "y")], [("x", FLOAT, (1, 5, 5))], [("y", FLOAT, (1,))])
 
 
-def cubic_samples() -> Any:
-    inputs = [("x", FLOAT, (1, 2, 5, 5)), ("grid", FLOAT, (1, 3, 3, 2))]
-    return model([node("GridSample", "x grid", "y", mode="cubic")], inputs, [("y", FLOAT, (1, 2, 3, 3))])
+def samples_of_a_volume() -> Any:
+    inputs = [("x", FLOAT, (1, 2, 5, 5, 5)), ("grid", FLOAT, (1, 3, 3, 2, 3))]
+    return model([node("GridSample", "x grid", "y")], inputs, [("y", FLOAT, (1, 2, 3, 3, 2))])
 
 
 SAID = {
@@ -110,7 +110,7 @@ SAID = {
         "  Det '/Det': vkq does not know the operator ai.onnx.Det\n" + FALLBACK,
     ),
     "form": (
-        cubic_samples,
+        samples_of_a_volume,
         "1 of 1 nodes cannot run on a device:\n"
         "  GridSample '/GridSample': vkq does not support this form of ai.onnx.GridSample\n" + FALLBACK,
     ),
