@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,27 +108,27 @@ class Graph:
             count[name] = count.get(name, 0) + 1
         return count
 
-    def check_bounds(self, inputs: Mapping[str, Array]) -> None:
-        """Raise an error if an integer input has an element outside its bounds."""
-        for name, (low, high) in self.bounds.items():
-            given = inputs.get(name)
-            if given is not None and given.size and not (low <= given.min() and given.max() <= high):
-                raise ArgumentError(
-                    f"input {name!r} holds {given.min()} to {given.max()}; this model takes {low} to {high}."
-                    " Other values would be indices out of range, or overflow int32. With"
-                    f" constant_inputs=[{name!r}] the host computes with this input in int64"
-                )
+    def check_bounds(self, inputs: Mapping[str, Any]) -> None:
+        """Raise ArgumentError if an integer input has an element outside its bounds."""
+        for name in self._outside(self.bounds, inputs):
+            given, (low, high) = inputs[name], self.bounds[name]
+            raise ArgumentError(
+                f"input {name!r} holds {given.min()} to {given.max()}; this model takes {low} to {high}."
+                " Other values would be indices out of range, or overflow int32. With"
+                f" constant_inputs=[{name!r}] the host computes with this input in int64"
+            )
 
     def overflowing(self, inputs: Mapping[str, Any]) -> set[str]:
         """Return the names of the arrays with elements for which the graph's arithmetic could overflow
         int32."""
-        arrays = {name: inputs[name] for name in self.arithmetic if isinstance(inputs.get(name), np.ndarray)}
-        limits = {name: self.bounds[name] for name in arrays}
-        return {
-            name
-            for name, given in arrays.items()
-            if given.size and not (limits[name][0] <= given.min() and given.max() <= limits[name][1])
-        }
+        return set(self._outside(self.arithmetic, inputs))
+
+    def _outside(self, names: Iterable[str], inputs: Mapping[str, Any]) -> Iterator[str]:
+        """Yield those of *names* whose arrays have an element outside the input's bounds."""
+        for name in names:
+            given, (low, high) = inputs.get(name), self.bounds[name]
+            if isinstance(given, np.ndarray) and given.size and not low <= given.min() <= given.max() <= high:
+                yield name
 
     def verify(self) -> None:
         """Raise ModelError if a value is computed twice, or if a node reads a value that is unknown or
