@@ -13,7 +13,7 @@ OPERATORS = {
 # Operators without a uint8 form in LiteRT or in vkq.
 INT8_ALONE = (
     "DEPTHWISE_CONV_2D", "ELU", "ELU-ties", "ABS", "SQRT", "HARD_SWISH", "HARD_SWISH-beyond", "EXP", "LOG",
-    "RESIZE_BILINEAR-computed",
+    "RESIZE_BILINEAR-computed", "L2_NORMALIZATION",
     *narrow.NARROW,
 )  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""Models of the largest elements of rows, of indices within batches, of averages over large windows, and of
-RELU_0_TO_1."""
+"""Models of the largest elements of rows, of indices within batches, of averages over large windows, of
+RELU_0_TO_1 and of L2_NORMALIZATION."""
 
 from __future__ import annotations
 
@@ -49,7 +49,20 @@ def average(rng: Random, dtype: str) -> Case:
     return one.case(y)
 
 
+def unit(rng: Random, dtype: str) -> Case:
+    """Return a model of an L2_NORMALIZATION. One row has only the zero point, and two have few other
+    numbers."""
+    one = One(rng, dtype)
+    shape, zero = (6, int(rng.integers(1, 300))), one.zero()
+    array = one.numbers(shape)
+    array[0] = zero
+    array[1:3] = np.where(rng.random((2, shape[1])) < 0.05, zero + (1 if zero < 100 else -1), zero)
+    x, y = one.input(shape, one.scale(), zero, array), one.output(shape, 1 / 128, 0)
+    one.w.operator("L2_NORMALIZATION", [x], [y], "L2NormOptions", 2)
+    return one.case(y)
+
+
 LARGEST: dict[str, Callable[[Random, str], Case]] = {
     "RELU_0_TO_1": unary("RELU_0_TO_1"), "TOPK_V2": largest, "GATHER-batches": in_batches,
-    "AVERAGE_POOL_2D-large": average,
+    "AVERAGE_POOL_2D-large": average, "L2_NORMALIZATION": unit,
 }  # fmt: skip

@@ -15,6 +15,7 @@ from .layers import BYTES, activated, real_range
 from .lowering import Lowering, Unsupported
 from .movement import Rule, same_parameters
 from .parts import axis_of
+from .unit import unit_rows
 
 LEAST_NORM = 1e-6  # LiteRT divides by at least this number
 
@@ -67,13 +68,14 @@ def largest_of(low: Lowering, name: str, k: int) -> tuple[str, str]:
 
 def normalized(low: Lowering, operator: FileOperator, activation: str) -> None:
     """Lower L2_NORMALIZATION: each row divided by the root of the sum of its squares."""
-    no_bytes(low, operator)
+    if low.dtype(operator.inputs[0]) in BYTES:
+        return low.give(operator.outputs[0], unit_rows(low, operator))
     x, name = operator.inputs[0], low.last_of(operator.inputs[0])
     axes = low.constant(np.array([len(low.shape(x)) - 1]), "axes")
     total = low.emit("ReduceSum", [low.emit("Mul", [name, name]), axes], keepdims=1)
     least = low.constant(np.float32(LEAST_NORM), "least")
     quotient = low.emit("Div", [name, low.emit("Max", [low.emit("Sqrt", [total]), least])])
-    low.give(operator.outputs[0], activated(low, quotient, real_range(operator, activation)))
+    return low.give(operator.outputs[0], activated(low, quotient, real_range(operator, activation)))
 
 
 def log_softmax(low: Lowering, operator: FileOperator, activation: str) -> None:
