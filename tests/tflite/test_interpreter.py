@@ -303,8 +303,8 @@ def test_16_bit_activations(any_device: vkq.Device) -> None:
     np.testing.assert_array_equal(got, np.float32([[0.5 + 2**-10, -15 - 2**-9, top, top]]))
     with pytest.raises(UnsupportedModelError, match=r"int16 activations .* they must be float"):
         InferenceSession(sixteen(ends="int16"), any_device)
-    with pytest.raises(UnsupportedModelError, match=r"ZEROS_LIKE #1: vkq does not know .* \(16x8\)"):
-        InferenceSession(sixteen("ZEROS_LIKE"), any_device)
+    with pytest.raises(UnsupportedModelError, match=r"MATRIX_DIAG #1: vkq does not know .* \(16x8\)"):
+        InferenceSession(sixteen("MATRIX_DIAG"), any_device)
 
 
 def test_litert_is_asked_for_by_name(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
