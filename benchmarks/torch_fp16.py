@@ -22,7 +22,8 @@ from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.names import parse
 
 CALLS, SAMPLES, WARM_S = 64, 15, 0.15
-# minimum bytes of all rotating copies together, larger than the GPU's cache, as in vkq bench
+# Calls rotate among copies of x and w, to read them from memory and not from the GPU's cache: as many copies
+# as CACHE bytes hold, but at least 2 and at most CALLS.
 CACHE = 128 << 20
 FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 

@@ -92,9 +92,9 @@ def test_scales_of_blocks_are_a_float_weight(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("real", [False, True], ids=["bytes", "numbers"])
 def test_linear_resize(device: vkq.Device, real: bool, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Linear Resize of 1-D data gives ONNX Runtime's bytes for 8-bit and dequantized values, many of them
-    near ties. (ONNX Runtime computes it as 3-D data, and adds the terms of the last channel and image in
-    another order.)"""
+    """Linear Resize of 1-D data (N, C, L) gives ONNX Runtime's bytes, for 8-bit and dequantized data. Many
+    results are near ties. (ONNX Runtime treats the data as a volume, so the order in which it adds the
+    terms of a result differs for the last channel and the last image: `vkq.reference.resize._of_lines`.)"""
     monkeypatch.setattr(device, "_soft_float", soft)
     rng = np.random.default_rng(4)
     sizes = (((2, 3, 7), 19), ((1, 1, 5), 12), ((3, 18, 13), 4), ((2, 5, 1), 3), ((1, 6, 9), 26))

@@ -72,8 +72,8 @@ def test_what_is_left_alone_is_the_same_graph() -> None:
 
 
 def test_what_follows_a_change_is_inferred_again() -> None:
-    """Shapes and types of later nodes are inferred again after a change: another type, a constant instead
-    of a node, or an input that is stored in another type."""
+    """The specs of later nodes are inferred again after a change: a node whose result has another shape, a
+    constant instead of a node, or an input with another spec."""
     relu, add = Node("Relu", ("x",), ("a",)), Node("Add", ("a", "c"), ("y",))
     graph = graph_of(relu, add, c=np.float32([[1, 2, 3]]))
 

@@ -421,8 +421,9 @@ def test_what_an_h200_takes(
 def test_a_single_row_is_split_by_columns(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A single row uses matrix units only if the layer has many weights: with groups of fewer than 128, even
-    more weights, and no zero points. The workgroup's size depends on the number of columns."""
+    """A single row uses matrix units only if the layer has many weights. With groups of fewer than 128
+    weights, the layer must have even more weights, and no zero points. The workgroup's size depends on the
+    number of columns, or, if all weights are loaded at once, on k."""
     facts = emulated.capabilities(software_device, "16x8x16", form="f16", maxComputeWorkGroupSize_x=1024)
     monkeypatch.setattr(software_device, "capabilities", as_h200(facts))
 

@@ -16,8 +16,8 @@ def test_the_plain_formula(width: int) -> None:
     r = np.random.default_rng(width)
     x = (r.normal(0, 1, (3000, width)) * np.exp(r.normal(0, 8, (3000, 1)))).astype(np.float32)
     x[0] = 0
-    # with the scale 1/2, these values are ties
-    x[1], x[1, 0] = np.resize(np.arange(-254, 255, 2) / 4, width), 127 / 2
+    # the scale is (127 / 2) / 127 = 1/2, so the quotients of these odd multiples of 1/4 are ties
+    x[1], x[1, 0] = np.resize(np.arange(-253, 254, 2) / 4, width), 127 / 2
     words = packed(x)
     assert (words.dtype, words.shape) == (np.int32, (3000, words_of(width)))
     codes, scale = unpacked(words, width)

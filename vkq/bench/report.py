@@ -45,7 +45,8 @@ def header(result: Result) -> list[str]:
 
 
 _WIDE_WIDTHS = (11, 19, 11, 11, 9, 10, 18, 9, 8, 24)
-# Widths of the columns after the case's name. The name gets the remaining width of a line of 80 characters.
+# Widths of the columns after the case's name. The name gets what remains of the terminal's width, but room
+# for at least _LEAST characters.
 _WIDTHS = {"path": 8, "us": 9, "p20..p80": 20, "GOP/s": 8, "of ceiling": 10}
 _LEAST = 20  # minimum number of characters of a case's name
 

@@ -79,8 +79,8 @@ def _product(a: Array, b: Array) -> Array:
 
 
 def casts(data: Data, xs: Sequence[Array]) -> Iterator[Replayed]:
-    """Yield what `weightless` yields, for quantize and dequantize. *xs*: the 8-bit inputs, from which the
-    float inputs are made."""
+    """Yield (operator's name, inputs, expected results, function to call) for quantize and for dequantize.
+    *xs*: the 8-bit inputs, from which the float inputs are made."""
     numbers = [dequantize(x, data.x_q) * np.float32(1.01) for x in xs]
     stored = [quantize(one, data.x_q) for one in numbers]
     back = [dequantize(q, data.x_q) for q in stored]

@@ -70,8 +70,9 @@ class Excite:
         b.dispatch(program, slots, {**pool, **self._push}, macs)
 
     def _invocations(self, layout: str, most: int) -> int:
-        """Return the number of invocations of a workgroup: *most* (that of the kernel of means), or fewer
-        if shared memory is small."""
+        """Return the number of invocations of a workgroup: *most*, the number in the kernel that computes the
+        means. It is halved, down to INVOCATIONS, while the device refuses the variant (for example because
+        shared memory is small)."""
         while most > INVOCATIONS and self._refused(layout, most):
             most //= 2
         return most

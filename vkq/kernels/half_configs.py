@@ -18,7 +18,7 @@ from ..shader.spec import Variant
 from .split import MOST_TILES
 
 K_SPLITS = (1, 2, 3, 4, 6, 8)  # the possible numbers of parts of k
-WORDS_OUTPUTS = 32  # number of outputs whose weights are contiguous in the order of WORDS
+WORDS_OUTPUTS = 32  # the kind WORDS (below): outputs whose weights are contiguous, for each block of k
 LEAST_COLUMNS = 17  # minimum number of columns of a product; with fewer, most of a matrix would be padding
 STEP = 32  # elements along k for which a profile states the cycles of a tile
 

@@ -125,7 +125,8 @@ class RowRuns:
             return [self._operand(buffer, dtype, way, run) for buffer, (dtype, way) in loads]
 
     def _operand(self, buffer: int, dtype: str, way: int, run: RowRun) -> Sequence[Number]:
-        """Load an operand for each element of a run. way: ONE, PLACES or LIKE of `row_form`."""
+        """Load an operand for each element of a run. *way* (`row_form`): ONE, one element for all; PLACES, an
+        element for each position in a row; LIKE, an element for each element of the rows."""
         k, first = self.k, self.first if way == LIKE else self.first.of(0)
         if way == ONE:
             return [element(k, buffer, dtype, first)] * RUN

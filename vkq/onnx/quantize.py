@@ -40,7 +40,8 @@ def quantize(
 
     samples: tens of typical inputs, each a mapping of names to arrays; they determine the ranges of
     activations. activations: "int8" or "uint8". per_channel: True for one scale for each output channel of
-    a weight. exclude: names of nodes that stay float, or of modules that contain such nodes.
+    a weight. exclude: names of nodes that stay float. The name of a module, such as "/head", stands for all
+    nodes in it.
     """
     quantization = quantizer()
     if activations not in ("int8", "uint8"):

@@ -31,7 +31,8 @@ from .packed import IN_COLUMNS, MOST_TIMES, unpacked
 
 ROLES = SHADERS, WEIGHTS, ANSWER = "shaders", "weights", "known answer"
 MOST_AXES = 5  # maximum number of axes of the order in which a constant is read
-# Maximum unpacked bytes of all parts together, so that a small file cannot fill the memory.
+# Maximum unpacked bytes of all parts together beyond the file's own size, so that a small file cannot fill
+# the memory.
 MOST_UNPACKED = 1 << 32
 NAMES = {number: name for name, number in TYPES.items()}
 

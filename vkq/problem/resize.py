@@ -147,8 +147,8 @@ class Resize:
     def fixed(self, axis: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """For each output row or column, return (index of the first input row or column, index of the
         second, weight of the second in units of 2**-11), as in XNNPACK: coordinates are multiples of the
-        rounded quotient of the sizes. With "fixed_10", the quotient and the coordinates are multiples of
-        2**-10, as in LiteRT's own kernel."""
+        quotient of the sizes, rounded to float32. With "fixed_10", the quotient and the coordinates are
+        rounded to multiples of 2**-10, as in LiteRT's own kernel."""
         given, out, half = self.x_shape[2 + axis], self.size[axis], np.float32(0.5)
         ends = 1 if self.coordinates == "align_corners" and out > 1 else 0
         if self.rounding == "fixed_10":

@@ -19,12 +19,13 @@ def resize(x: Array, how: Resize) -> Array:
     does. If the size does not change, return x.
 
     linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the
-    left. The roundings:
+    left. x12 is the pixel in the first of the two rows and the second of the two columns; dy1 and dy2 are the
+    distances from the two rows, dx1 and dx2 from the two columns. *how.rounding*:
 
     - "truncate" (ONNX Runtime's) cuts off the fraction.
     - "even" rounds half to even.
-    - "fixed" and "fixed_10" have weights in multiples of 2**-11 (as in XNNPACK) and of 2**-10 (as in
-      LiteRT's own kernel).
+    - "fixed" and "fixed_10" compute in integers. The weights of "fixed" are multiples of 2**-11, as in
+      XNNPACK; those of "fixed_10" are multiples of 2**-10, as in LiteRT's own kernel.
 
     >>> resize(np.array([[[[0, 10]]]], np.int8), Resize.of((1, 1, 1, 2), (1, 4), mode="linear")).tolist()
     [[[[0, 2, 7, 10]]]]
