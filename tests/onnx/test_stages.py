@@ -209,6 +209,18 @@ def test_results_of_unknown_rank(any_device: vkq.Device) -> None:
     assert [one.op for one in made.later] == ["Relu"]
 
 
+def test_integers_for_a_part_on_the_cpu(any_device: vkq.Device) -> None:
+    """scikit-learn's classifiers choose labels by ArrayFeatureExtractor. It takes only int64 indices, which
+    the device stores as int32."""
+    labels = helper.make_node("ArrayFeatureExtractor", ["labels", "i"], ["z"], domain="ai.onnx.ml")
+    nodes = [node("ArgMax", "x", "i", axis=1, keepdims=0), labels, node("Relu", "z")]
+    feed = {"x": X[:, :, 0]}
+    data = model(nodes, feed, {"labels": np.array([4.0, 5.0, 6.0], np.float32)}, "float32")
+    proto = onnx.load_from_string(data)
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    assert isinstance(check(any_device, proto.SerializeToString(), feed), Staged)
+
+
 @pytest.mark.parametrize("installed", [True, False])
 def test_unknown_operators_on_constants_are_computed_at_load(
     any_device: vkq.Device, installed: bool, monkeypatch: pytest.MonkeyPatch

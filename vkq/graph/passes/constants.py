@@ -64,7 +64,9 @@ def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph,
                 return _visit(sweep, node, otherwise)
             except OpenShape as error:
                 rest.why = rest.why or str(error)
-                (rest.later if error.needed else rest.found).append(node)
+                # Subgraphs read outer values by their names, so these values must not be converted.
+                typed = node if node.attributes.get("captured") else _with_types(sweep, node)
+                (rest.later if error.needed else rest.found).append(typed)
                 rest.needed |= {error.needed} - {""}
         unknown.update(name for name in node.outputs if name)
         return True
@@ -191,12 +193,20 @@ def _defined(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 def _settled(sweep: Sweep, node: Node) -> Node:
     """Return the node of an unknown operator with two more attributes: the types that its inputs and results
     have in the model. A device may store these values in other types."""
-    if "takes" in node.attributes:
+    if "gives" in node.attributes:
+        return node
+    gives = tuple(sweep.specs[name] if name else Spec("float32", ()) for name in node.outputs)
+    node = _with_types(sweep, node)
+    return dataclasses.replace(node, attributes={**node.attributes, "gives": gives, "infer": _given})
+
+
+def _with_types(sweep: Sweep, node: Node) -> Node:
+    """Return the node of an unknown operator with the types of its inputs as an attribute. Return any other
+    node unchanged."""
+    if node.op != "foreign":
         return node
     takes = tuple(sweep.specs[name].dtype if name else "" for name in node.inputs)
-    gives = tuple(sweep.specs[name] if name else Spec("float32", ()) for name in node.outputs)
-    attributes = {**node.attributes, "takes": takes, "gives": gives, "infer": _given}
-    return dataclasses.replace(node, attributes=attributes)
+    return dataclasses.replace(node, attributes={**node.attributes, "takes": takes})
 
 
 def _given(x: Inputs) -> list[Spec]:
