@@ -158,8 +158,8 @@ struct MatrixAcc {
   [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++)        \
     m.k[i_ / 4u][i_ % 4u] = less_zeros(m.k[i_ / 4u][i_ % 4u], zeros.k[i_ / 4u][i_ % 4u])
 
-// Convert the nth code of each 16-bit element (which holds four codes of 4 bits, or two of 8 bits) to float16.
-// Subtract the zero points, unless codes are signed.
+// Convert the nth code of each 16-bit element (which holds four codes of 4 bits, or two of 8 bits) to
+// float16. Subtract the zero points, unless codes are signed.
 #define halves_of_codes(codes, nth, biased, zeros, halves)                                       \
   [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++) {                        \
     uint r_ = i_ / 4u, c_ = i_ % 4u, word_ = codes.k[r_][c_];                                    \
