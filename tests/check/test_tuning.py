@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import share
 from vkq.check import tuning
 from vkq.check.catalogue import check_of
-from vkq.check.tuning import Trial, best, mean_regret, regret
+from vkq.check.tuning import Subject, Trial, best, mean_regret, regret
 from vkq.errors import MethodError, PathError
 from vkq.layout.extent import Spec
 from vkq.runtime.device import Device
@@ -85,6 +85,19 @@ def test_a_problem_that_is_tuned_has_six_choices(any_device: Device) -> None:
     found = tuning.trials(any_device, check_of(NAME), "portable")
     assert len(found) == tuning.CANDIDATES
     assert len({(each.variants, *each.choice.items()) for each in found}) == tuning.CANDIDATES
+
+
+def test_the_clock_is_raised_before_the_first_time(
+    any_device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`awake` is called once for a problem, after the choices were verified and before they are timed."""
+    told: list[str] = []
+    tried, sample = Subject.tried, Trial.sample
+    monkeypatch.setattr(Subject, "tried", lambda *given: told.append("tried") or tried(*given))
+    monkeypatch.setattr(Trial, "sample", lambda *given: told.append("sample") or sample(*given))
+    tuning.trials(any_device, check_of(NAME), "portable", 2, lambda: told.append("awake"))
+    assert told[:4] == ["tried", "tried", "awake", "sample"]
+    assert told.count("awake") == 1
 
 
 def test_without_timestamps_the_host_times(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

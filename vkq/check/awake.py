@@ -6,10 +6,12 @@ between the times of two kernels, so without this module they would be measured 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 
 from ..device.profiles import profile
+from ..errors import PathError
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from .tuning import Chosen, Subject, Trial
@@ -28,11 +30,13 @@ class Awake:
 
     def __init__(self, device: Device):
         c = device.capabilities
-        self._trial, self._best = Trial({}, ()), math.inf
-        self._works = c.device_type != "cpu" and c.timestamp_valid_bits > 0
-        if self._works:
+        self._trial, self._best, self._works = Trial({}, ()), math.inf, False
+        if c.device_type == "cpu" or not c.timestamp_valid_bits:
+            return
+        with contextlib.suppress(PathError):  # the device has no int8 path
             call = Chosen(Subject.of(device, f"linear[M=1,K={K},N={N}]", "auto").layer, {})
             self._trial.record(device, call, filled(device, (ROWS * profile(c).multiprocessors, K), "int8"))
+            self._works = True
             self._run(WARM_S, 0.0)
 
     def __call__(self) -> None:

@@ -164,12 +164,19 @@ class Subject:
         return trial
 
 
-def trials(device: Device, check: Check, path: str, most: int | None = CANDIDATES) -> list[Trial]:
+def trials(
+    device: Device,
+    check: Check,
+    path: str,
+    most: int | None = CANDIDATES,
+    awake: Callable[[], None] = lambda: None,
+) -> list[Trial]:
     """Verify choices of kernels for a check's layer: the default, then others whose plans differ, until
     *most* choices are correct (None: all choices). Time the correct choices, then the fastest ones again, in
-    alternation. Return all trials, the default first."""
+    alternation. Return all trials, the default first. *awake* is called before the first time (`Awake`)."""
     found = list(_trials(Subject(device, check, path), most))
     right = [each for each in found if not each.error]
+    awake()
     for each in FIRST_ROUNDS * right:
         each.sample(SAMPLE_S)
     finalists = sorted(right, key=lambda each: each.time_us or 0.0)[:FINALISTS]

@@ -14,6 +14,7 @@ from typing import Any
 
 from vkq.bench import cases
 from vkq.check import catalogue, tuning
+from vkq.check.awake import Awake
 from vkq.check.cases import FLOAT
 from vkq.check.catalogue import Check
 from vkq.check.tile_costs import measured_costs
@@ -115,27 +116,27 @@ def _export(device: Device, file: Path) -> None:
 
 
 def _each(device: Device, checks: list[Check], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    awake = Awake(device)
     for check in checks:
         taken = "auto" if check.scheme in FLOAT else options.path
+        trials = tuning.trials(device, check, taken, None if options.regret else tuning.CANDIDATES, awake)
         if options.regret:
-            yield _regret(device, check, taken)
+            yield _regret(device, check, taken, trials)
         else:
-            yield _tuned(device, check, taken, options.dry_run)
+            yield _tuned(device, check, taken, trials, options.dry_run)
 
 
-def _tuned(device: Device, check: Check, path: str, dry: bool) -> dict[str, Any]:
-    trials = tuning.trials(device, check, path)
+def _tuned(device: Device, check: Check, path: str, trials: list[Trial], dry: bool) -> dict[str, Any]:
     best = tuning.best(trials)
     if not dry:
         store(device.capabilities, check.problem.name, check.scheme, best.choice)
     return _report(device, check, path, trials, best)
 
 
-def _regret(device: Device, check: Check, path: str) -> dict[str, Any]:
-    """Time all choices of kernels. Return the report with two regrets (time / fastest time - 1). "regret" is
-    that of the choice in use: the stored choice, or the default. "regret_tuned" is that of the choice which
-    `vkq tune` would store: the best of the first `tuning.CANDIDATES` correct choices."""
-    trials = tuning.trials(device, check, path, most=None)
+def _regret(device: Device, check: Check, path: str, trials: list[Trial]) -> dict[str, Any]:
+    """Return the report of *trials*, which are of all choices, with two regrets (time / fastest time - 1).
+    "regret" is that of the choice in use: the stored choice, or the default. "regret_tuned" is that of the
+    choice which `vkq tune` would store: the best of the first `tuning.CANDIDATES` correct choices."""
     right = [trial for trial in trials if trial.time_us is not None]
     if not right:
         raise ArgumentError(f"{check.name}: no choice of kernels gives right results: {trials[0].error}")
