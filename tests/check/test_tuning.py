@@ -80,9 +80,9 @@ def test_every_setting_runs_a_program_of_its_own(
     assert (found[0].choice, found[0].name) == ({}, "default")
 
 
-def test_a_problem_that_is_tuned_has_six_choices(any_device: Device) -> None:
+def test_a_problem_that_is_tuned_has_six_choices(software_device: Device) -> None:
     """Tuning a problem times six different choices, the default included."""
-    found = tuning.trials(any_device, check_of(NAME), "portable")
+    found = tuning.trials(software_device, check_of(NAME), "portable")
     assert len(found) == tuning.CANDIDATES
     assert len({(each.variants, *each.choice.items()) for each in found}) == tuning.CANDIDATES
 
@@ -110,7 +110,7 @@ def test_without_timestamps_the_host_times(any_device: Device, monkeypatch: pyte
 
 
 def test_a_choice_that_is_not_exact_is_never_timed(
-    any_device: Device, monkeypatch: pytest.MonkeyPatch
+    software_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A choice with wrong results gets an error and no time; another choice is timed in its place."""
     true = tuning.compare
@@ -121,7 +121,7 @@ def test_a_choice_that_is_not_exact_is_never_timed(
 
     calls: list[int] = []
     monkeypatch.setattr(tuning, "compare", compare)
-    found = tuning.trials(any_device, check_of(NAME), "portable", most=3)
+    found = tuning.trials(software_device, check_of(NAME), "portable", most=3)
     (wrong,) = [each for each in found if each.error]
     assert (wrong.error, wrong.time_us, wrong.final) == ("660 of 660 elements differ", None, False)
     assert len(found) == 4, "three that are right, and the wrong one"
