@@ -385,9 +385,25 @@ def regret() -> list[str]:
     ]  # fmt: skip
 
 
+def measured_tiles() -> list[str]:
+    found = read("h200-tiles-2026-12-01")
+    rows = (
+        (r["network"], r["batch"], r["gpu_ms"]["file"], *r["gpu_ms"]["measured"], r["equal"])
+        for r in found["rows"]
+    )
+    return [
+        "## Networks with measured costs of tiles",
+        "",
+        f"{found['device']}, driver {found['driver']}, {found['date']}: milliseconds on the device with the "
+        "shipped file of costs, and twice with costs measured in its place by `vkq tune --export`.",
+        "",
+        *table(("network", "batch", "file", "measured", "again", "equal outputs"), rows),
+    ]
+
+
 TOPICS: tuple[Callable[[], list[str]], ...] = (
     networks, peers, decoders, kernels, convolutions, weight_only, movers, images, host, beside_ncnn,
-    lavapipe, regret,
+    lavapipe, regret, measured_tiles,
 )  # fmt: skip
 
 

@@ -49,7 +49,8 @@ def test_normalizations_of_a_batch(any_device: vkq.Device, known: bool) -> None:
 
 
 def test_what_no_result_needs_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training mode ignores the mean and the variance that PyTorch exports, so they are not computed."""
+    """BatchNormalization in training mode computes the mean and the variance of its input. The nodes of the
+    model that would compute its inputs for both are not executed."""
     computed: list[str] = []
 
     def spied(node: Node, arrays: Any) -> Any:

@@ -551,7 +551,7 @@ def test_grids(device: vkq.Device, mode: str, padding: str) -> None:
 
 @pytest.mark.parametrize("name", ["Conv", "ConvTranspose"])
 def test_convolution_of_constants(device: vkq.Device, name: str) -> None:
-    """A convolution whose operands are both constants runs on the device."""
+    """Conv and ConvTranspose of a constant by a constant weight run on the device."""
     shape = (4, 3, 2, 2) if name == "Conv" else (3, 4, 2, 2)
     constants = {"c": normal(0, 1, 3, 5, 5), "w": normal(1, *shape)}
     feed = {"x": normal(2, 1)}

@@ -189,8 +189,8 @@ def _nanoseconds(device: Device, tile: TimedTile, m: int, n: int, k: int, awake:
     # Make the layer from data with one row: the layer does not depend on m, and making data with many rows
     # takes long.
     call, trial = Chosen(tile.subject(device, 1, n, k).layer, tile.choice), Trial(tile.choice, ())
-    x = filled(device, (m, k), tile.dtype)
     try:
+        x = filled(device, (m, k), tile.dtype)
         _require(call.plan(x.spec), tile)
         trial.record(device, call, x, last=True)
     except DeviceLostError:

@@ -43,7 +43,7 @@ from .profiles import (
 )  # fmt: skip
 
 MODES = ("auto", "always", FRESH, "off")
-FORMAT = 2  # version of the store's file
+FORMAT = 3  # version of the store's file. Format 2 held costs of tiles that were timed at different clocks
 TILES = "tiles of matrix units"  # the name of the family under which the costs of int8 tiles are stored
 
 Choice = Mapping[str, str]  # {kind: name}

@@ -42,7 +42,7 @@ class HalfAttention:
     """Attention on float16 matrix units."""
 
     device: Device
-    constants: dict[str, Constant]  # the shader's specialization constants
+    constants: dict[str, Constant]  # values of the shader's specialization constants, by name
     matrices: Matrices  # the shape of the matrices
 
     @classmethod

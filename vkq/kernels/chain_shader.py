@@ -177,7 +177,8 @@ def stored(dtype: str, value: Number) -> Number:
 
 
 def keep(k: KernelWriter, buffer: int, dtype: str, word: Number, values: Sequence[Number], per: int) -> None:
-    """Store *values*, the *per* results of word number *word*."""
+    """Store *values*, the results for the word with the index *word*. *per*: the number of results for each
+    word."""
     if dtype == "float16":
         return k.store(buffer, word, to_halves(*values))
     for j, value in enumerate(values):

@@ -70,5 +70,5 @@ def parsed(model: Any) -> tuple[Any, Path | None]:
     try:
         proto.ParseFromString(data)
     except Exception as error:  # the module that defines protobuf's DecodeError depends on its version
-        raise ModelError(f"not an ONNX model: {str(error)[:200]}") from error
+        raise ModelError(f"not an ONNX model: {what} is no protobuf ({str(error)[:200]})") from error
     return proto, folder

@@ -62,7 +62,7 @@ class Executables:
         self._fallback, self._progress = fallback, progress
         self._blamed: dict[str, str] = {}  # inputs in `constant` that no warning has named, and why
         heap = max(kind.heap_bytes for kind in device.capabilities.memory_types)
-        # Maximum bytes of all cached shapes, without the weights of the newest, which always stays.
+        # Maximum bytes of all cached shapes. The newest shape always stays, and its weights do not count.
         self.limit = heap // KEPT_SHARE
         self._lock = Turns("preparing a model")  # acquire this lock before the lock of `layers`
 

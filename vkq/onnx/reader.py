@@ -137,8 +137,8 @@ def _model(proto: Any, folder: Path | None, fed: Container[str]) -> Model:
 
 
 def _why(node: Node, domains: Mapping[int, str]) -> str:
-    """Return the reason for a node that the reader does not translate: vkq supports only other forms of its
-    operator. Return "" if vkq does not know the operator."""
+    """Return why the reader does not translate a node: vkq supports the operator, but not with these inputs
+    or attributes. Return "" if vkq does not know the operator."""
     domain = domains[id(node)]
     known = (domain, node.op) in FORMED or (not domain and node.op in REWRITTEN)
     return f"vkq does not support this form of {domain or 'ai.onnx'}.{node.op}" if known else ""

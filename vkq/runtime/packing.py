@@ -28,8 +28,8 @@ def packing(layout: Layout, shape: tuple[int, ...]) -> Any:
         stride *= part.extent(shape)
     lane = layout.lane.dim
     axes[lane] = np.ascontiguousarray(axes[lane][::4])
-    # Move axes of size 1 (except the lane's) to the front: the extension's inner loop runs along the last
-    # axis, which should be long.
+    # Move axes of size 1 (except the lane's) to the front. The last axis is then longer, along which the
+    # extension's inner loop runs.
     long = [dim for dim in range(len(shape)) if shape[dim] != 1 or dim == lane]
     missing = 4 - len(long)
     tables = tuple([np.zeros(1, np.uint32)] * missing + [axes[dim] for dim in long])
